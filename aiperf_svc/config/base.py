@@ -18,7 +18,8 @@ class Model(BaseModel):
 
     def _is_set(self, name: str) -> bool:
         """Return whether the key differs from its default."""
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
+        field = type(self).model_fields[name]
+        return bool(getattr(self, name) != field.get_default(call_default_factory=True))
 
 
 Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]

@@ -25,9 +25,10 @@ POD_NAMES = (
     "record-processor",
     "deadline",
     "collector",
+    "readiness",
 )
 """Keys of `deployment.pods`; `control` is the one pod of layout compact, `collector` has the
-results of Jobs (`experiment.fan_out`)."""
+results of Jobs (`experiment.fan_out`), `readiness` waits for a target of kind release."""
 RANK_POD = "rank"
 """The key of a workload's ranks in `deployment.pods`."""
 

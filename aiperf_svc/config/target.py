@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import MINUTE_NS, Model
 from aiperf_svc.config.placement import Gpu, Placement, check_digest, check_fixed
+from aiperf_svc.config.release import Release
 from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
 
@@ -48,11 +49,20 @@ class TargetVolume(Model):
         return self
 
 
-class Target(Model):
+OF_A_POD = (
+    "image", "command", "args", "port", "replicas", "env", "secret_env", "gpu", "cpu", "cpu_limit",
+    "memory", "storage", "shared_memory", "ready_path", "run_as_root", "writable", "placement",
+    "volumes",
+)  # fmt: skip
+"""Keys of a target that is one kind of pod. The objects of a release say the same."""
+
+
+class Target(Release):
     """The server under test. With a kind, one `up` brings up server and load together."""
 
-    kind: Literal["none", "mock", "vllm", "custom"] = "none"
-    """`mock` is the built-in server from the stack's own image."""
+    kind: Literal["none", "mock", "vllm", "custom", "release"] = "none"
+    """`mock` is the built-in server from the stack's own image, `release` a serving topology from a
+    Helm chart, manifests or a custom resource (`from`)."""
     image: Annotated[str, Field(min_length=1)] | None = None
     """Image with a tag or, to be the same each time, a digest (`NAME@sha256:…`)."""
     command: tuple[str, ...] = ()
@@ -113,6 +123,7 @@ class Target(Model):
             raise ValueError("volumes need kind: mock, vllm or custom")
         if twice := next((p for p in self._mounted if self._mounted.count(p) > 1), ""):
             raise ValueError(f"volumes: {twice} is mounted already; use another path")
+        self._check_release()
         if self.image is not None:
             check_digest(self.image)
         for name in self.env:
@@ -128,3 +139,21 @@ class Target(Model):
     @property
     def _mounted(self) -> list[str]:
         return ["/tmp", "/dev/shm", *(each.path.rstrip("/") for each in self.volumes)]
+
+    def _check_release(self) -> None:
+        if self.kind != "release":
+            for name, field in Release.model_fields.items():
+                if self._is_set(name):
+                    raise ValueError(f"{{{field.alias or name}}} needs {{kind}} release")
+            return
+        for name in OF_A_POD:
+            if self._is_set(name):
+                raise ValueError(
+                    f"{{{name}}}: the objects of {{kind}} release have it; leave it out"
+                )
+        if not self.sources or self.url is None:
+            raise ValueError("{kind} release needs {from} and {url}")
+        if not self.pools:
+            raise ValueError(
+                "{kind} release needs {pools}: which pods must be ready, by their labels"
+            )

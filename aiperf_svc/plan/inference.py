@@ -14,9 +14,16 @@ from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.network import Policies, is_on_hub, plan_policies, target_policies
 from aiperf_svc.plan.pod_settings import download_bytes, in_pods, worker_bytes
 from aiperf_svc.plan.pods import PodPlan, SecretKey
+from aiperf_svc.plan.release import (
+    ReleasePlan,
+    Rendered,
+    digest_of,
+    plan_release,
+    release_notes,
+)
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, ServiceNeeds, service_pods
 from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
-from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
+from aiperf_svc.plan.target import first_completion_ns, resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
 
@@ -26,6 +33,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 @dataclass(frozen=True, kw_only=True)
 class InferenceStack(StackKind[BenchmarkConfig]):
     """A stack whose workers send requests."""
+
+    rendered: tuple[Rendered, ...] = ()
+    """The sources of a target of kind release."""
 
     def check(self) -> None:
         """Raise ConfigError for a secret in plain text, or one that no Secret can hold."""
@@ -51,12 +61,19 @@ class InferenceStack(StackKind[BenchmarkConfig]):
                 update={
                     "deployment": in_pods(self.config.deployment),
                     "endpoint": self.config.endpoint.model_copy(
-                        update={"url": resolve_url(self.config, host)}
+                        update={
+                            "url": resolve_url(self.config, host),
+                            "wait_for_server": first_completion_ns(self.config),
+                        }
                     ),
                     "telemetry": resolve_pages(self.config, host),
                 }
             )
         )
+
+    def images(self, services: str) -> str:
+        objects = [each for source in self.rendered for each in source.objects]
+        return f"{services} {digest_of(objects)}" if objects else services
 
     def topology(self) -> Topology:
         return largest_topology([plan(each, Facts(where="cluster")) for each in self.trials])
@@ -64,9 +81,16 @@ class InferenceStack(StackKind[BenchmarkConfig]):
     def pods(self, basis: StackBasis[BenchmarkConfig]) -> KindPods:
         load = largest_load(basis.config, self.trials)
         needs = service_needs(load, basis.topology)
+        release: ReleasePlan | None = None
+        notes: tuple[str, ...] = ()
+        if basis.config.deployment.target.kind == "release":
+            release = plan_release(basis.config, self.rendered, basis.identity, basis.image)
+            notes = release_notes(basis.config, release, self.rendered)
         return KindPods(
             services=service_pods(basis, load, needs),
             target=target_pod(basis.config, basis.image),
+            release=release,
+            notes=notes,
         )
 
     def policies(self, basis: StackBasis[BenchmarkConfig], pods: tuple[PodPlan, ...]) -> Policies:

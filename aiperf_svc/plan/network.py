@@ -17,6 +17,7 @@ from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.release import READINESS
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.protocol.services import Service
@@ -49,13 +50,23 @@ class LabelledPods(msgspec.Struct, frozen=True, tag=True):
     labels: dict[str, str]
 
 
+class ReleasePods(msgspec.Struct, frozen=True, tag=True):
+    """Pods of the release that is the target: those of the stack's namespace that are not this
+    tool's own."""
+
+    labels: dict[str, str] = {}
+    is_labelled: bool = False
+    """Whether they have the stack's label. In a namespace that others use, only that or `labels`
+    tell them from others."""
+
+
 class Range(msgspec.Struct, frozen=True, tag=True):
     """Peers in an address range."""
 
     cidr: str
 
 
-Peer = StackPods | NamespacePods | LabelledPods | Range
+Peer = StackPods | NamespacePods | LabelledPods | ReleasePods | Range
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -73,6 +84,8 @@ class Policy(msgspec.Struct, frozen=True):
     components: tuple[str, ...]
     ingress: tuple[Rule, ...] = ()
     egress: tuple[Rule, ...] = ()
+    of_release: ReleasePods | None = None
+    """The pods of a release instead, which are no component."""
 
 
 Policies = tuple[tuple[Policy, ...], tuple[str, ...]]
@@ -123,7 +136,9 @@ def target_policies(
     pages, page_notes = _to_pages(config, reader, hosted)
     if pages:
         policies.append(Policy("to-metrics", (reader,), egress=pages))
-    if config.deployment.target.kind != "none":
+    if config.deployment.target.kind == "release":
+        policies += _release(config, clients, hosted)
+    elif config.deployment.target.kind != "none":
         policies.append(_target(config, clients, reader, hosted))
     downloads, download_notes = _downloads(config, topology)
     return [*policies, *downloads], [*notes, *page_notes, *download_notes]
@@ -134,7 +149,8 @@ def _clients(config: BenchmarkConfig, topology: Topology) -> tuple[str, ...]:
     the one that reads its page of metrics and asks the questions of a quality gate, and the one
     that calls its hooks if there are any."""
     others: list[Service] = []
-    is_reader = config.telemetry.target or config.quality is not None
+    has_pages = any(pool.port for pool in config.deployment.target.pools.values())
+    is_reader = config.telemetry.target or config.quality is not None or has_pages
     others += [Service.RECORDS_MANAGER] if is_reader else []
     others += [Service.TIMING_MANAGER] if config.may_call_hooks else []
     pods = (_pod_of(each, topology) for each in others)
@@ -185,7 +201,7 @@ def _is_target(config: BenchmarkConfig, host: str) -> bool:
 
 def _own_pages(config: BenchmarkConfig) -> set[int]:
     """Return the ports of the stack's own target on which the config names pages."""
-    if config.deployment.target.kind == "none":
+    if config.deployment.target.kind in ("none", "release"):
         return set()
     found = (address_of(page.url) for page in config.telemetry.named_pages)
     return {each.port for each in found if _is_target(config, each.host)}
@@ -283,6 +299,33 @@ def _target(
     )
 
 
+def _release(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]) -> list[Policy]:
+    """Return the policies of a release's pods: traffic with each other, from the clients, and with
+    what `admit` names. The ports behind its Services are its own affair."""
+    target, pods = config.deployment.target, _release_pods(config)
+    admitted = tuple(NamespacePods(each.namespace, each.labels) for each in target.admit)
+    ingress = (Rule(_pods(clients, hosted)), Rule((*pods, *admitted)))
+    egress = [Rule((*pods, *admitted)), Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]
+    if target.downloads:
+        egress.append(Rule(ports=(HTTPS_PORT,)))
+    # Routers and operators' agents watch pods and custom resources.
+    api_server = Rule(tuple(map(Range, config.deployment.api_server_cidrs)))
+    policies = [
+        Policy(HOST if not i else f"{HOST}-{i}", (), ingress, (*egress, api_server), each)
+        for i, each in enumerate(pods)
+    ]
+    return [*policies, Policy(READINESS, (READINESS,), egress=(api_server,))]
+
+
+def _release_pods(config: BenchmarkConfig) -> tuple[ReleasePods, ...]:
+    deployment = config.deployment
+    if deployment.namespace.mode != "existing":
+        return (ReleasePods(),)
+    # The templates in its manifests have the stack's label. Pods that an operator makes may not.
+    pools = (ReleasePods(pool.labels) for pool in deployment.target.pools.values())
+    return (ReleasePods(is_labelled=True), *pools)
+
+
 def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], tuple[str, ...]]:
     """Allow downloads of public datasets and tokenizers to the pods that use them."""
     users: set[Service] = set()
@@ -324,6 +367,14 @@ def _to_targets(
     """Allow the connections from the clients to each address of the target, as narrowly as it is
     known in advance."""
     target = config.deployment.target
+    if target.kind == "release":
+        host, port, _ = address_of(config.endpoint.url)
+        admitted = tuple(NamespacePods(each.namespace, each.labels) for each in target.admit)
+        own = Rule((*_release_pods(config), *admitted))
+        if is_bare_name(host) or admitted:
+            return (own,), []
+        rule, notes = _way(host, port, (), who="workers", remedy="deployment.target.admit")
+        return (own, rule), notes
     if target.kind != "none":
         return (Rule(_pods((HOST,), hosted), (target.port,)),), []
     if target.pods:

@@ -36,6 +36,7 @@ _DEFAULTS: dict[str, tuple[int, int]] = {
     "rank": (1000, 1024 * _MI),
     "courier": (50, 192 * _MI),
     "collector": (200, 512 * _MI),
+    "readiness": (10, 64 * _MI),
 }
 """Millicores and bytes of each pod unless the config sets them. A worker fills one core at
 40,000 requests/s; the records manager's memory holds the columns of one million records twice."""

@@ -5,7 +5,7 @@ reviewed, tested and totalled before anything exists.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -21,6 +21,7 @@ from aiperf_svc.config.placement import (
     is_pinned,
     mirrored,
 )
+from aiperf_svc.config.target import Target
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
@@ -29,6 +30,7 @@ from aiperf_svc.plan.identity import RUN_ID, Identity, check_stack_name
 from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy
 from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan, with_images
+from aiperf_svc.plan.release import ReleasePlan, Rendered
 from aiperf_svc.plan.run_id import (
     OrderedExperiment,
     in_order,
@@ -43,6 +45,8 @@ from aiperf_svc.plan.topology import SINGLETONS, Topology
 from aiperf_svc.protocol.services import Service
 
 PodSecurity = Literal["restricted", "baseline", "privileged"]
+LEVELS: tuple[PodSecurity, ...] = ("restricted", "baseline", "privileged")
+"""From the strictest."""
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -68,6 +72,8 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     deadline: PodPlan
     services: tuple[PodPlan, ...]
     target: PodPlan | None
+    release: ReleasePlan | None = None
+    """The target of kind release."""
     times: LongestTimes
     policies: tuple[Policy, ...]
     pod_security: PodSecurity
@@ -116,7 +122,15 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def pods(self) -> tuple[PodPlan, ...]:
         """All pods of the stack."""
         target = (self.target,) if self.target else ()
-        return (self.deadline, *self.services, *target, *(job.pod for job in self.jobs))
+        gate = (self.release.gate,) if self.release else ()
+        jobs = (job.pod for job in self.jobs)
+        return (self.deadline, *self.services, *target, *gate, *jobs)
+
+    @property
+    def scheduled(self) -> tuple[PodPlan, ...]:
+        """All pods that need room: those of the stack, and those of its release as far as they are
+        known."""
+        return (*self.pods, *(self.release.pods if self.release else ()))
 
     @property
     def deployed(self) -> tuple[PodPlan, ...]:
@@ -165,7 +179,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def at_once(self) -> dict[str, int]:
         """Number of replicas of each pod that run at the same time, by name. Of more Jobs than may
         run together, the largest do, one index each."""
-        found = {pod.name: pod.replicas for pod in self.pods}
+        found = {pod.name: pod.replicas for pod in self.scheduled}
         experiment = self.config.experiment
         limit = experiment.parallel if experiment is not None else 1
         if limit != "auto" and len(self.jobs) > limit:
@@ -177,7 +191,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def totals(self) -> Totals:
         """Resources that all pods that run at the same time request together."""
         prices = self.config.deployment.prices
-        asked = [(self.at_once[pod.name], pod.total) for pod in self.pods]
+        asked = [(self.at_once[pod.name], pod.total) for pod in self.scheduled]
         cpu = sum(number * each.cpu_millis for number, each in asked)
         memory = sum(number * each.memory_bytes for number, each in asked)
         gpus = sum(number * each.gpu_count for number, each in asked)
@@ -196,13 +210,18 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The most that the stack takes of its cluster, and for how long."""
         totals = self.totals
         return Footprint(
-            nodes=most_nodes(self.pods, self.at_once),
+            nodes=most_nodes(self.scheduled, self.at_once),
             pods=totals.pods,
             gpus=totals.gpus,
             cpu_millis=totals.cpu_millis,
             memory_bytes=totals.memory_bytes,
             time_ns=self.config.deployment.ttl,
         )
+
+
+def no_release(target: Target) -> tuple[Rendered, ...]:
+    """Refuse a target of kind release, where no charts and manifests can be read."""
+    raise ConfigError("deployment.target.kind release needs a stack on a cluster")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +238,8 @@ class StackSettings:
     workload_image: str = ""
     """Image of the ranks that replaces the one in the config (AIPERF_WORKLOAD_IMAGE)."""
     run: RunValues = field(default_factory=RunValues)
+    render: Callable[[Target], tuple[Rendered, ...]] = no_release
+    """Returns the sources of a target of kind release. Raises ConfigError."""
 
 
 class SharedByShapes(NamedTuple):
@@ -263,11 +284,16 @@ def plan_kind(
     budget = plan_budget(deployment, shared.lifetime or kind.longest_hold, identity)
     deadline = deadline_pod(resolved, identity, image, budget=budget)
     target = (made.target,) if made.target else ()
-    pods = (deadline, *made.services, *target, *(job.pod for job in made.jobs))
+    gate = (made.release.gate,) if made.release else ()
+    pods = (deadline, *made.services, *target, *gate, *(job.pod for job in made.jobs))
     if deployment.require_digests:
-        check_digests(pods)
+        check_digests((*pods, *(made.release.pods if made.release else ())))
     policies, policy_notes = kind.policies(basis, pods)
     security, reasons = required_security(pods)
+    if made.release:
+        wanted = deployment.target.pod_security
+        security = max(security, wanted, key=LEVELS.index)
+        reasons = (*reasons, f"Pod Security {wanted}: deployment.target.pod_security")
     plan = StackPlan(
         identity=identity,
         config=resolved,
@@ -276,6 +302,7 @@ def plan_kind(
         deadline=deadline,
         services=made.services,
         target=made.target,
+        release=made.release,
         times=kind.times,
         policies=policies,
         pod_security=security,
@@ -285,7 +312,7 @@ def plan_kind(
             *made.notes,
             *policy_notes,
             *kind.notes(resolved),
-            *unpinned_images(image, pods),
+            *unpinned_images(image, (*pods, *(made.release.pods if made.release else ()))),
         ),
         jobs=made.jobs,
         measured=kind.outputs(resolved),

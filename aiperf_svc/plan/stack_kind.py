@@ -14,6 +14,7 @@ from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.network import Policies
 from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
+from aiperf_svc.plan.release import ReleasePlan
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Topology
 
@@ -37,6 +38,7 @@ class KindPods:
 
     services: tuple[PodPlan, ...]
     target: PodPlan | None = None
+    release: ReleasePlan | None = None
     jobs: tuple[JobPlan, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes for reviewers."""

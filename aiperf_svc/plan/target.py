@@ -26,7 +26,7 @@ def target_pod(
     """Return the pod of the stack's own target; None if there is none. The mock server listens at
     the address `listen`."""
     target = config.deployment.target
-    if target.kind == "none":
+    if target.kind in ("none", "release"):
         return None
     storage = target.storage or 0
     volumes = [Volume("tmp", "/tmp", "scratch", storage)]
@@ -101,12 +101,27 @@ def resolve_url(config: BenchmarkConfig, host: str) -> str:
                 "there is none; set deployment.target.kind to mock, vllm or custom"
             )
         return url
+    if target.url is not None:
+        if parts.hostname != HOST or parts.port is not None:
+            raise ConfigError(
+                f"endpoint.url is {url!r}; expected '{parts.scheme}://{HOST}', which stands for "
+                f"deployment.target.url ({target.url})"
+            )
+        served = urlsplit(target.url)
+        return parts._replace(scheme=served.scheme, netloc=served.netloc).geturl()
     if parts.hostname != HOST or parts.port not in (None, target.port):
         raise ConfigError(
             f"endpoint.url is {url!r}; expected '{parts.scheme}://{HOST}' with the stack's own "
             f"target (deployment.target.kind: {target.kind}, port: {target.port})"
         )
     return parts._replace(netloc=f"{host}:{target.port}").geturl()
+
+
+def first_completion_ns(config: BenchmarkConfig) -> int:
+    """Return how long workers wait for a first completion. That of a release is always waited for:
+    a router responds before its pools can."""
+    wait_ns, target = config.endpoint.wait_for_server, config.deployment.target
+    return wait_ns or (target.ready_timeout if target.kind == "release" else 0)
 
 
 def resolve_pages(config: BenchmarkConfig, host: str) -> Telemetry:

@@ -13,6 +13,7 @@ from aiperf_svc.stack.containers import MountedNames
 from aiperf_svc.stack.lifetime import Lifetime, LifetimeArgs
 from aiperf_svc.stack.monitoring import Monitoring, MonitoringArgs
 from aiperf_svc.stack.network import Network, NetworkArgs
+from aiperf_svc.stack.release import Release, ReleaseArgs
 from aiperf_svc.stack.results import PORT, Results, ResultsArgs
 from aiperf_svc.stack.scope import Scope
 from aiperf_svc.stack.settings import Cluster
@@ -87,6 +88,19 @@ class Benchmark(pulumi.ComponentResource):
                 below,
             )
             scope = scope.depends_on(target)
+        if plan.release:
+            release = Release(
+                "release",
+                ReleaseArgs(
+                    plan=plan.release,
+                    target=deployment.target,
+                    scope=scope,
+                    base=base,
+                    mounted=mounted,
+                ),
+                below,
+            )
+            scope = scope.depends_on(release)
         if plan.jobs:
             (collector,) = plan.services
             fan_out = FanOut(

@@ -12,6 +12,7 @@ from aiperf_svc.plan.network import (
     Peer,
     Policy,
     Range,
+    ReleasePods,
     Rule,
     StackPods,
 )
@@ -52,7 +53,9 @@ def make_policy(policy: Policy, scope: Scope, parent: pulumi.Resource) -> net.Ne
 
 def _spec(policy: Policy, identity: Identity) -> net.NetworkPolicySpecArgs:
     return net.NetworkPolicySpecArgs(
-        pod_selector=_stack_pods(policy.components, identity),
+        pod_selector=_release_pods(policy.of_release, identity)
+        if policy.of_release
+        else _stack_pods(policy.components, identity),
         # Both types are always listed, so that traffic that a policy does not list is denied.
         policy_types=["Ingress", "Egress"],
         ingress=[
@@ -81,6 +84,18 @@ def _stack_pods(components: tuple[str, ...], identity: Identity) -> meta.LabelSe
     )
 
 
+def _release_pods(pods: ReleasePods, identity: Identity) -> meta.LabelSelectorArgs:
+    own = identity.labels()["app.kubernetes.io/name"]
+    return meta.LabelSelectorArgs(
+        match_labels={**pods.labels, **(identity.selector() if pods.is_labelled else {})} or None,
+        match_expressions=[
+            meta.LabelSelectorRequirementArgs(
+                key="app.kubernetes.io/name", operator="NotIn", values=[own]
+            )
+        ],
+    )
+
+
 def _ports(rule: Rule) -> list[net.NetworkPolicyPortArgs] | None:
     return [
         net.NetworkPolicyPortArgs(port=port, protocol=protocol)
@@ -97,6 +112,8 @@ def _peer(peer: Peer, identity: Identity) -> net.NetworkPolicyPeerArgs:
     match peer:
         case StackPods(components):
             return net.NetworkPolicyPeerArgs(pod_selector=_stack_pods(components, identity))
+        case ReleasePods():
+            return net.NetworkPolicyPeerArgs(pod_selector=_release_pods(peer, identity))
         case NamespacePods(namespace, labels):
             return net.NetworkPolicyPeerArgs(
                 pod_selector=meta.LabelSelectorArgs(match_labels=labels or None),

@@ -2,6 +2,7 @@
 works on the stack there."""
 
 import asyncio
+import functools
 import os
 import tempfile
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import aiperf_svc
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.ownership import HOLDER, holder_of, owner_name
 from aiperf_svc.adapters.pulumi.plan_file import PLAN, read_plan
+from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, StackSettings
@@ -115,6 +117,12 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
     )
 
 
+def _project_folder() -> Path:
+    """Return the folder of the project: Pulumi runs the program in it or in one below it."""
+    here = Path.cwd()
+    return next((each for each in (here, *here.parents) if (each / "Pulumi.yaml").is_file()), here)
+
+
 def _plan(config: pulumi.Config, environ: Mapping[str, str]) -> StackPlan:
     """Return the plan that the runner has made; without a runner, make it."""
     if PLAN in environ:
@@ -126,6 +134,7 @@ def _plan(config: pulumi.Config, environ: Mapping[str, str]) -> StackPlan:
         generation=config.get_int("generation") or 1,
         image=environ.get("AIPERF_IMAGE", ""),
         workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
+        render=functools.partial(render_release, base=_project_folder(), environ=environ),
     )
     target, shape = config.get("target") or "", config.get_int("shape") or 1
     return plan_stack(chosen_target(benchmark, target), settings, shape=shape)

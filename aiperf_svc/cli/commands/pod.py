@@ -26,6 +26,10 @@ POD_COMMANDS = {
         "Delete the stack of this pod when its time to live has expired.",
         "aiperf_svc.adapters.cluster.teardown.deadline:run_deadline",
     ),
+    "readiness": PodCommand(
+        "Wait until the target of this stack, a release, is ready.",
+        "aiperf_svc.adapters.cluster.watching.readiness:run_readiness",
+    ),
     "rank-setup": PodCommand(
         "Prepare the pod of a rank: create the folder that it shares with its courier, or set the\n"
         "MTU of its interface.",

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.identity import TTL_ANNOTATION
+from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
@@ -166,7 +166,7 @@ async def first_record(
         record = await find_own(record, cluster, cli)
         await refuse_others(there, record, cluster)
     if before is not None:
-        refuse_taken(before, stack=request.stack)
+        refuse_taken(before, stack=request.stack, released=released(request.plans))
     return record
 
 
@@ -206,10 +206,28 @@ def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.namespace or each.name for each in roots))
 
 
-def refuse_taken(before: Inventory, *, stack: str) -> None:
+def released(plans: Iterable[StackPlan]) -> frozenset[tuple[str, str]]:
+    """Return kind and name of the objects of releases in these plans."""
+    return frozenset(
+        (each["kind"], each["metadata"]["name"])
+        for plan in plans
+        if plan.release is not None
+        for each in plan.release.objects
+    )
+
+
+def refuse_taken(
+    before: Inventory, *, stack: str, released: Collection[tuple[str, str]] = ()
+) -> None:
     """Refuse names that are in use: server-side apply would take the object over, and `destroy`
-    would delete it with the stack. Raises EnvironmentProblem."""
-    taken = [each for each in before.objects if is_name_of(each, stack)]
+    would delete it with the stack. `released` has kind and name of further objects of the stack.
+    Raises EnvironmentProblem."""
+    taken = [
+        each
+        for each in before.objects
+        if is_name_of(each, stack)
+        or ((each.kind, each.name) in released and each.labels.get(STACK_LABEL) != stack)
+    ]
     if taken:
         names = ", ".join(f"{each.kind} {each.name}" for each in taken)
         raise EnvironmentProblem(

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.pulumi import project
 from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.adapters.pulumi.plan_file import FILE, PLAN, write_plan
+from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.resuming import Resumed
@@ -170,6 +171,7 @@ class StackRequest:
             image=self.environ.get(IMAGE, ""),
             workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
             run=run,
+            render=functools.partial(render_release, environ=self.environ),
         )
         return plan_stack(self.config, settings, shape=shape, known=self.all_shapes)
 

@@ -66,7 +66,9 @@ def _load_line(load: Load) -> str:
 def _target(config: BenchmarkConfig) -> str:
     kind = config.deployment.target.kind
     made = "" if kind == "none" else f" ({kind}, made and removed with the stack)"
-    return f"{config.endpoint.url}{made}"
+    pools = [f"{name} {pool.replicas:,}" for name, pool in config.deployment.target.pools.items()]
+    waited = f", ready with pools {', '.join(pools)}" if pools else ""
+    return f"{config.endpoint.url}{made}{waited}"
 
 
 def _lengths(config: BenchmarkConfig) -> str:

@@ -123,7 +123,9 @@ class Inference(Workload[BenchmarkConfig]):
         settings: StackSettings,
     ) -> InferenceStack:
         times = self.longest_times(config, trials)
-        return InferenceStack(config=config, trials=trials, times=times)
+        target = config.deployment.target
+        rendered = settings.render(target) if target.kind == "release" else ()
+        return InferenceStack(config=config, trials=trials, times=times, rendered=rendered)
 
     def index_stack(
         self, config: BenchmarkConfig, indexes: Sequence[Sequence[BenchmarkConfig]]

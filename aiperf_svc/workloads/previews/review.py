@@ -6,7 +6,16 @@ from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.number_text import gibibytes
-from aiperf_svc.plan.network import PROMETHEUS, LabelledPods, NamespacePods, Peer, Range, StackPods
+from aiperf_svc.plan.network import (
+    DNS_PORTS,
+    PROMETHEUS,
+    LabelledPods,
+    NamespacePods,
+    Peer,
+    Range,
+    ReleasePods,
+    StackPods,
+)
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 
@@ -99,11 +108,13 @@ def _egress(plan: StackPlan) -> list[str]:
     found = []
     for policy in plan.policies:
         for rule in policy.egress:
-            if policy.name == "default" or any(isinstance(p, StackPods) for p in rule.peers):
+            own = any(isinstance(p, StackPods | ReleasePods) for p in rule.peers)
+            if policy.name == "default" or own or rule.ports == DNS_PORTS:
                 continue
             peers = " and ".join(map(_peer, rule.peers)) or "every address"
             ports = f" port {', '.join(map(str, rule.ports))}" if rule.ports else ""
-            found.append(f"{', '.join(policy.components)}: {peers}{ports}")
+            who = ", ".join(policy.components) or "the release"
+            found.append(f"{who}: {peers}{ports}")
     return found
 
 
@@ -116,6 +127,8 @@ def _peer(peer: Peer) -> str:
             return f"pods of {where}" + "".join(f" {k}={v}" for k, v in labels.items())
         case LabelledPods(labels):
             return "pods" + "".join(f" {k}={v}" for k, v in labels.items())
+        case ReleasePods():
+            return "the release"
         case StackPods(components):
             return ", ".join(components)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.number_text import cores, count, gibibytes
 from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.release import name_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.changes import Comparison
 from aiperf_svc.workloads.previews.review import facts, whole_cost
@@ -74,26 +75,36 @@ def objects_line(plan: StackPlan) -> str:
     """Return the kinds of objects and their numbers."""
     exposed = plan.config.deployment.results.expose != "port-forward"
     is_watched = plan.config.deployment.monitoring == "prometheus-operator"
+    accounts = 1 + bool(plan.jobs) + (plan.release is not None)
     counts = [
         (int(plan.config.deployment.namespace.mode != "existing"), "Namespace"),
         (len(plan.deployed), "Deployment"),
         (len(plan.jobs), "Job"),
         (sum(len(pod.sets) for pod in plan.pods), "StatefulSet"),
         (_claims(plan), "PersistentVolumeClaim"),
-        (sum(pod.has_service for pod in plan.pods) + exposed, "Service"),
+        (sum(pod.has_service for pod in plan.pods) + exposed + _pool_services(plan), "Service"),
         (len(plan.policies), "NetworkPolicy"),
         (1 + len(plan.secret_keys), "Secret"),
         (2 + bool(plan.shared_env), "ConfigMap"),
-        (2 + bool(plan.jobs), "ServiceAccount"),
-        (1 + bool(plan.jobs), "Role"),
-        (1 + bool(plan.jobs), "RoleBinding"),
+        (1 + accounts, "ServiceAccount"),
+        (accounts, "Role"),
+        (accounts, "RoleBinding"),
         (int(plan.budget is not None), "PodDisruptionBudget"),
         (int(is_watched), "PodMonitor"),
         (int(is_watched), "PrometheusRule"),
     ]
-    return ", ".join(
+    own = ", ".join(
         count(number, kind).replace("Policys", "Policies") for number, kind in counts if number
     )
+    if plan.release is None:
+        return own
+    return f"{own}; of the release {', '.join(name_of(each) for each in plan.release.objects)}"
+
+
+def _pool_services(plan: StackPlan) -> int:
+    """Return the number of Services by which the pages of a release's pools are read."""
+    pools = plan.release.pools.values() if plan.release is not None else ()
+    return sum(pool.port is not None for pool in pools)
 
 
 def _claims(plan: StackPlan) -> int:
@@ -104,7 +115,7 @@ def _claims(plan: StackPlan) -> int:
 
 
 def _images(plan: StackPlan) -> list[str]:
-    return list(dict.fromkeys(image.name for pod in plan.pods for image in pod.images))
+    return list(dict.fromkeys(image.name for pod in plan.scheduled for image in pod.images))
 
 
 def as_text(plan: StackPlan, compared: Comparison) -> str:
@@ -173,7 +184,7 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
     lines += ["", "#### Created", "", f"{objects_line(plan)}.", ""]
     lines += ["| pod | replicas | CPU each | memory each | GPUs each | image |"]
     lines += ["|---|---:|---:|---:|---:|---|"]
-    lines += [_pod_row(pod) for pod in plan.pods]
+    lines += [_pod_row(pod) for pod in plan.scheduled]
     changed = compared.changed or ()
     lines += ["", f"#### Changed against {compared.base}", "", _about(compared)]
     if changed:

@@ -24,6 +24,7 @@ from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
+from aiperf_svc.plan.release import is_cluster_scoped, resource_of
 from aiperf_svc.plan.stack import StackPlan
 
 ADMISSION = "admission"
@@ -142,7 +143,7 @@ def pods_of(objects: Iterable[Json]) -> list[Json]:
     found = []
     for each in objects:
         template = each.get("spec", {}).get("template")
-        if template is None:
+        if "spec" not in (template or {}):
             continue
         spec = {**template["spec"]}
         # The account is an object of the stack and does not exist yet.
@@ -162,9 +163,7 @@ def pods_of(objects: Iterable[Json]) -> list[Json]:
 
 def path_of(each: Json, namespace: str | None) -> str:
     """Return the path to which an object is posted."""
-    version, kind = each["apiVersion"], each["kind"].lower()
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}{'es' * kind.endswith('s')}"
-    plural = plural if plural.endswith("s") else f"{plural}s"
+    version, plural = each["apiVersion"], resource_of(each["kind"])
     scope = f"/namespaces/{namespace}" if namespace else ""
     return f"/{'apis' if '/' in version else 'api'}/{version}{scope}/{plural}"
 
@@ -178,6 +177,7 @@ async def _refused(
 
 async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refusal | None:
     metadata = {k: v for k, v in each["metadata"].items() if k != "ownerReferences"}
+    namespace = None if is_cluster_scoped(each) else namespace
     if namespace is not None:
         metadata["namespace"] = namespace
     try:

@@ -139,7 +139,7 @@ def place_pods(plan: StackPlan, free: Sequence[Room]) -> tuple[list[Room], Count
     which pods have no room. The indexes of a Job may wait for those of the other Jobs."""
     nodes = _copies(free)
     of_jobs = {job.pod.name for job in plan.jobs}
-    largest_first = sorted(plan.pods, key=lambda pod: pod.size, reverse=True)
+    largest_first = sorted(plan.scheduled, key=lambda pod: pod.size, reverse=True)
     unplaced: Counter[str] = Counter()
     for pod in largest_first:
         if pod.name not in of_jobs:
@@ -170,7 +170,7 @@ def _place_pod(pod: PodPlan, nodes: Sequence[Room]) -> int:
 def _fitting(room: Room, requested: Mapping[str, float]) -> int:
     """Return how many such pods a node has room for."""
     needed = _counted(room, requested).items()
-    return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in needed))
+    return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in needed if value))
 
 
 def _counted(room: Room, requested: Mapping[str, float]) -> dict[str, float]:
@@ -215,7 +215,7 @@ def _requested(plan: StackPlan) -> str:
 
 def _left(plan: StackPlan, free: Sequence[Room]) -> str:
     """Return what all nodes together have left."""
-    gpus = {pod.requests.gpu.resource for pod in plan.pods if pod.requests.gpu}
+    gpus = {pod.requests.gpu.resource for pod in plan.scheduled if pod.requests.gpu}
     names = {"cpu": "CPU", "memory": "memory", **{name: name for name in sorted(gpus)}}
     left = {r: sum(max(room.free.get(r, 0.0), 0.0) for room in free) for r in names}
     return ", ".join(f"{format_quantity(left[r], r)} {name}" for r, name in names.items())
@@ -224,7 +224,7 @@ def _left(plan: StackPlan, free: Sequence[Room]) -> str:
 def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int]) -> str:
     """Describe which pods have no room, grouped by reason."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
-    for pod in sorted(plan.pods, key=lambda pod: unplaced.get(pod.name, 0), reverse=True):
+    for pod in sorted(plan.scheduled, key=lambda pod: unplaced.get(pod.name, 0), reverse=True):
         number = unplaced.get(pod.name, 0)
         if not number:
             continue

@@ -26,6 +26,7 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_time_left,
 )
 from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
+from aiperf_svc.adapters.cluster.preflight.release_checks import check_release
 from aiperf_svc.adapters.cluster.preflight.target_checks import check_target
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
@@ -96,6 +97,8 @@ class _Preflight:
         await self._rights()
         self._add(await check_monitoring(cluster, plan))
         self._add(await check_priorities(cluster, plan))
+        for check in await check_release(cluster, plan):
+            self._add(check)
         if not await self._check_namespace():
             return
         await self._time_left()

@@ -18,7 +18,7 @@ MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
 def quota_requests(plan: StackPlan) -> dict[str, float]:
     """Return everything that quotas count, for the whole stack, in cores, bytes and objects."""
     requested: Counter[str] = Counter()
-    for pod in plan.pods:
+    for pod in plan.scheduled:
         count, requests = plan.at_once[pod.name], pod.total
         requested["pods"] += count
         requested["requests.cpu"] += count * requests.cpu_millis

@@ -8,6 +8,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import ANCHOR, LEASE
+from aiperf_svc.plan.release import group_of, is_cluster_scoped, resource_of, watched_types
 from aiperf_svc.plan.stack import StackPlan
 
 MAKE = ("create", "get", "list", "watch", "patch", "delete")
@@ -70,6 +71,12 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         add(OPERATOR_GROUP, MAKE, *OPERATOR_TYPES)
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
+    for each in plan.release.objects if plan.release else ():
+        resource = resource_of(each["kind"])
+        if is_cluster_scoped(each):
+            rights.extend(Right(group_of(each), resource, verb) for verb in MAKE)
+        elif not any((r.group, r.resource) == (group_of(each), resource) for r in rights):
+            add(group_of(each), MAKE, resource)
     if plan.jobs:
         add("batch", MAKE, "jobs")
     if plan.ranks is not None:
@@ -98,6 +105,10 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
         rights += [Right(*budget, verb, namespace, plan.budget.name) for verb in ("get", "delete")]
     lease = plan.identity.name(LEASE)
     rights.append(Right("coordination.k8s.io", "leases", "patch", namespace, lease))
+    if plan.release:
+        read = watched_types(plan.config.deployment.target, plan.release.objects)
+        rights.append(Right("", "pods", "list", namespace))
+        rights += [Right(*each, "get", namespace) for each in read]
     for job in plan.jobs:
         name = plan.identity.name(job.pod.name)
         rights += [Right("batch", "jobs", verb, namespace, name) for verb in ("get", "patch")]

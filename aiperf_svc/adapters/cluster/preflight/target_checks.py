@@ -89,7 +89,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     if plan.jobs:
         return TargetChecks(Check(TARGET, "ok", "each index of a Job has a server in its own pod"))
     host, port, _ = address_of(config.endpoint.first_hops[0])
-    if plan.target is not None:
+    if plan.target is not None or plan.release is not None:
         return TargetChecks(Check(TARGET, "ok", f"{host}:{port} is created with the stack"))
     if namespace is None and is_bare_name(host):
         return TargetChecks(_unqualified_host(plan, host))

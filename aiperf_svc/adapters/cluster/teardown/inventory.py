@@ -12,6 +12,7 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects, rea
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.index_pods import COLLECTOR, INDEX
+from aiperf_svc.plan.release import READINESS
 from aiperf_svc.protocol.services import Service
 
 AUTOMATIC: Final = frozenset(
@@ -20,7 +21,7 @@ AUTOMATIC: Final = frozenset(
 """Objects that Kubernetes puts into every namespace."""
 OWNER_NAMES: Final = (
     *(each.value for each in Service), "control", "deadline", "results", "target", RANK_POD,
-    COLLECTOR,
+    COLLECTOR, READINESS,
 )  # fmt: skip
 """Name prefixes, before the stack's name, of our objects for which controllers make further
 objects."""
@@ -35,6 +36,8 @@ NAMED: Final = (
     "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount", "StatefulSet",
 )  # fmt: skip
 """Kinds of objects that a stack makes under fixed names."""
+_POOL: Final = re.compile(r"pool-[a-z0-9-]+")
+"""Name, without the stack's, of the Service of a release's pool."""
 _RANK_SET: Final = re.compile(rf"{RANK_POD}-\d+")
 """Name, without the stack's, of the StatefulSet of one rank."""
 _JOB: Final = re.compile(rf"{INDEX}-\d+")
@@ -146,8 +149,9 @@ def is_labelled(found: ObjectRef, stack: str) -> bool:
 def is_called(found: ObjectRef, stack: str) -> bool:
     """Return whether an object without a label has a name that controllers derive from one of
     ours."""
-    return STACK_LABEL not in found.labels and any(
-        f"{found.name}-".startswith(f"{what}-{stack}-") for what in OWNER_NAMES
+    return STACK_LABEL not in found.labels and (
+        any(f"{found.name}-".startswith(f"{what}-{stack}-") for what in OWNER_NAMES)
+        or re.match(rf"{_POOL.pattern}-{re.escape(stack)}-", f"{found.name}-") is not None
     )
 
 
@@ -162,7 +166,8 @@ def is_name_of(found: ObjectRef, stack: str) -> bool:
         return True
     if found.kind == "Job" and _JOB.fullmatch(what):
         return True
-    return found.kind in NAMED and what != found.name and what in (*OWNER_NAMES, *OTHER_NAMES)
+    is_ours = what in (*OWNER_NAMES, *OTHER_NAMES) or _POOL.fullmatch(what) is not None
+    return found.kind in NAMED and what != found.name and is_ours
 
 
 def is_claim_of(name: str, stack: str) -> bool:

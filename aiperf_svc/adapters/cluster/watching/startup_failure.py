@@ -12,6 +12,7 @@ import msgspec
 
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.plan.release import READINESS
 
 PULL_S = 20.0
 """Longest time for a failing image pull. The kubelet tries again after 10 s, and may succeed."""
@@ -160,6 +161,9 @@ def _unplaced(pod: str, message: str, unschedulable_s: float) -> PodProblem:
 
 
 def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
+    if container.get("name") == READINESS:
+        yield from _release_problems(pod, container)
+        return
     waiting = container.get("state", {}).get("waiting") or {}
     state, message = waiting.get("reason", ""), _words(waiting.get("message"))
     image = container.get("image", "")
@@ -190,6 +194,16 @@ def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
         yield PodProblem(pod, state, line, CONFIG_S)
     elif container.get("restartCount", 0) >= CRASHES and not container.get("ready"):
         yield PodProblem(pod, "crashing", _crashes(pod, container), 0.0)
+
+
+def _release_problems(pod: str, container: Object) -> Iterator[PodProblem]:
+    """Yield what the pod that waits for the target reports when its time is over."""
+    states = (container.get("state") or {}, container.get("lastState") or {})
+    for ended in (each["terminated"] for each in states if each.get("terminated")):
+        if ended.get("exitCode"):
+            words = _words(ended.get("message")).removeprefix("error: ")
+            yield PodProblem(pod, "release", f"the target (deployment.target) is {words}", 0.0)
+            return
 
 
 def _lacks_shell(container: Object, message: str) -> bool:

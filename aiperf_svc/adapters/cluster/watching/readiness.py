@@ -1,0 +1,195 @@
+"""Waits in a pod of the stack until a release is ready: all its rules hold, and all its pools have
+their replicas. The workers then wait for a first completion through its URL.
+
+The services start after this pod is ready, whoever runs `pulumi up`. If the time is over, the
+program ends with what is missing in one line, which is the message of its pod.
+
+Uses the standard library only, as the pod of the deadline does.
+"""
+
+import json
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from aiperf_svc.adapters.cluster.api.pod_client import (
+    ACCOUNT_DIR,
+    ApiRefusal,
+    ApiServer,
+    url_of_api,
+)
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import one_line
+
+ASK_AGAIN_S = 1.0
+"""Seconds between two looks at all objects."""
+SHOWN = 3
+"""Most problems in the last line."""
+
+log = logging.getLogger(__name__)
+
+
+def run_readiness(environ: Mapping[str, str] = os.environ) -> int:
+    """Wait as the environment describes, then until SIGTERM; return an exit code. Raises
+    EnvironmentProblem if the release is not ready in time, or outside a pod of a stack."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stopped.set())
+    try:
+        wanted = json.loads(environ["AIPERF_READINESS"])
+        namespace, ready = environ["AIPERF_NAMESPACE"], Path(environ["AIPERF_READY_FILE"])
+        api = ApiServer(url_of_api(environ), account=ACCOUNT_DIR)
+    except KeyError as error:
+        raise EnvironmentProblem(
+            f"{error.args[0]} is not set; a release is waited for only in a pod of a stack"
+        ) from error
+    if wait_until_ready(wanted, namespace, api, wait=stopped.wait):
+        ready.touch()
+        stopped.wait()
+    return int(ExitCode.OK)
+
+
+def wait_until_ready(
+    wanted: Mapping[str, Any],
+    namespace: str,
+    api: ApiServer,
+    *,
+    wait: Callable[[float], bool],
+    mono_s: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Return whether the release is ready: False if `wait(seconds)` returned true first. Raises
+    EnvironmentProblem when its time is over."""
+    end_mono_s, said = mono_s() + wanted["timeout_s"], ""
+    while True:
+        missing = problems(wanted, namespace, api)
+        if not missing:
+            log.info("the release is ready")
+            return True
+        more = f"; {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        words = "; ".join(missing[:SHOWN]) + more
+        if mono_s() >= end_mono_s:
+            raise EnvironmentProblem(
+                f"not ready after {wanted['timeout_s']} s (deployment.target.ready_timeout): "
+                f"{words}"
+            )
+        if words != said:
+            log.info("waiting: %s", words)
+            said = words
+        if wait(ASK_AGAIN_S):
+            return False
+
+
+def problems(wanted: Mapping[str, Any], namespace: str, api: ApiServer) -> list[str]:
+    """Return what is missing, one text each."""
+    looks: list[Callable[[], str]] = [
+        *(lambda r=rule: rule_problem(r, _get(api, r["path"].format(namespace=namespace)))
+          for rule in wanted["rules"]),
+        *(lambda p=pool: pool_problem(p, _pods(api, namespace, p["labels"]))
+          for pool in wanted["pools"]),
+    ]  # fmt: skip
+    found = []
+    for look in looks:
+        try:
+            found.append(look())
+        except ApiRefusal as error:
+            found.append(f"the API server refuses a look: {error}")
+        except OSError as error:
+            found.append(f"the API server cannot be reached: {one_line(str(error))}")
+    return [each for each in found if each]
+
+
+def _get(api: ApiServer, path: str) -> Mapping[str, Any] | None:
+    try:
+        return api.get(path).body
+    except ApiRefusal as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _pods(api: ApiServer, namespace: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    selector = quote(",".join(f"{key}={value}" for key, value in labels.items()))
+    listed = api.get(f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}").body
+    items: list[dict[str, Any]] = listed["items"]
+    return items
+
+
+def rule_problem(rule: Mapping[str, Any], found: Mapping[str, Any] | None) -> str:
+    """Return why a rule does not hold; empty if it does. `found` None: there is no object."""
+    words, field, value = rule["words"], rule["field"], rule["value"]
+    if found is None:
+        return f"{words} does not exist"
+    if rule["test"] == "field":
+        there = value_at(found, field)
+        if there is None or (value is not None and as_text(there) != value):
+            expected = f"; expected {value}" if value is not None else ""
+            return f"{words}: {field} is {'not set' if there is None else as_text(there)}{expected}"
+        return ""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    condition = next((each for each in conditions if each.get("type") == field), None)
+    if condition is None:
+        return f"{words} has no condition {field}"
+    if condition.get("status") == value:
+        return ""
+    why = one_line(condition.get("message") or condition.get("reason") or "")
+    return f"{words}: {field} is {condition.get('status')}" + (f" ({why})" if why else "")
+
+
+def value_at(found: Any, path: str) -> Any:
+    """Return the value at `.status.replicas[0].ready`; None if it is not set."""
+    for name, index in re.findall(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]", path):
+        if name:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        else:
+            is_there = isinstance(found, list) and int(index) < len(found)
+            found = found[int(index)] if is_there else None
+    return found
+
+
+def as_text(value: Any) -> str:
+    """Return a value as a rule has it: JSON, and text without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def pool_problem(pool: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> str:
+    """Return why a pool is not ready; empty if it is."""
+    there = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    ready = [pod for pod in there if _is_ready(pod)]
+    if len(ready) >= pool["replicas"]:
+        return ""
+    reasons = (pod_reason(pod) for pod in there if not _is_ready(pod))
+    why = next((each for each in reasons if each), "")
+    text = f"pool {pool['name']}: {len(ready)} of {pool['replicas']} pods ready"
+    return f"{text} ({why})" if why else text
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def pod_reason(pod: Mapping[str, Any]) -> str:
+    """Return what keeps a pod from being ready, if Kubernetes reports it."""
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    for each in status.get("containerStatuses") or ():
+        state = each.get("state") or {}
+        last = (each.get("lastState") or {}).get("terminated") or {}
+        waiting = state.get("waiting") or {}
+        if last and waiting:
+            return f"pod {name}: {waiting.get('reason')}, exit code {last.get('exitCode')}"
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            words = one_line(waiting.get("message") or "")
+            return f"pod {name}: {waiting['reason']}" + (f": {words}" if words else "")
+    for each in status.get("conditions") or ():
+        if each["type"] == "PodScheduled" and each["status"] != "True":
+            return f"pod {name}: {one_line(each.get('message') or each.get('reason') or '')}"
+    return ""

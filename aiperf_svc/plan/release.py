@@ -1,0 +1,439 @@
+"""A serving topology as the target: its objects, the pods that are known of it, and the pod that
+waits until it is ready.
+
+Charts and manifests are read by the caller (`StackSettings.render`). What is planned of them is the
+same for all origins: the labels of the stack, the objects that may not be created, the order in
+which they are created, and the custom resources that must be deleted before anything else, since
+their finalizers need the operator.
+"""
+
+import enum
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.placement import Gpu, Placement, Toleration, mirrored
+from aiperf_svc.config.release import ReadyRule, ReleasePool
+from aiperf_svc.config.target import Target
+from aiperf_svc.config.units import parse_cpu_millis, parse_size
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, Identity
+from aiperf_svc.plan.lifetime import seconds
+from aiperf_svc.plan.pod_settings import placement_of, requests_of, with_storage
+from aiperf_svc.plan.pods import ImagePlan, PodPlan, Requests, Volume
+
+Manifest = dict[str, Any]
+READINESS = "readiness"
+"""Name of the pod that waits until the release is ready."""
+READY_FILE = "/tmp/ready"
+"""File that this pod makes then."""
+RULES = "AIPERF_READINESS"
+"""Variable of this pod with the rules, as JSON."""
+NAMESPACE = "aiperf-release-namespace"
+"""Stands for the stack's namespace in rendered objects. Its name may be unknown before `up`."""
+HOOK = "helm.sh/hook"
+"""Annotation of the objects of a chart that Helm creates at a moment of an installation."""
+KEY = "deployment.target.from"
+BUILT_IN = frozenset({
+    "", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps",
+    "autoscaling", "batch", "certificates.k8s.io", "coordination.k8s.io", "discovery.k8s.io",
+    "events.k8s.io", "flowcontrol.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io", "policy",
+    "rbac.authorization.k8s.io", "resource.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
+})  # fmt: skip
+"""API groups of Kubernetes itself; objects of all others are custom resources."""
+CLUSTER_SCOPED = frozenset({
+    "APIService", "CertificateSigningRequest", "ClusterRole", "ClusterRoleBinding", "CSIDriver",
+    "CustomResourceDefinition", "DeviceClass", "FlowSchema", "IngressClass",
+    "MutatingWebhookConfiguration", "Namespace", "Node", "PersistentVolume", "PriorityClass",
+    "PriorityLevelConfiguration", "RuntimeClass", "StorageClass", "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration", "VolumeAttachment",
+})  # fmt: skip
+"""Cluster-scoped kinds of these groups. Whether a custom resource is one is known to the cluster
+only."""
+NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
+"""Kinds whose deletion deletes objects of others."""
+BINDINGS = ("RoleBinding", "ClusterRoleBinding")
+GPU_SUFFIX = "/gpu"
+
+
+class Stage(enum.IntEnum):
+    """Order of creation: an object may refer to those of earlier stages."""
+
+    FIRST = 0
+    BINDINGS = 1
+    """Bindings of Roles, which must exist."""
+    PODS = 2
+    """What makes pods, custom resources included."""
+
+
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects of one source of a release."""
+
+    what: str
+    """Name of the source in messages."""
+    objects: tuple[Manifest, ...]
+    chart: str = ""
+    """Absolute path, name or URL of the chart; empty if it is none."""
+    has_hooks: bool = False
+    """Whether Helm installs the chart with its hooks."""
+
+
+class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects of a release, and what is known of its pods."""
+
+    objects: tuple[Manifest, ...]
+    """In the order of creation: what pods refer to comes before what makes pods."""
+    pods: tuple[PodPlan, ...]
+    """The pods that its objects and `requests` name, for totals and room. They are made by the
+    objects and not from these plans."""
+    gate: PodPlan
+    """The pod that is ready when the release is."""
+    pools: dict[str, ReleasePool]
+    cluster_scoped: tuple[str, ...] = ()
+    """Objects that are not in a namespace, as `KIND/NAME`."""
+    calls_api: bool = False
+    """Whether its pods may call the API server."""
+    charts: tuple[str, ...] = ()
+    """For each source the path, name or URL of the chart that Helm installs with its hooks; empty:
+    its objects are created one by one."""
+    installed: tuple[str, ...] = ()
+    """Those of the objects that Helm creates, as `KIND/NAME`."""
+
+    @property
+    def custom_resources(self) -> tuple[Manifest, ...]:
+        """Objects from which operators make others."""
+        return tuple(each for each in self.objects if is_custom(each))
+
+
+def name_of(manifest: Mapping[str, Any]) -> str:
+    """Return `KIND/NAME`."""
+    return f"{manifest['kind']}/{manifest['metadata']['name']}"
+
+
+def group_of(manifest: Mapping[str, Any]) -> str:
+    """Return the API group of an object; empty for the core group."""
+    group, _, version = str(manifest["apiVersion"]).rpartition("/")
+    return group if version else ""
+
+
+def resource_of(kind: str) -> str:
+    """Return the plural name of a kind in paths and rights, by the rule of Kubernetes' own
+    clients."""
+    lower = kind.lower()
+    if lower.endswith("y"):
+        return f"{lower[:-1]}ies"
+    if lower.endswith("endpoints"):
+        return lower
+    return f"{lower}es" if lower.endswith("s") else f"{lower}s"
+
+
+def is_custom(manifest: Mapping[str, Any]) -> bool:
+    """Return whether an object is a custom resource."""
+    return group_of(manifest) not in BUILT_IN
+
+
+def is_cluster_scoped(manifest: Mapping[str, Any]) -> bool:
+    """Return whether an object of Kubernetes' own kinds is in no namespace."""
+    return manifest["kind"] in CLUSTER_SCOPED and not is_custom(manifest)
+
+
+def digest_of(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Return a text that differs with the objects, for the id of the run."""
+    text = json.dumps(objects, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def plan_release(
+    config: BenchmarkConfig, rendered: Sequence[Rendered], identity: Identity, image: ImagePlan
+) -> ReleasePlan:
+    """Plan the release from its rendered objects. Raises ConfigError for an object that may not be
+    created."""
+    target = config.deployment.target
+    labels = {STACK_LABEL: identity.stack, RUN_LABEL: identity.label or identity.run_id}
+    made: list[Manifest] = []
+    installed: list[str] = []
+    for source in rendered:
+        if source.has_hooks and config.deployment.registry_mirror:
+            raise ConfigError(
+                "deployment.target.from.hooks: Helm creates what the chart has, and "
+                "deployment.registry_mirror does not change it; set the images in values"
+            )
+        if source.has_hooks and config.deployment.namespace.mode == "existing":
+            raise ConfigError(
+                "deployment.target.from.hooks: what Helm installs is removed with the stack's own "
+                "namespace; leave out deployment.namespace.mode existing, or hooks"
+            )
+        kept = [each for each in source.objects if source.has_hooks or HOOK not in _notes(each)]
+        if not kept:
+            raise ConfigError(f"{KEY}: {source.what} has no objects")
+        for each in kept:
+            _check(each, source.what, target)
+        if source.has_hooks:  # Helm creates what the chart has.
+            made += kept
+            installed += map(name_of, kept)
+        else:
+            mirror = config.deployment.registry_mirror
+            made += [_prepared(each, {**identity.more_labels, **labels}, mirror) for each in kept]
+    names = [name_of(each) for each in made]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{KEY} has two {', '.join(twice)}")
+    ordered = tuple(sorted(made, key=stage_of))
+    return ReleasePlan(
+        objects=ordered,
+        pods=tuple(_pods(config, ordered, image)),
+        gate=_gate(config, ordered, image),
+        pools=dict(target.pools),
+        cluster_scoped=tuple(name_of(each) for each in ordered if is_cluster_scoped(each)),
+        calls_api=any(each["kind"] in BINDINGS or is_custom(each) for each in ordered),
+        charts=tuple(each.chart if each.has_hooks else "" for each in rendered),
+        installed=tuple(installed),
+    )
+
+
+def _notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
+    return manifest["metadata"].get("annotations") or {}
+
+
+def _check(manifest: Manifest, what: str, target: Target) -> None:
+    """Raise ConfigError for an object that a stack may not create."""
+    name = name_of(manifest)
+    if manifest["kind"] in NEVER and not is_custom(manifest):
+        raise ConfigError(
+            f"{KEY}: {what} has {name}: its deletion with the stack would delete what "
+            "belongs to others; create it before the benchmark and leave it out here"
+        )
+    if is_cluster_scoped(manifest):
+        if name not in target.cluster_scoped:
+            raise ConfigError(
+                f"{KEY}: {what} has {name}, which is in no namespace; leave it out, or "
+                f"list it: deployment.target.cluster_scoped: [{name}]"
+            )
+        return
+    namespace = manifest["metadata"].get("namespace", NAMESPACE)
+    if namespace != NAMESPACE:
+        raise ConfigError(
+            f"{KEY}: {name} is for namespace {namespace}; a release is created in the stack's own: "
+            "leave out metadata.namespace"
+        )
+
+
+def stage_of(manifest: Mapping[str, Any]) -> Stage:
+    """Return when an object is created."""
+    if manifest["kind"] in BINDINGS:
+        return Stage.BINDINGS
+    has_pods = manifest["kind"] == "Pod" or any(_templates(manifest))
+    return Stage.PODS if has_pods or is_custom(manifest) else Stage.FIRST
+
+
+def _prepared(manifest: Manifest, labels: Mapping[str, str], mirror: str | None) -> Manifest:
+    """Return an object with these labels, also on the pods of its templates, and with images from
+    the mirror. Labels of its own stay."""
+    made: Manifest = json.loads(json.dumps(manifest))
+    for each in (made, *_templates(made)):
+        metadata = each.setdefault("metadata", {}) or {}
+        each["metadata"] = metadata
+        metadata["labels"] = {**labels, **(metadata.get("labels") or {})}
+        spec = each.get("spec") or {}
+        for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+            if "image" in container:
+                container["image"] = mirrored(container["image"], mirror)
+    return made
+
+
+def _templates(value: Any) -> Iterator[Manifest]:
+    """Yield the templates of pods inside an object: `{metadata, spec: {containers}}`."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name != "spec" and is_template(each):
+                yield each
+            yield from _templates(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _templates(each)
+
+
+def is_template(value: Any) -> bool:
+    """Return whether a value is the template of a pod."""
+    spec = value.get("spec") if isinstance(value, dict) else None
+    return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
+
+
+# --- the pods ------------------------------------------------------------------------------------
+
+
+def _pods(
+    config: BenchmarkConfig, objects: Sequence[Manifest], image: ImagePlan
+) -> Iterator[PodPlan]:
+    """Yield the pods that the objects name, and those of `requests`."""
+    timeout_s = seconds(config.deployment.target.ready_timeout)
+    for each in objects:
+        for suffix, replicas, template in _replicas(each):
+            name = name_of(each) + suffix
+            try:
+                yield _pod(name, replicas, template["spec"], image, timeout_s)
+            except ValueError as error:
+                raise ConfigError(f"{KEY}: {name_of(each)}: resources: {error}") from error
+    asked = config.deployment.target.requests
+    if asked is not None:
+        gpus, more = divmod(asked.gpus, asked.pods)
+        for number, of_each in ((more, gpus + 1), (asked.pods - more, gpus)):
+            if number:
+                yield PodPlan(
+                    name=f"operators' pods with {of_each} GPUs",
+                    replicas=number,
+                    image=image,
+                    requests=Requests(
+                        asked.cpu // asked.pods,
+                        asked.memory // asked.pods,
+                        devices={Gpu().resource: of_each} if of_each else {},
+                    ),
+                    placement=Placement(),
+                    ready_timeout_s=timeout_s,
+                )
+
+
+def _replicas(manifest: Manifest) -> Iterator[tuple[str, int, Manifest]]:
+    """Yield templates of pods with an addition to their name and the number of pods made from each,
+    of kinds whose numbers are known."""
+    spec = manifest.get("spec") or {}
+    if manifest["kind"] == "Pod" and not is_custom(manifest):
+        yield "", 1, manifest
+    elif manifest["kind"] == "LeaderWorkerSet":
+        groups, of = spec.get("replicas", 1), spec.get("leaderWorkerTemplate") or {}
+        worker = of.get("workerTemplate") or {}
+        yield " leaders", groups, of.get("leaderTemplate") or worker
+        yield " workers", groups * (of.get("size", 1) - 1), worker
+    elif not is_custom(manifest) and is_template(spec.get("template")):
+        yield "", spec.get("replicas", spec.get("parallelism", 1)), spec["template"]
+
+
+def _pod(
+    name: str, replicas: int, spec: Mapping[str, Any], image: ImagePlan, timeout_s: int
+) -> PodPlan:
+    requests = Requests(0, 0)
+    for container in spec["containers"]:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        asked = {**limits, **((container.get("resources") or {}).get("requests") or {})}
+        devices = {k: int(v) for k, v in asked.items() if "/" in k}
+        requests += Requests(
+            parse_cpu_millis(asked.get("cpu", 0)),
+            parse_size(asked.get("memory", 0)),
+            devices=devices,
+        )
+    first = str(spec["containers"][0].get("image", ""))
+    tolerations = [
+        Toleration(
+            key=each.get("key", ""),
+            operator=each.get("operator", "Equal"),
+            value=each.get("value", ""),
+            effect=each.get("effect", ""),
+        )
+        for each in spec.get("tolerations") or ()
+    ]
+    return PodPlan(
+        name=name,
+        replicas=replicas,
+        image=msgspec.structs.replace(image, name=first, pull_secrets=()),
+        requests=requests,
+        placement=Placement(
+            node_selector={k: str(v) for k, v in (spec.get("nodeSelector") or {}).items()},
+            tolerations=tuple(tolerations),
+            host_network=bool(spec.get("hostNetwork")),
+        ),
+        ready_timeout_s=timeout_s,
+    )
+
+
+# --- readiness -----------------------------------------------------------------------------------
+
+
+def _gate(config: BenchmarkConfig, objects: Sequence[Manifest], image: ImagePlan) -> PodPlan:
+    """Return the pod that waits until all rules hold and all pools have their replicas."""
+    target = config.deployment.target
+    rules = {
+        "rules": [_rule(each, objects) for each in target.ready],
+        "pools": [
+            {"name": name, "labels": pool.labels, "replicas": pool.replicas}
+            for name, pool in target.pools.items()
+        ],
+        "timeout_s": seconds(target.ready_timeout),
+        # Another release is waited for anew.
+        "release": digest_of(objects),
+    }
+    volumes = (Volume("tmp", "/tmp", "scratch", 64 * 2**20),)
+    return PodPlan(
+        name=READINESS,
+        replicas=1,
+        image=image,
+        args=(READINESS,),
+        env={RULES: json.dumps(rules, sort_keys=True), "AIPERF_READY_FILE": READY_FILE},
+        field_env={"AIPERF_NAMESPACE": "metadata.namespace"},
+        volumes=volumes,
+        ready_file=READY_FILE,
+        requests=with_storage(requests_of(config, READINESS), volumes),
+        placement=placement_of(config, READINESS),
+        calls_api=True,
+        ready_timeout_s=seconds(target.ready_timeout),
+    )
+
+
+def watched_types(target: Target, objects: Sequence[Manifest]) -> list[tuple[str, str]]:
+    """Return API group and plural name of the objects that the rules read."""
+    found = [_rule_type(each, objects) for each in target.ready]
+    return list(dict.fromkeys((group_of(each), resource_of(each["kind"])) for each in found))
+
+
+def _rule_type(rule: ReadyRule, objects: Sequence[Manifest]) -> Manifest:
+    """Return apiVersion and kind of the object of a rule. Raises ConfigError if they are
+    unknown."""
+    same = [each for each in objects if each["kind"] == rule.kind]
+    versions = {each["apiVersion"] for each in same if each["metadata"]["name"] == rule.name}
+    versions = versions or {each["apiVersion"] for each in same}
+    version = rule.api_version or next(iter(sorted(versions)), None)
+    if version is None:
+        there = ", ".join(name_of(each) for each in objects[:8])
+        raise ConfigError(
+            f"deployment.target.ready: the release has no {rule.kind} ({there}); correct the rule, "
+            "or give api_version for an object that an operator makes"
+        )
+    return {"apiVersion": version, "kind": rule.kind}
+
+
+def _rule(rule: ReadyRule, objects: Sequence[Manifest]) -> dict[str, Any]:
+    of, (field, value) = _rule_type(rule, objects), rule.test
+    version = of["apiVersion"]
+    base = f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/{{namespace}}"
+    return {
+        "words": f"{rule.kind} {rule.name}",
+        "path": f"{base}/{resource_of(rule.kind)}/{rule.name}",
+        "test": "condition" if rule.condition is not None else "field",
+        "field": field,
+        "value": value,
+    }
+
+
+def release_notes(
+    config: BenchmarkConfig, release: ReleasePlan, rendered: Sequence[Rendered]
+) -> tuple[str, ...]:
+    """Return notes for reviewers: what of the release is not in the plan."""
+    notes = []
+    custom = ", ".join(name_of(each) for each in release.custom_resources)
+    if custom and config.deployment.target.requests is None:
+        notes.append(
+            f"what operators make for {custom} is not known and not counted; set "
+            "deployment.target.requests"
+        )
+    elif custom:
+        notes.append(f"what operators make for {custom} is not known beyond its requests")
+    plain = [source for source in rendered if not source.has_hooks]
+    hooks = [name_of(each) for one in plain for each in one.objects if HOOK in _notes(each)]
+    if hooks:
+        notes.append(
+            f"hooks of the chart do not run: {', '.join(hooks)}; deployment.target.from.hooks "
+            "installs it with them"
+        )
+    return tuple(notes)

@@ -1,0 +1,79 @@
+"""Prints the objects of a Helm chart or a kustomization as JSON.
+
+Pulumi's Kubernetes provider renders them, so that no Helm is needed and `up` creates what was
+reviewed. It runs without an engine and without a cluster, and needs a network only for what a chart
+or a kustomization downloads. Reads from its standard input a JSON object with `provider`, the path
+of the plugin, `token`, the name of its function, and `args`.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import grpc
+from google.protobuf import json_format, struct_pb2
+from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
+
+LARGEST = 256 * 2**20
+"""Most bytes of the rendered objects."""
+NO_ENGINE = "127.0.0.1:1"
+"""The provider takes the address of an engine, to which it would log."""
+NO_CLUSTER = {"renderYamlToDirectory": "/nonexistent"}
+"""With this setting the provider talks to no cluster. It writes there only what is created."""
+
+
+def render(stub: Any, token: str, args: dict[str, Any]) -> list[Any]:
+    """Return the objects that a function of the provider renders. Raises grpc.RpcError."""
+    stub.Configure(
+        provider_pb2.ConfigureRequest(
+            variables={f"kubernetes:config:{key}": value for key, value in NO_CLUSTER.items()},
+            args=_struct(NO_CLUSTER),
+            acceptSecrets=True,
+            acceptResources=True,
+        )
+    )
+    response = stub.Invoke(provider_pb2.InvokeRequest(tok=token, args=_struct(args)))
+    found = json_format.MessageToDict(getattr(response, "return"))
+    objects: list[Any] = _whole(found.get("result") or [])
+    return objects
+
+
+def _struct(values: dict[str, Any]) -> struct_pb2.Struct:
+    made = struct_pb2.Struct()
+    made.update(values)
+    return made
+
+
+def _whole(value: Any) -> Any:
+    """Return a value with its whole numbers as such: the protocol has only floats."""
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def main() -> None:
+    """Render, and print the objects; exit with the provider's message if it cannot."""
+    wanted = json.load(sys.stdin)
+    process = subprocess.Popen(
+        [wanted["provider"], NO_ENGINE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        port = process.stdout.readline().decode().strip()
+        options = [("grpc.max_receive_message_length", LARGEST)]
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+            stub = provider_pb2_grpc.ResourceProviderStub(channel)
+            objects = render(stub, wanted["token"], wanted["args"])
+    except grpc.RpcError as error:
+        sys.exit(error.details())
+    finally:
+        process.kill()
+        process.wait()
+    json.dump(objects, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""The plan of a target of kind release."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.network import NamespacePods, ReleasePods
+from aiperf_svc.plan.release import NAMESPACE, READINESS, RULES, name_of, resource_of
+from aiperf_svc.plan.stack import StackPlan
+from tests.support.releases import (
+    deployment,
+    graph,
+    release_plan,
+    release_target,
+    simple,
+)
+
+
+def _release(plan: StackPlan) -> Any:
+    assert plan.release is not None
+    return plan.release
+
+
+def test_objects_that_make_pods_come_last() -> None:
+    plan = release_plan(
+        graph(),
+        deployment("decode"),
+        simple("RoleBinding", "b", "rbac.authorization.k8s.io/v1"),
+        simple("Role", "r", "rbac.authorization.k8s.io/v1"),
+    )
+    names = [name_of(each) for each in _release(plan).objects]
+    assert names == ["Role/r", "RoleBinding/b", "Graph/graph", "Deployment/decode"]
+
+
+def test_objects_and_pod_templates_have_the_stack_label() -> None:
+    made = deployment("decode")
+    made["metadata"]["labels"] = {"app.kubernetes.io/name": "theirs"}
+    (found,) = _release(release_plan(made)).objects
+    template = found["spec"]["template"]["metadata"]["labels"]
+    assert found["metadata"]["labels"][STACK_LABEL] == "bench"
+    assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "theirs"
+    assert template == {**template, STACK_LABEL: "bench", "role": "decode"}
+    assert found["spec"]["selector"] == {"matchLabels": {"role": "decode"}}
+
+
+def test_images_of_templates_come_from_the_mirror() -> None:
+    plan = release_plan(deployment("decode"), registry_mirror="mirror.local")
+    (found,) = _release(plan).objects
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith("mirror.local/")
+
+
+def test_totals_count_the_pods_of_manifests() -> None:
+    alone = release_plan(simple("ConfigMap", "c")).totals
+    plan = release_plan(deployment("decode", replicas=3))
+    assert plan.totals.pods - alone.pods == 3
+    assert plan.totals.gpus == 3
+    assert plan.totals.cpu_millis - alone.cpu_millis == 6000
+
+
+def test_leader_worker_sets_count_leaders_and_workers() -> None:
+    template = deployment("x")["spec"]["template"]
+    made = simple(
+        "LeaderWorkerSet",
+        "lws",
+        "leaderworkerset.x-k8s.io/v1",
+        spec={"replicas": 2, "leaderWorkerTemplate": {"size": 4, "workerTemplate": template}},
+    )
+    assert [pod.replicas for pod in _release(release_plan(made)).pods] == [2, 6]
+
+
+def test_requests_stand_for_pods_of_operators() -> None:
+    target = release_target(requests={"pods": 4, "cpu": 32, "memory": "64Gi", "gpus": 4})
+    plan = release_plan(graph(), target=target)
+    assert plan.totals.gpus == 4
+    assert any("not known beyond its requests" in note for note in plan.notes)
+
+
+def test_unknown_pods_of_operators_are_noted() -> None:
+    plan = release_plan(graph())
+    assert any("Graph/graph is not known and not counted" in note for note in plan.notes)
+
+
+def test_hooks_are_left_out_and_noted() -> None:
+    hook = simple("Job", "migrate", "batch/v1")
+    hook["metadata"]["annotations"] = {"helm.sh/hook": "pre-install"}
+    plan = release_plan(deployment("decode"), hook)
+    assert [name_of(each) for each in _release(plan).objects] == ["Deployment/decode"]
+    assert any("hooks of the chart do not run: Job/migrate" in note for note in plan.notes)
+
+
+def test_a_helm_release_keeps_hooks_and_labels() -> None:
+    hook = simple("Job", "migrate", "batch/v1")
+    hook["metadata"]["annotations"] = {"helm.sh/hook": "pre-install"}
+    target = release_target() | {"from": {"chart": "c", "hooks": True}}
+    release = _release(release_plan(hook, target=target, chart="/charts/c"))
+    assert release.objects == (hook,)
+    assert release.charts == ("/charts/c",)
+    assert release.installed == ("Job/migrate",)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (simple("ClusterRole", "c", "rbac.authorization.k8s.io/v1"), "cluster_scoped: [ClusterR"),
+        (simple("CustomResourceDefinition", "c", "apiextensions.k8s.io/v1"), "belongs to others"),
+        (simple("Namespace", "n"), "belongs to others"),
+        ({**simple("Pod", "p"), "metadata": {"name": "p", "namespace": "x"}}, "namespace x"),
+    ],
+)
+def test_objects_outside_the_namespace_are_refused(made: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        release_plan(made)
+    assert words in str(error.value)
+
+
+def test_listed_cluster_scoped_objects_are_made() -> None:
+    made = simple("ClusterRole", "c", "rbac.authorization.k8s.io/v1")
+    plan = release_plan(made, target=release_target(cluster_scoped=["ClusterRole/c"]))
+    assert _release(plan).cluster_scoped == ("ClusterRole/c",)
+
+
+def test_rendered_namespace_is_the_stacks_own() -> None:
+    made = {**simple("ConfigMap", "c"), "metadata": {"name": "c", "namespace": NAMESPACE}}
+    assert _release(release_plan(made)).objects
+
+
+def test_two_objects_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="has two ConfigMap/c"):
+        release_plan(simple("ConfigMap", "c"), simple("ConfigMap", "c"))
+
+
+def test_hooks_need_a_namespace_of_the_stack() -> None:
+    target = release_target() | {"from": {"chart": "c", "hooks": True}}
+    with pytest.raises(ConfigError, match=r"deployment\.target\.from\.hooks"):
+        release_plan(
+            deployment("d"),
+            target=target,
+            chart="/c",
+            namespace={"name": "theirs", "mode": "existing"},
+        )
+
+
+def test_gate_gets_rules_and_pools() -> None:
+    target = release_target(
+        ready=[
+            {"kind": "Graph", "name": "graph", "condition": "Ready"},
+            {
+                "kind": "Worker",
+                "name": "w",
+                "api_version": "other.io/v1",
+                "jsonpath": "{.status.phase}=Running",
+            },
+        ]
+    )
+    gate = _release(release_plan(graph(), target=target)).gate
+    rules = json.loads(gate.env[RULES])
+    assert rules["rules"] == [
+        {
+            "words": "Graph graph",
+            "path": "/apis/example.com/v1/namespaces/{namespace}/graphs/graph",
+            "test": "condition",
+            "field": "Ready",
+            "value": "True",
+        },
+        {
+            "words": "Worker w",
+            "path": "/apis/other.io/v1/namespaces/{namespace}/workers/w",
+            "test": "field",
+            "field": ".status.phase",
+            "value": "Running",
+        },
+    ]
+    assert rules["pools"] == [{"name": "decode", "labels": {"role": "decode"}, "replicas": 2}]
+    assert gate.calls_api
+
+
+def test_a_rule_for_an_unknown_kind_is_refused() -> None:
+    target = release_target(ready=[{"kind": "Nothing", "name": "n", "condition": "Ready"}])
+    with pytest.raises(ConfigError, match="has no Nothing"):
+        release_plan(graph(), target=target)
+
+
+def test_url_of_the_release_takes_the_place_of_target() -> None:
+    plan = release_plan(graph())
+    assert plan.inference.endpoint.url == "http://router:8000"
+    assert plan.inference.endpoint.wait_for_server == plan.config.deployment.target.ready_timeout
+
+
+def test_changed_objects_make_another_run() -> None:
+    one, other = release_plan(deployment("d")), release_plan(deployment("d", replicas=2))
+    assert one.identity.run_id != other.identity.run_id
+    assert one.identity.run_id == release_plan(deployment("d")).identity.run_id
+
+
+def test_policies_admit_pools_clients_and_operators() -> None:
+    target = release_target(admit=[{"namespace": "operator", "labels": {"app": "o"}}])
+    policies = {policy.name: policy for policy in release_plan(graph(), target=target).policies}
+    policy = policies["target"]
+    assert policy.of_release == ReleasePods()
+    peers = [peer for rule in policy.ingress for peer in rule.peers]
+    assert NamespacePods("operator", {"app": "o"}) in peers
+    assert ReleasePods() in peers
+    assert policies[READINESS].components == (READINESS,)
+
+
+def test_pools_are_selected_in_an_existing_namespace() -> None:
+    plan = release_plan(graph(), namespace={"name": "theirs", "mode": "existing"})
+    selected = [policy.of_release for policy in plan.policies if policy.of_release]
+    assert selected == [ReleasePods(is_labelled=True), ReleasePods({"role": "decode"})]
+
+
+def test_pod_security_is_the_one_asked_for() -> None:
+    assert release_plan(graph()).pod_security == "baseline"
+    target = release_target(pod_security="privileged")
+    assert release_plan(graph(), target=target).pod_security == "privileged"
+
+
+@pytest.mark.parametrize(
+    ("kind", "plural"),
+    [
+        ("DynamoGraphDeployment", "dynamographdeployments"),
+        ("NetworkPolicy", "networkpolicies"),
+        ("Ingress", "ingresses"),
+        ("Endpoints", "endpoints"),
+    ],
+)
+def test_plurals_are_those_of_kubernetes(kind: str, plural: str) -> None:
+    assert resource_of(kind) == plural
