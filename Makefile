@@ -20,7 +20,7 @@ PARALLEL := --dist worksteal --numprocesses
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-real benchmark benchmark-quick soak fuzz sanitize test test-fast coverage test-gate test-stack lint types layers check format lock clean
+.PHONY: help bench bench-real benchmark benchmark-quick docs soak fuzz sanitize test test-fast coverage test-gate test-stack lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -125,13 +125,25 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## Renew the three lock files from pyproject.toml (needs uv)
+lock: ## Renew the lock files (needs uv)
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	  --extra stack --extra s3 --extra media --extra mlflow --extra nvml --extra wandb --extra dev pyproject.toml -o requirements.lock
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	  -c requirements.lock --extra s3 --extra media --extra nvml pyproject.toml -o images/requirements.lock
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	  -c requirements.lock --extra s3 --extra media --extra nvml --extra stack pyproject.toml -o images/runner/requirements.lock
+	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header scripts/docs.in -o scripts/docs.lock
+
+# A virtual environment of its own: nobody else needs the tools.
+DOCS := build/docs
+$(DOCS)/.installed: scripts/docs.lock
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+docs: $(STAMP) $(DOCS)/.installed ## Build the documentation site into build/site; a broken link is an error
+	@$(BIN)/python scripts/site_pages.py build/pages
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --config-file build/pages/mkdocs.yml
 
 clean: ## Remove the environment, caches and what is compiled
 	rm -rf aiperf_svc/*/_*.abi3.so $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -3,10 +3,14 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from aiperf_svc import __version__
 from benchmarks.performance_page import page as performance_page
+from scripts import site_pages
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
@@ -30,6 +34,27 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             assert anchor in _anchors(target), link
 
 
+def test_site_has_every_page_in_its_navigation(tmp_path: Path) -> None:
+    site_pages.main(tmp_path / "site")
+    pages = tmp_path / "site" / "pages"
+    named: list[str] = []
+
+    def walk(items: list[Any]) -> None:
+        for item in items:
+            (below,) = item.values() if isinstance(item, dict) else (item,)
+            walk(below) if isinstance(below, list) else named.append(below)
+
+    walk(yaml.safe_load((tmp_path / "site" / "mkdocs.yml").read_text())["nav"])
+    found = [page.relative_to(pages).as_posix() for page in pages.rglob("*.md")]
+    found = [each for each in found if not each.startswith(site_pages.OUTSIDE)]
+    assert sorted(named) == sorted(found), "scripts/mkdocs.yml has the navigation"
+    for page in (pages / each for each in found):
+        for link in LINK.findall(page.read_text()):
+            path = page.parent / (link.partition("#")[0] or page.name)
+            assert path.is_file(), f"{page.name}: {link}"
+            assert path.resolve().is_relative_to(pages), f"{page.name}: {link}"
+
+
 def test_decisions_are_numbered_without_gaps() -> None:
     numbers = [int(page.name[:4]) for page in DECISIONS]
     assert numbers == list(range(1, len(DECISIONS) + 1))
@@ -41,6 +66,10 @@ def test_decisions_are_numbered_without_gaps() -> None:
 def test_a_decision_says_what_was_chosen_and_what_was_not(page: Path) -> None:
     for part in ("Question", "Choice", "Why", "Not done"):
         assert f"**{part}.**" in page.read_text(), part
+
+
+def test_citation_names_the_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 
 
 def test_the_readme_is_short() -> None:
