@@ -20,6 +20,7 @@ from aiohttp import web
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector
+from aiperf_svc.adapters.host.tasks import Tasks, cancel
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 PROBE_S = 5.0
@@ -225,10 +226,7 @@ class PortForward:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await cancel(*self._tasks)
         await self._server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -261,17 +259,11 @@ class PortForward:
         writer: asyncio.StreamWriter,
         pod_side: aiohttp.ClientWebSocketResponse,
     ) -> None:
-        ways = [
-            asyncio.create_task(_to_pod(reader, pod_side), name="port-forward to the pod"),
-            asyncio.create_task(self._from_pod(pod_side, writer), name="port-forward from the pod"),
-        ]
-        try:
+        async with Tasks() as tasks:
+            tasks.start(_to_pod(reader, pod_side), "port-forward to the pod")
+            tasks.start(self._from_pod(pod_side, writer), "port-forward from the pod")
             # The protocol has no half-closed connections, so the end of one way ends both.
-            done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.wait(ways)
+            done = await tasks.first()
         for way in done:
             way.result()
 
