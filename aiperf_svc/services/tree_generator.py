@@ -18,6 +18,7 @@ from typing import Any
 from aiperf_svc.adapters.inference.entry_cache import Entry, TreeEntry
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.config.load_shapes import Agentic
+from aiperf_svc.core.endpoints.history import Defect
 from aiperf_svc.core.load.idle_caps import PendingRequests
 from aiperf_svc.core.load.session_tree import (
     EndTree,
@@ -64,7 +65,8 @@ class RunningTree:
         self.flags = 0
         self.outcome = _COMPLETED
         self.responses: dict[int, bytes] = {}
-        """Live responses that later prompts contain."""
+        """Live responses that later prompts contain, with the results of the tools that they call,
+        by their places in the entry."""
         self.target = -1
         """Which of several targets has it; -1 before its first request."""
 
@@ -130,14 +132,18 @@ class TreeGenerator(LoadGenerator):
 
     def _keep_response(self, tree: RunningTree, request: Request) -> bool:
         """Keep a response for later prompts. Returns whether it is one."""
-        try:
-            found, defects = self._to_history(Turn(b""), None, request)
-        except Exception:
-            # The bytes are not a response. The record has the error.
-            return False
-        self.count_defects(defects)
-        # Among the pieces of a prompt, a comma goes before each message but the first.
-        tree.responses[request.turn] = b"".join(b"," + each for each in found)
+        entry, defects = tree.entry, set[Defect]()
+        for place in entry.live[request.turn]:
+            following = Turn(b"", tool_results=entry.conversation.live[place].tool_results)
+            try:
+                found, of_this = self._to_history(Turn(b""), following, request)
+            except Exception:
+                # The bytes are not a response. The record has the error.
+                return False
+            defects.update(of_this)
+            # Among the pieces of a prompt, a comma goes before each message but the first.
+            tree.responses[place] = b"".join(b"," + each for each in found)
+        self.count_defects(tuple(defects))
         return True
 
     # --- sending ---------------------------------------------------------------------------------
@@ -221,7 +227,7 @@ class TreeGenerator(LoadGenerator):
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + number)
         flags = self._base_flags | tree.flags | (_LAST_TURN if is_last else 0)
         tree.flags &= ~_CAPPED  # only the first request waited
-        kept = bytearray() if number in entry.keeps else None
+        kept = bytearray() if number in entry.live else None
         self._send(Request(prepared, prefix, self.phase, tree.index, due, flags, tree, kept))
 
     def _session_id(self, tree: RunningTree, stream: int) -> bytes:

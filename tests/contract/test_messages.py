@@ -158,6 +158,7 @@ EXAMPLES: tuple[Message, ...] = (
                 ),
                 streams=(dataset.Stream("root"),),
                 pieces=(b"{",),
+                live=(dataset.LiveResponse(0, (b'"12"',)),),
             ),
         ),
         starts=b"\0\0\0\0",

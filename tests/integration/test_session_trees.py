@@ -134,6 +134,63 @@ async def test_live_responses_are_in_the_prompts_of_forks(tmp_path: Path) -> Non
     assert prompts == [[hello], [hello, one, hello], [hello, one, hello, two, hello]]
 
 
+async def test_results_of_tools_get_the_ids_of_live_calls(tmp_path: Path) -> None:
+    hello = {"role": "user", "content": "Hello"}
+    result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
+    line = {"session_id": "a", "turns": [{"messages": [hello]}, {"messages": [result, hello]},
+                                         {"messages": [hello]}]}  # fmt: skip
+    prompts: list[list[dict[str, Any]]] = []
+
+    async def respond(request: web.Request) -> web.Response:
+        prompts.append((await request.json())["messages"])
+        calls = [call_of(f"live-{len(prompts)}-{number}") for number in range(2)]
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    def call_of(name: str) -> dict[str, Any]:
+        return {"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+    def answered(turn: int, content: str) -> list[dict[str, Any]]:
+        """The message of a response, and the results of its calls."""
+        names = [f"live-{turn}-{number}" for number in range(2)]
+        results = [{"role": "tool", "tool_call_id": name, "content": content} for name in names]
+        calls = [call_of(name) for name in names]
+        return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
+
+    given = dataset(tmp_path, "dag_jsonl", json.dumps(line).encode())
+    async with served("/v1/chat/completions", respond) as url:
+        settings = config(url, dataset=given, concurrency=1, requests=3)
+        settings["endpoint"] |= {"streaming": False}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    # The last recorded result stands for further calls; without one it is "ok".
+    first, second = answered(1, "12 °C"), answered(2, "ok")
+    assert prompts == [[hello], [hello, *first, hello], [hello, *first, hello, *second, hello]]
+
+
+async def test_results_without_a_live_call_are_a_users_text(tmp_path: Path) -> None:
+    hello = {"role": "user", "content": "Hello"}
+    result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
+    line = {"session_id": "a", "turns": [{"messages": [hello]}, {"messages": [result]}]}
+    prompts: list[list[dict[str, Any]]] = []
+
+    async def respond(request: web.Request) -> web.Response:
+        prompts.append((await request.json())["messages"])
+        message = {"role": "assistant", "content": "no call"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    given = dataset(tmp_path, "dag_jsonl", json.dumps(line).encode())
+    async with served("/v1/chat/completions", respond) as url:
+        settings = config(url, dataset=given, concurrency=1, requests=2)
+        settings["endpoint"] |= {"streaming": False}
+        async with stack(settings, tmp_path) as run:
+            results = await run.results()
+    said = {"role": "assistant", "content": "no call"}
+    assert prompts[1] == [hello, said, {"role": "user", "content": "12 °C"}]
+    checks = results["aiperf_svc"]["reasons"]
+    assert [each["check"] for each in checks if each["check"] == "histories"] == ["histories"]
+
+
 async def test_failed_request_fails_its_tree_alone(tmp_path: Path) -> None:
     lines = [
         weka(call(0, [1]), subagent(2, call(2, [7])), call(4, [1, 2]), id=f"t{number}")

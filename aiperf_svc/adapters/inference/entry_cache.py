@@ -90,7 +90,7 @@ class Entry:
 class TreeEntry(Entry):
     """A session tree, ready to send: its requests are joined from pieces when they are sent."""
 
-    __slots__ = ("conversation", "first_of_stream", "keeps", "plans", "target")
+    __slots__ = ("conversation", "first_of_stream", "live", "plans", "target")
 
     def __init__(self, number: int, conversation: Conversation, target: Target) -> None:
         self.number = number
@@ -102,9 +102,10 @@ class TreeEntry(Entry):
         """First request of each stream, which its id is of."""
         for place, plan in enumerate(self.plans):
             self.first_of_stream.setdefault(plan.stream, place)
-        pieces = [piece for turn in conversation.turns for piece in array("I", turn.pieces)]
-        self.keeps = frozenset(each - RESPONSE_PIECE for each in pieces if each >= RESPONSE_PIECE)
-        """Requests whose responses are in the prompts of later ones."""
+        self.live: dict[int, list[int]] = {}
+        """The places in `conversation.live` with the response of each request."""
+        for place, each in enumerate(conversation.live):
+            self.live.setdefault(each.request, []).append(place)
 
     def prepare_request(
         self,
@@ -115,9 +116,9 @@ class TreeEntry(Entry):
         *,
         is_one_token: bool,
     ) -> PreparedTurn:
-        """Return a request, with the live responses in its prompt, and the ids of its agent and of
-        the one that started this, if any. One for a single output token
-        is otherwise the same."""
+        """Return a request, with the live responses in its prompt, by their places in
+        `conversation.live`, and the ids of its agent and of the one that started this, if any. One
+        for a single output token is otherwise the same."""
         turn, pieces = self.conversation.turns[number], self.conversation.pieces
         parts = [
             pieces[each] if each < RESPONSE_PIECE else responses[each - RESPONSE_PIECE]

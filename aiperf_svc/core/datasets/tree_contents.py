@@ -22,6 +22,7 @@ from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
 from aiperf_svc.core.datasets.block_texts import BlockTexts, drawn_words
 from aiperf_svc.core.datasets.cache_bust import marked_messages, marker_of, run_markers
 from aiperf_svc.core.datasets.session_trees import (
+    Message,
     ResponseOf,
     TracedTree,
     TreeRequest,
@@ -35,6 +36,7 @@ from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import (
     RESPONSE_PIECE,
     Conversation,
+    LiveResponse,
     PlannedRequest,
     Turn,
 )
@@ -90,7 +92,13 @@ class TreeContents:
         content = _TreeContent(self, tree, number)
         turns = tuple(content.turn(place) for place in range(len(tree.requests)))
         content.check_tokens()
-        return Conversation(tree.id, turns, streams=tree.streams, pieces=tuple(content.pieces.all))
+        return Conversation(
+            tree.id,
+            turns,
+            streams=tree.streams,
+            pieces=tuple(content.pieces.all),
+            live=tuple(content.live),
+        )
 
     def _check_live(self, tree: TracedTree) -> None:
         agentic = self._config.load.agentic
@@ -213,6 +221,8 @@ class _TreeContent:
         named = f"{contents.seed}/{tree.id}"
         self._key = int.from_bytes(hashlib.sha256(named.encode()).digest()[:8])
         self.pieces = _Pieces()
+        self.live: dict[LiveResponse, int] = {}
+        """Live responses in prompts, and their numbers."""
         self._blocks: dict[tuple[int, int, bool], int] = {}
         self._whole_texts = self._make_whole_texts()
         self._before: dict[int, tuple[Sequence[int], list[int]]] = {}
@@ -303,15 +313,21 @@ class _TreeContent:
 
     def _of_messages(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
         numbers = [self.pieces.number(frame.head)]
-        tokens = 0
+        tokens = skipped = 0
         plain = [each for each in request.messages if not isinstance(each, ResponseOf)]
         marked = iter(self._contents.with_marker(plain, self._marker))
         for place, message in enumerate(request.messages):
             if isinstance(message, ResponseOf):
-                numbers.append(RESPONSE_PIECE + message.request)
-                tokens = -1
+                results = _results_after(request.messages, place)
+                live = LiveResponse(message.request, results)
+                numbers.append(RESPONSE_PIECE + self.live.setdefault(live, len(self.live)))
+                # They go with the response, whose ids they get.
+                tokens, skipped = -1, len(results)
                 continue
             encoded = msgspec.json.encode(next(marked))
+            if skipped:
+                skipped -= 1
+                continue
             numbers.append(self.pieces.number(b",%b" % encoded if place else encoded))
             if tokens >= 0:
                 tokens += self._tokens_of(encoded, message)
@@ -352,6 +368,16 @@ class _TreeContent:
         numbers = self._block_numbers(texts, request, place)
         inner = b"".join(self.pieces.all[number] for number in numbers)
         return msgspec.json.decode(b'"%b"' % inner, type=str)
+
+
+def _results_after(messages: Sequence[Message], place: int) -> tuple[bytes, ...]:
+    """Return the results of tools that follow a live response, in JSON."""
+    found = []
+    for message in messages[place + 1 :]:
+        if isinstance(message, ResponseOf) or message.get("role") != "tool":
+            break
+        found.append(msgspec.json.encode(message.get("content")))
+    return tuple(found)
 
 
 def _inner(text: str) -> bytes:

@@ -40,7 +40,7 @@ class Turn(Value, frozen=True):
     """Output tokens that the request asks for; -1: it asks for no number."""
     pieces: bytes = b""
     """Session tree: numbers of the pieces of the body, uint32 little-endian. Those from
-    `RESPONSE_PIECE` on stand for the live response of an earlier request, by its number."""
+    `RESPONSE_PIECE` on stand for a live response, by its place in `Conversation.live`."""
     one_token_tail: bytes = b""
     """Tail of the same request for one output token; only if a warmup sends such requests."""
     plan: PlannedRequest | None = None
@@ -59,6 +59,15 @@ RESPONSE_PIECE = 2**31
 """Numbers of pieces from which on they stand for responses."""
 
 
+class LiveResponse(Value, frozen=True):
+    """The live response of an earlier request in a prompt, and the results of the tools that it
+    calls."""
+
+    request: int
+    tool_results: tuple[bytes, ...] = ()
+    """Texts in JSON, in the order of the calls."""
+
+
 class Conversation(Value, frozen=True):
     """A dataset entry."""
 
@@ -69,6 +78,8 @@ class Conversation(Value, frozen=True):
     """Streams of a session tree; empty: the turns follow each other."""
     pieces: tuple[bytes, ...] = ()
     """Parts of the bodies of a session tree, each once."""
+    live: tuple[LiveResponse, ...] = ()
+    """Live responses in the prompts of a session tree, each once."""
 
 
 class DatasetBlockRequested(Message, frozen=True):

@@ -15,7 +15,7 @@ from aiperf_svc.core.datasets.session_trees import common_prefix
 from aiperf_svc.core.datasets.tree_contents import TreeContents
 from aiperf_svc.core.datasets.tree_dataset import TreeIndex
 from aiperf_svc.core.datasets.weka_trace import read_tree
-from aiperf_svc.protocol.messages.dataset import RESPONSE_PIECE, Conversation
+from aiperf_svc.protocol.messages.dataset import RESPONSE_PIECE, Conversation, LiveResponse
 from tests.support.agent_traces import body_of, call, subagent, weka
 
 Config = Callable[..., BenchmarkConfig]
@@ -121,6 +121,18 @@ def test_live_responses_have_a_place_in_later_prompts(config: Config) -> None:
     made = TreeContents(config(dataset={"kind": "dag_jsonl", "file": "f"}), None).entry(tree, 0)
     assert body_of(made, 0)["tools"] == [{"type": "x"}]
     assert int.from_bytes(made.turns[1].pieces[8:12], "little") == RESPONSE_PIECE + 0
+    assert made.live == (LiveResponse(0),)
+
+
+def test_results_of_tools_go_with_the_live_response(config: Config) -> None:
+    user = {"role": "user", "content": "u"}
+    results = [{"role": "tool", "tool_call_id": str(n), "content": f"r{n}"} for n in range(2)]
+    line = {"session_id": "a", "turns": [{"messages": [user]}, {"messages": [*results, user]}]}
+    (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
+    made = TreeContents(config(dataset={"kind": "dag_jsonl", "file": "f"}), None).entry(tree, 0)
+    assert made.live == (LiveResponse(0, (b'"r0"', b'"r1"')),)
+    assert not [piece for piece in made.pieces if b"r0" in piece or b'"tool"' in piece]
+    assert len(made.turns[1].pieces) == 4 * len(("head", "u", "live", "u"))
 
 
 def test_delays_follow_factor_and_limit(config: Config) -> None:
