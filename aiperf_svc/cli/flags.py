@@ -233,6 +233,7 @@ DATASET = (
     Flag("--tokenizer", "tokenizer.name", "NAME"),
     Flag("--tokenizer-revision", "tokenizer.revision", "NAME"),
     Flag("--apply-chat-template", "tokenizer.apply_chat_template", kind="switch"),
+    Flag("--prompt-token-ids", "endpoint.prompt_token_ids", kind="switch"),
     Flag("--use-server-token-count", "endpoint.use_server_token_count", kind="switch"),
     Flag("--random-seed", "random_seed"),
     Flag("--prompt-variant", "dataset.variant"),

@@ -13,7 +13,14 @@ from pydantic import Field, model_validator
 from aiperf_svc.config import agentx
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Name
-from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, Dataset, DatasetKind, Tokenizer
+from aiperf_svc.config.dataset import (
+    AGENT_TRACES,
+    TRACES,
+    CacheBust,
+    Dataset,
+    DatasetKind,
+    Tokenizer,
+)
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.economics import Economics
 from aiperf_svc.config.endpoint import Endpoint
@@ -155,7 +162,22 @@ class BenchmarkConfig(Model):
         self._check_hooks()
         self._check_proxy()
         self._check_quality()
+        self._check_token_ids()
         return self
+
+    def _check_token_ids(self) -> None:
+        if not self.endpoint.prompt_token_ids:
+            return
+        needed = (
+            ("endpoint.type", "completions", self.endpoint.type is EndpointType.COMPLETIONS),
+            ("tokenizer.name", "a tokenizer", self.tokenizer.name),
+            ("tokenizer.apply_chat_template", "false", not self.tokenizer.apply_chat_template),
+            # A marker is put into the text of a prompt.
+            ("dataset.cache_bust", "none", self.dataset.cache_bust is CacheBust.NONE),
+        )
+        for key, expected, is_so in needed:
+            if not is_so:
+                raise ValueError(f"{{endpoint.prompt_token_ids}} needs {{{key}}} {expected}")
 
     def _check_quality(self) -> None:
         if self.quality is None:

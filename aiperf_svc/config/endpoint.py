@@ -123,6 +123,9 @@ class Endpoint(Hooks):
     force_output_length: bool = True
     """With an output length in the dataset, also send `ignore_eos` and `min_tokens`, unless a probe
     before the load shows that the server refuses them."""
+    prompt_token_ids: bool = False
+    """Send prompts as token ids of the tokenizer, with `type: completions`. The server then has
+    exactly these tokens, without a template and without tokenizing."""
     tls: Tls = Tls()
     source_addresses: tuple[str, ...] = ()
     """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""

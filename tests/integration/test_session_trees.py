@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from aiperf_svc.adapters.exports.jsonl_export import write_lines
 from aiperf_svc.core.datasets.weka_trace import read_tree
+from aiperf_svc.core.datasets.words import WORDS
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
 from tests.support.agent_traces import call, subagent, weka
@@ -189,6 +191,39 @@ async def test_results_without_a_live_call_are_a_users_text(tmp_path: Path) -> N
     assert prompts[1] == [hello, said, {"role": "user", "content": "12 °C"}]
     checks = results["aiperf_svc"]["reasons"]
     assert [each["check"] for each in checks if each["check"] == "histories"] == ["histories"]
+
+
+def word_tokenizer(folder: Path) -> str:
+    """A tokenizer whose tokens are words; the folder of its file."""
+    words = {word: number for number, word in enumerate(("[UNK]", *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+async def test_server_has_the_blocks_of_the_trace_in_its_cache(tmp_path: Path) -> None:
+    # One tree whose prompts grow, with a remainder beyond their blocks, and one of its own.
+    own = [call(0, [1, 2]), call(1, [1, 2, 3], **{"in": 27}), call(2, [1, 2, 3, 4], **{"in": 38})]
+    lines = [weka(*own, id="a"), weka(call(0, [1, 2, 3]), id="b")]
+    given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.0)
+    with server(tokens=2, prefix_cache_block=5) as mock:
+        settings = config(mock.url, dataset=given, concurrency=1, requests=4)
+        settings["endpoint"] |= {"type": "completions", "prompt_token_ids": True}
+        settings["tokenizer"] = {"name": word_tokenizer(tmp_path)}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    lines_of_run = (tmp_path / "artifacts" / "profile_export.jsonl").read_text().splitlines()
+    found = {}
+    for line in map(json.loads, lines_of_run):
+        metrics, metadata = line["metrics"], line["metadata"]
+        key = (metadata["conversation_id"], metadata["turn_index"])
+        names = ("usage_prompt_tokens", "usage_prompt_cache_read_tokens")
+        found[key] = tuple(metrics[name]["value"] for name in names)
+    # The prompts share 20 and 27 tokens, of which the server's whole blocks of 5 are cached.
+    tree, other = sorted({key[0] for key in found})
+    assert [found[tree, turn] for turn in range(3)] == [(20, 0), (27, 20), (38, 25)]
+    assert found[other, 0] == (30, 0)
 
 
 async def test_failed_request_fails_its_tree_alone(tmp_path: Path) -> None:

@@ -215,6 +215,8 @@ def finish(
         input_tokens = templated_tokens(complete, counter)
     else:
         input_tokens = _input_tokens(complete, endpoint, counter)
+    if config.endpoint.prompt_token_ids and counter is not None:
+        complete = [_with_token_ids(entry, counter) for entry in complete]
     numbers = model_numbers(config, first_entry + np.arange(len(complete)))
     models = [config.endpoint.all_models[number] for number in numbers.tolist()]
     # Counts that the dataset does not have are taken from the server's usage.
@@ -222,6 +224,23 @@ def finish(
     counts = [-1] * len(input_tokens) if is_servers else input_tokens
     conversations = _rendered(config, endpoint, complete, counts, models)
     return Finished(complete, input_tokens, conversations)
+
+
+def _with_token_ids(entry: PromptConversation, counter: TokenCounter) -> PromptConversation:
+    """Return an entry whose prompts are token ids. A payload stays as it is."""
+    turns = tuple(
+        msgspec.structs.replace(turn, prompt=_token_ids(turn.prompt, counter))
+        for turn in entry.turns
+    )
+    return msgspec.structs.replace(entry, turns=turns)
+
+
+def _token_ids(prompt: Prompt, counter: TokenCounter) -> Prompt:
+    if not prompt.texts:
+        return prompt
+    ids = [counter.encode(text) for text in prompt.texts]
+    payload = {"prompt": ids[0] if len(ids) == 1 else ids}
+    return msgspec.structs.replace(prompt, texts=(), payload=payload)
 
 
 def own_warmup(warmup: Warmup | None, entries: int) -> int:

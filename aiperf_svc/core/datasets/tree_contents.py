@@ -120,6 +120,18 @@ class TreeContents:
         return self._counter
 
     @property
+    def sends_ids(self) -> bool:
+        """Whether prompts are token ids."""
+        return self._config.endpoint.prompt_token_ids
+
+    def inner(self, text: str, *, is_first: bool) -> bytes:
+        """Return the bytes of a text within a prompt: inside a JSON string, or its token ids."""
+        if not self.sends_ids or self._counter is None:
+            return _inner(text)
+        ids = b",".join(b"%d" % each for each in self._counter.encode(text))
+        return ids if is_first else b"," + ids
+
+    @property
     def seed(self) -> int:
         """Seed of the words."""
         return self._config.prompt_seed
@@ -196,6 +208,8 @@ class TreeContents:
     ) -> tuple[bytes, bytes, int]:
         if request.has_hash_ids:
             prompt, around = Prompt(texts=(_PLACE,), output_tokens=output_tokens), _PLACE.encode()
+            if self.sends_ids:
+                around = b'"%b"' % around
         else:
             message = {"role": "user", "content": _PLACE}
             members = {name: each for name, each in request.members.items() if name != "messages"}
@@ -206,6 +220,8 @@ class TreeContents:
         except ValueError as error:
             raise DatasetError(f"{place}: {error}") from None
         head, _, tail = rendered.whole.partition(around)
+        if request.has_hash_ids and self.sends_ids:
+            head, tail = head + b"[", b"]" + tail
         return head, tail, rendered.requested_tokens
 
 
@@ -293,7 +309,8 @@ class _TreeContent:
                 names = np.array([hash_id & _MASK], dtype=np.uint64)
                 (chosen,) = drawn_words(self._key, names, self._tree.block_size)
                 text = texts.piece(chosen, size, is_first=is_first)
-            number = self._blocks[key] = self.pieces.number(_inner(text))
+            inner = self._contents.inner(text, is_first=is_first)
+            number = self._blocks[key] = self.pieces.number(inner)
         return number
 
     def _make_whole_texts(self) -> dict[int, str]:
@@ -309,7 +326,7 @@ class _TreeContent:
     def _rest(self, texts: BlockTexts, place: int, size: int, *, is_first: bool) -> int:
         (chosen,) = drawn_words(self._key ^ _OWN, np.array([place], dtype=np.uint64), size)
         text = texts.piece(chosen, size, is_first=is_first)
-        return self.pieces.number(_inner(text))
+        return self.pieces.number(self._contents.inner(text, is_first=is_first))
 
     def _of_messages(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
         numbers = [self.pieces.number(frame.head)]
@@ -353,7 +370,7 @@ class _TreeContent:
             return
         for place in self._longest.values():
             request = self._tree.requests[place]
-            have = counter.count(self.text(place))
+            have = self._count(place, counter)
             if have != request.input_tokens:
                 raise DatasetError(
                     f"{self._tree.place}: request {place}: tokenizer {counter.name!r} makes "
@@ -361,13 +378,15 @@ class _TreeContent:
                     "apart; use another tokenizer, or none"
                 )
 
-    def text(self, place: int) -> str:
-        """Return the text of a prompt that is made of blocks, without its marker."""
+    def _count(self, place: int, counter: TokenCounter) -> int:
+        """Return the number of tokens of a prompt that is made of blocks, without its marker."""
         request = self._tree.requests[place]
         texts = self._contents.texts(self._tree.block_size)
         numbers = self._block_numbers(texts, request, place)
         inner = b"".join(self.pieces.all[number] for number in numbers)
-        return msgspec.json.decode(b'"%b"' % inner, type=str)
+        if self._contents.sends_ids:
+            return len(msgspec.json.decode(b"[%b]" % inner, type=list[int]))
+        return counter.count(msgspec.json.decode(b'"%b"' % inner, type=str))
 
 
 def _results_after(messages: Sequence[Message], place: int) -> tuple[bytes, ...]:

@@ -265,6 +265,10 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--dataset-order": (("--dataset-sampling-strategy", "shuffle"), "shuffled"),
     "--tokenizer": (("--tokenizer", "gpt2"), "gpt2"),
     "--tokenizer-revision": (("--tokenizer-revision", "abc"), "abc"),
+    "--prompt-token-ids": (
+        ("--prompt-token-ids", "--endpoint-type", "completions", "--tokenizer", "t"),
+        True,
+    ),
     "--use-server-token-count": (("--use-server-token-count",), True),
     "--apply-chat-template": (("--tokenizer", "gpt2", "--apply-chat-template"), True),
     "--random-seed": (("--random-seed", "3"), 3),

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.adapters.exports.inference_file import dataset_json
@@ -345,3 +346,36 @@ def test_inputs_json_lists_every_payload_of_every_session(config: Config) -> Non
         [payload["messages"][0]["content"] for payload in session["payloads"]] for session in data
     ]
     assert contents == [["prompt 0"], ["a", "b"]]
+
+
+# --- token ids -----------------------------------------------------------------------------------
+
+
+def token_ids(config: Config, **parts: Any) -> BenchmarkConfig:
+    endpoint = {"type": "completions", "prompt_token_ids": True} | parts.pop("endpoint", {})
+    given = {"dataset": FILE, "tokenizer": {"name": "t"}} | parts
+    return config(endpoint=endpoint, **given)
+
+
+def test_prompts_are_sent_as_token_ids(config: Config, counter: LibraryTokenCounter) -> None:
+    made = built(token_ids(config), prompts(2), counter)
+    for number in range(2):
+        assert sent(made, number)["prompt"] == counter.encode(f"prompt {number}")
+        (turn,) = made.conversations[number].turns
+        assert turn.input_tokens == counter.count(f"prompt {number}")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"endpoint": {"type": "chat"}}, "{endpoint.type} completions"),
+        ({"tokenizer": {}}, "{tokenizer.name} a tokenizer"),
+        ({"dataset": FILE | {"cache_bust": "first_turn_prefix"}}, "{dataset.cache_bust} none"),
+    ],
+)
+def test_token_ids_need_completions_and_a_tokenizer(
+    config: Config, parts: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError) as error:
+        token_ids(config, **parts)
+    assert f"{{endpoint.prompt_token_ids}} needs {message}" in str(error.value)

@@ -155,3 +155,25 @@ def test_ceiling_counts_repeated_prefixes_of_a_tree() -> None:
     assert (index.hit_blocks, index.blocks) == (0 + 3 + 0 + 3 + 2, 3 + 4 + 3 + 4 + 3)
     index.add(read_tree(TRACE, "f"))
     assert index.prefix_cache_hit == 8 / 17
+
+
+def id_settings(config: Config) -> BenchmarkConfig:
+    return config(
+        dataset={"kind": "weka_trace", "file": "f"},
+        endpoint={"type": "completions", "prompt_token_ids": True},
+        tokenizer={"name": "t"},
+    )
+
+
+def test_token_ids_are_exact_and_share_whole_blocks(
+    config: Config, any_counter: LibraryTokenCounter
+) -> None:
+    made = entry(id_settings(config), any_counter)
+    prompts = [body_of(made, number)["prompt"] for number in range(len(made.turns))]
+    assert [len(prompt) for prompt in prompts] == [27, 45, 30, 33, 30]
+    assert all(isinstance(each, int) for prompt in prompts for each in prompt)
+    ids = [list(request.hash_ids) for request in read_tree(TRACE, "f").requests]
+    for one, other in itertools.combinations(range(len(ids)), 2):
+        whole = min(len(prompts[one]), len(prompts[other])) // 10
+        shared = min(common_prefix(ids[one], ids[other]), whole)
+        assert shared * 10 <= common_prefix(prompts[one], prompts[other]) < shared * 10 + 10
