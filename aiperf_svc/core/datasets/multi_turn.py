@@ -34,6 +34,8 @@ MAX_TURNS = 65_535
 """Most turns of a conversation: the shape of a dataset and the records hold turns in 16 bits."""
 
 _INSTRUCTIONS = ("system", "developer")
+ROLES = (*_INSTRUCTIONS, "user", "assistant", "tool", "function")
+"""Roles of messages of the chat API."""
 
 
 class _Conversation(msgspec.Struct):
@@ -80,6 +82,10 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
     for position, item in enumerate(written):
         fields = TurnFields(text=item) if isinstance(item, str) else item
         try:
+            if fields.role is not None and fields.role not in ROLES:
+                raise ValueError(f"role {fields.role!r}: expected {', '.join(ROLES)}")
+            if fields.role == "tool" and not turns:
+                raise ValueError("role `tool`: no request before it, whose response calls a tool")
             if fields.role == "assistant":
                 if _has_results(before):
                     turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay))

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from aiperf_svc.core.datasets.multi_turn import MAX_TURNS
+from aiperf_svc.core.datasets.multi_turn import MAX_TURNS, ROLES
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
-ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 LONGEST_S: Final = 365 * 86_400.0
 """Longest recorded time within a tree. More is a mistake of the unit."""
 

@@ -85,7 +85,8 @@ def read_questions(lines: Iterable[bytes]) -> list[Question]:
             question = msgspec.json.decode(line, type=_Line)
             _check(question)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-            raise ValueError(f"line {number}: {error}") from error
+            graders = f"; expected {', '.join(Grader)}" if "`$.grader`" in str(error) else ""
+            raise ValueError(f"line {number}: {error}{graders}") from error
         found.append(question)
     if not found:
         raise ValueError("no question")

@@ -202,6 +202,8 @@ def test_an_instruction_that_the_request_cannot_carry_is_refused(
         ('{"turns": ["a", {"role": "tool", "texts": ["a", "b"]}]}', r"turns\[1\]: role `tool`"),
         ('{"turns": [{"payload": {"messages": []}}]}', r"turns\[0\]: `payload`"),
         ('{"turns": [{"role": "system", "text": "a"}]}', "no request carries"),
+        ('{"turns": ["a", {"role": "robot", "text": "b"}]}', r"turns\[1\]: role 'robot': expected"),
+        ('{"turns": [{"role": "tool", "text": "b"}]}', r"turns\[0\]: role .tool.: no request"),
     ],
 )
 def test_bad_conversation_is_refused_with_line_and_turn(line: str, wrong: str) -> None:

@@ -69,7 +69,7 @@ def test_choices_need_a_letter_of_their_own() -> None:
     [
         ({"prompt": "?", "grader": "exact"}, "`grader` exact needs `expected`"),
         ({"prompt": "?", "expected": "x"}, "`expected` needs `grader`: one of exact"),
-        ({"prompt": "?", "grader": "bleu", "expected": "x"}, "Invalid enum value 'bleu'"),
+        ({"prompt": "?", "grader": "bleu", "expected": "x"}, "expected exact, number, choice"),
         ({"prompt": "?", "grader": "exact", "expected": 3}, "needs a text, or a list of texts"),
         ({"prompt": "?", "grader": "exact", "expected": []}, "needs a text, or a list of texts"),
         ({"prompt": "?", "grader": "number", "expected": "a 3"}, "needs a number"),
