@@ -4,7 +4,8 @@ It is a UUID, since servers exist that refuse anything else: version 8 of RFC 95
 the sender's own. Run, phase, turn and credit index stand in it in decimal, so that a server's
 log identifies the request: `89abcdef0123` warmup or profiling, turn 2 of credit 51 is
 `89abcdef-0123-8100-8002-800000000051`. The last two groups are sums and not padded text, since
-printing a number is cheap.
+printing a number is cheap. From turn 2,000 on, the end of the third group counts each 2,000 turns:
+turn 4,002 is `89abcdef-0123-8102-8002-800000000051`.
 
 The id of a conversation, by which routers keep its requests on one server, is that of its first
 request.
@@ -17,6 +18,8 @@ from aiperf_svc.domain.outcomes import Phase
 
 TURN_BASE = 8_000
 """Added to the turn; its first digit is the UUID's variant."""
+TURNS = 2_000
+"""Number of turns for which the digits of that group suffice: 8000 to 9999."""
 TARGET_SHIFT = 48
 """Bits of a worker's own number of a request, above which it has that of the target."""
 INDEX_BASE = 800_000_000_000
@@ -24,13 +27,20 @@ INDEX_BASE = 800_000_000_000
 
 
 def id_prefix(run_id: str, phase: Phase) -> str:
-    """Return the beginning of the ids of a phase: `{id_prefix}{TURN_BASE + turn}-{INDEX_BASE +
-    index}`."""
+    """Return the beginning of the ids of a phase."""
     is_hex = re.fullmatch("[0-9a-f]{12}", run_id)
     run = run_id if is_hex else hashlib.sha256(run_id.encode()).hexdigest()[:12]
     return f"{run[:8]}-{run[8:]}-8{int(phase)}00-"
 
 
+def turn_prefix(prefix: bytes, turn: int) -> bytes:
+    """Return the beginning of the ids of a turn, up to the credit's index, from that of a phase."""
+    if turn < TURNS:
+        return b"%b%d-" % (prefix, TURN_BASE + turn)
+    return b"%b%02d-%d-" % (prefix[:-3], turn // TURNS, TURN_BASE + turn % TURNS)
+
+
 def request_id(run_id: str, phase: Phase, index: int, turn: int) -> str:
     """The id of one request."""
-    return f"{id_prefix(run_id, phase)}{TURN_BASE + turn}-{INDEX_BASE + index}"
+    prefix = turn_prefix(id_prefix(run_id, phase).encode(), turn).decode()
+    return f"{prefix}{INDEX_BASE + index}"

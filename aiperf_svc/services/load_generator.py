@@ -30,7 +30,7 @@ from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.core.load.ramp import ConnectionsAhead, opening_times
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
+from aiperf_svc.domain.request_ids import INDEX_BASE, id_prefix, turn_prefix
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
 from aiperf_svc.protocol.messages.dataset import Turn
 from aiperf_svc.protocol.messages.reports import WorkerCounts
@@ -98,7 +98,7 @@ class LoadGenerator:
     def _reset(self, phase: Phase) -> None:
         self.phase = int(phase)
         self._id_prefix = id_prefix(self._run_id, phase).encode()
-        self._first_id_prefix = b"%b%d-" % (self._id_prefix, TURN_BASE)
+        self._first_id_prefix = turn_prefix(self._id_prefix, 0)
         self._is_open_loop = False
         self._held = held = CreditQueue(is_held=self._is_held_back)
         """Credits that the worker holds."""
@@ -400,7 +400,7 @@ class LoadGenerator:
     def _send_turn(self, session: Session, due: int) -> None:
         is_last = session.turn + 1 == session.turns
         prepared = session.entry.prepare(session.turn, session.history, session.id)
-        prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn)
+        prefix = turn_prefix(self._id_prefix, session.turn)
         flags = self._base_flags | session.flags | (_LAST_TURN if is_last else 0)
         turn = session.entry.turn(session.turn)
         is_live = not is_last and not turn.recorded and not turn.is_whole

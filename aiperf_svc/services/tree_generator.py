@@ -32,7 +32,7 @@ from aiperf_svc.core.load.session_tree import (
     TreeStopped,
 )
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
+from aiperf_svc.domain.request_ids import INDEX_BASE, id_prefix, turn_prefix
 from aiperf_svc.protocol.messages.credits import PhaseOpened
 from aiperf_svc.protocol.messages.dataset import Turn
 from aiperf_svc.protocol.records import Flag
@@ -224,15 +224,15 @@ class TreeGenerator(LoadGenerator):
             self._session_id(tree, parent) if parent >= 0 else b"",
             is_one_token=tree.numbers is not None,
         )
-        prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + number)
+        prefix = turn_prefix(self._id_prefix, number)
         flags = self._base_flags | tree.flags | (_LAST_TURN if is_last else 0)
         tree.flags &= ~_CAPPED  # only the first request waited
         kept = bytearray() if number in entry.live else None
         self._send(Request(prepared, prefix, self.phase, tree.index, due, flags, tree, kept))
 
     def _session_id(self, tree: RunningTree, stream: int) -> bytes:
-        first = TURN_BASE + tree.entry.first_of_stream[stream]
-        return b"%b%d-%d" % (self._session_prefix, first, INDEX_BASE + tree.index)
+        prefix = turn_prefix(self._session_prefix, tree.entry.first_of_stream[stream])
+        return b"%b%d" % (prefix, INDEX_BASE + tree.index)
 
     # --- stopping --------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import numpy as np
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.lines.batches import lines_of
-from aiperf_svc.core.lines.renderer import GAPS_TAG, LineRenderer
+from aiperf_svc.core.lines.renderer import GAPS_TAG, LineRenderer, RequestStreams
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import MetricParts
 from aiperf_svc.core.responses.http1 import ProtocolViolation, parse_head
@@ -168,7 +168,11 @@ def record_of(request: Request, **options: object) -> MetricParts:
 
 
 def lines_in(
-    parts: Sequence[MetricParts], *, has_warmup: bool = False, most: int | None = None
+    parts: Sequence[MetricParts],
+    *,
+    has_warmup: bool = False,
+    most: int | None = None,
+    streams: RequestStreams | None = None,
 ) -> list[dict[str, Any]]:
     """The lines that are made of these."""
     batches = [
@@ -183,7 +187,7 @@ def lines_in(
         for part in parts
         if len(part.rows)
     ]
-    renderer = LineRenderer(run_id=RUN, has_warmup=has_warmup)
+    renderer = LineRenderer(run_id=RUN, has_warmup=has_warmup, streams=streams)
     text = lines_of(batches, renderer, most=most)
     assert not text or text.endswith(b"}\n")
     return [msgspec.json.decode(line) for line in text.splitlines()]

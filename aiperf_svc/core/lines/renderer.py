@@ -21,7 +21,7 @@ from aiperf_svc.core.lines.number_text import DECIMAL, INTEGER, PADDED, filled
 from aiperf_svc.core.stats.columns import FLAG_COLUMNS
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
+from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, TURNS, id_prefix
 from aiperf_svc.protocol.records import Rows
 
 GAPS_TAG: Final = "inter_chunk_latency"
@@ -42,6 +42,10 @@ _METADATA: Final = (
 """Numbers in the order in which a template takes them; the last one is left out if it is 0."""
 _STREAM_IDS: Final = ("id_stream", "id_index", "id_root", "id_index")
 _PARENT_ID: Final = ("id_parent", "id_index")
+_TURN_IDS: Final = ("id_turn", "id_stream", "id_parent", "id_root")
+_GROUP: Final = "group_of_"
+_GROUP_DIGITS: Final = len("8100-")
+_FIRST_GROUP: Final = int(id_prefix("", Phase.PROFILING)[-_GROUP_DIGITS:-1])
 _DEPTH: Final = "depth"
 """Numbers of a session tree's requests, in place of the ids of a conversation."""
 _HOLE: Final = "\0"
@@ -128,6 +132,9 @@ class LineRenderer:
         """
         values = _values(rows)
         of_streams = self.streams.of(rows) if self.streams is not None else None
+        is_long = rows["turn"] >= TURNS
+        if of_streams is not None:
+            is_long |= (of_streams[:, :3] >= TURNS).any(axis=1)
         has = np.vstack(
             [
                 ~np.isnan(values),
@@ -136,6 +143,7 @@ class LineRenderer:
                 np.isin(rows["outcome"], (Outcome.CANCELLED, Outcome.ABANDONED)),
                 rows["error"] != 0,
                 [bool(each) for each in traces],
+                is_long,
                 np.zeros(len(rows), bool) if of_streams is None else of_streams[:, 3] > 0,
             ]
         )
@@ -144,7 +152,7 @@ class LineRenderer:
         for places in groups:
             what = has[:, places[0]]
             template = self._template(sources[whose[places[0]]], what)
-            has_gaps, _, _, has_error, has_trace, _ = what[len(_METRICS) :].tolist()
+            has_gaps, _, _, has_error, has_trace, _, _ = what[len(_METRICS) :].tolist()
             kinds, numbers = _numbers(rows, values, places, what, of_streams)
             text = filled(template, kinds, numbers, len(places))
             if has_gaps:
@@ -170,16 +178,21 @@ class LineRenderer:
         return template
 
     def _new_template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
-        *defined, has_gaps, has_ack, is_cancelled, has_error, has_trace, is_child = what.tolist()
+        *defined, has_gaps, has_ack, is_cancelled, has_error, has_trace, is_long, is_child = (
+            what.tolist()
+        )
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
+        # Of late turns the group before it is a number too.
+        group = f"{prefix[:-_GROUP_DIGITS]}{_HOLE}-" if is_long else prefix
+        own_id = f'"{group}{_HOLE}-{_HOLE}"'
         first = f"{prefix}{TURN_BASE}-"
         # The placeholders have the number and order of `_METADATA`.
         metadata = {
             "session_num": _HOLE,
-            "x_request_id": f'"{prefix}{_HOLE}-{_HOLE}"',
+            "x_request_id": own_id,
             "x_correlation_id": f'"{first}{_HOLE}"',
             "root_correlation_id": f'"{first}{_HOLE}"',
-            **({"parent_correlation_id": f'"{prefix}{_HOLE}-{_HOLE}"'} if is_child else {}),
+            **({"parent_correlation_id": own_id} if is_child else {}),
             "conversation_id": f'"session_{_HOLE}"',
             "turn_index": _HOLE,
             "credit_issued_ns": _HOLE,
@@ -200,7 +213,7 @@ class LineRenderer:
         }
         if self.streams is not None:
             for name in ("x_correlation_id", "root_correlation_id"):
-                metadata[name] = f'"{prefix}{_HOLE}-{_HOLE}"'
+                metadata[name] = own_id
         metrics = {
             metric.tag: f'{{"value":{_HOLE},"unit":"{_literal(metric.unit)}"}}'
             for metric, is_defined in zip(_METRICS, defined, strict=True)
@@ -264,15 +277,28 @@ def _numbers(
     if of_streams is not None:
         metadata = _with_streams(metadata, is_child=bool(what[-1]))
         for name, column in zip(("id_stream", "id_parent", "id_root"), of_streams.T, strict=False):
-            by_name[name] = column + TURN_BASE
+            by_name[name], by_name[f"{_GROUP}{name}"] = _of_turn(column)
         by_name[_DEPTH] = np.ascontiguousarray(of_streams[:, 3])
     by_name["id_index"] = by_name["index"] + INDEX_BASE
-    by_name["id_turn"] = by_name["turn"] + TURN_BASE
+    by_name["id_turn"], by_name[f"{_GROUP}id_turn"] = _of_turn(by_name["turn"])
+    if what[-2]:
+        metadata = [
+            each
+            for name, kind in metadata
+            for each in ([(f"{_GROUP}{name}", INTEGER)] if name in _TURN_IDS else [])
+            + [(name, kind)]
+        ]
     defined = np.flatnonzero(what[: len(_METRICS)])
     integers = values[defined[defined < _INTEGERS]].astype(np.int64)
     reals = np.ascontiguousarray(values[defined[defined >= _INTEGERS]])
     kinds = b"".join(kind for _, kind in metadata) + INTEGER * len(integers) + DECIMAL * len(reals)
     return kinds, [*(by_name[name] for name, _ in metadata), *integers, *reals]
+
+
+def _of_turn(turns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the last two numbers before the index in the ids of turns: that of the turn, and the
+    one before it."""
+    return turns % TURNS + TURN_BASE, turns // TURNS + _FIRST_GROUP
 
 
 def _with_streams(

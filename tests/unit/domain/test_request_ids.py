@@ -15,7 +15,9 @@ def test_an_id_says_run_phase_turn_and_index() -> None:
 
 
 @pytest.mark.parametrize("run_id", ["89abcdef0123", "test", "Bench-100K of today"])
-@pytest.mark.parametrize(("index", "turn"), [(0, 0), (15_000_000, 999)])
+@pytest.mark.parametrize(
+    ("index", "turn"), [(0, 0), (15_000_000, 999), (7, 1_999), (7, 2_000), (3, 65_534)]
+)
 def test_an_id_is_a_uuid_of_ones_own_content(run_id: str, index: int, turn: int) -> None:
     said = request_id(run_id, Phase.WARMUP, index, turn)
     parsed = uuid.UUID(said)
@@ -25,3 +27,9 @@ def test_an_id_is_a_uuid_of_ones_own_content(run_id: str, index: int, turn: int)
 def test_ids_of_other_runs_and_phases_are_others() -> None:
     said = {request_id(run, phase, 1, 1) for run in ("a", "b", "0" * 12) for phase in Phase}
     assert len(said) == 6
+
+
+def test_turns_of_a_long_conversation_have_ids_of_their_own() -> None:
+    said = [request_id("89abcdef0123", Phase.PROFILING, 51, turn) for turn in range(65_535)]
+    assert len(set(said)) == len(said)
+    assert said[4_002] == "89abcdef-0123-8102-8002-800000000051"

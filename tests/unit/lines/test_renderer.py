@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.core.lines.renderer import GAPS_TAG, columns_for_formulas
+from aiperf_svc.core.lines.renderer import GAPS_TAG, RequestStreams, columns_for_formulas
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.domain.request_ids import request_id
@@ -118,6 +118,30 @@ def test_a_streamed_request_has_aiperfs_keys_and_units() -> None:
         assert list(entry) == ["value", "unit"]
         expected = list if tag == GAPS_TAG else int if entry["unit"] in COUNTS else float
         assert type(entry["value"]) is expected, tag
+
+
+def test_late_turns_have_the_ids_that_were_sent() -> None:
+    turns = (3, 2_345, 65_000)
+    records = [record_of(streamed(0, 5, index=12, turn=turn)) for turn in turns]
+    found = [line["metadata"] for line in lines_in(records)]
+    assert [each["turn_index"] for each in found] == list(turns)
+    for metadata, turn in zip(found, turns, strict=True):
+        assert metadata["x_request_id"] == request_id(RUN, Phase.PROFILING, 12, turn)
+        assert metadata["x_correlation_id"] == request_id(RUN, Phase.PROFILING, 12, 0)
+
+
+def test_late_streams_of_a_tree_have_the_ids_that_were_sent() -> None:
+    count = 2_601
+    numbers = np.zeros((count, 4), dtype="<u2")
+    numbers[2_600] = (2_500, 2_100, 0, 2)
+    streams = RequestStreams(np.array([count], dtype="<u2").tobytes(), numbers.tobytes())
+    records = [record_of(streamed(0, 5, index=12, turn=turn, entry=0)) for turn in (5, 2_600)]
+    early, late = (line["metadata"] for line in lines_in(records, streams=streams))
+    root, stream, parent = (request_id(RUN, Phase.PROFILING, 12, n) for n in (0, 2_500, 2_100))
+    assert (early["x_correlation_id"], late["x_correlation_id"]) == (root, stream)
+    assert early["root_correlation_id"] == late["root_correlation_id"] == root
+    assert (late["parent_correlation_id"], late["agent_depth"]) == (parent, 2)
+    assert late["x_request_id"] == request_id(RUN, Phase.PROFILING, 12, 2_600)
 
 
 def test_the_metadata_say_which_request_it_was() -> None:
