@@ -327,7 +327,7 @@ def _release_pods(config: BenchmarkConfig) -> tuple[ReleasePods, ...]:
 
 
 def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], tuple[str, ...]]:
-    """Allow downloads of public datasets and tokenizers to the pods that use them."""
+    """Allow downloads of public datasets, tokenizers and tasks to the pods that use them."""
     users: set[Service] = set()
     why = []
     if config.dataset.public:
@@ -337,6 +337,9 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
     if is_on_hub(name):
         users |= {Service.DATASET_MANAGER, Service.RECORD_PROCESSOR}
         why.append(f"tokenizer.name: {name}")
+    if config.quality is not None and config.quality.lm_eval is not None:
+        users.add(Service.RECORDS_MANAGER)
+        why.append(f"quality.lm_eval: {' '.join(config.quality.lm_eval.tasks)}")
     if not users:
         return [], ()
     pods = tuple(g.name for g in topology.groups if users & set(g.services))

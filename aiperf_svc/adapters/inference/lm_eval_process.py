@@ -60,15 +60,22 @@ def _write(folder: Path, tasks: LmEvalTasks, config: BenchmarkConfig, users: int
     (folder / lm_eval.SETTINGS).write_bytes(settings)
 
 
-async def _run(folder: Path, config: BenchmarkConfig, timeout_s: float) -> None:
-    environment = dict(os.environ)
+def _environment(folder: Path, config: BenchmarkConfig) -> dict[str, str]:
+    found = dict(os.environ)
+    if not os.access(found.get("HOME", ""), os.W_OK):
+        # In a pod downloads need another place than the home folder.
+        found.setdefault("HF_HOME", str(folder / "huggingface"))
     if config.endpoint.api_key_env:
-        environment[lm_eval.KEY_VARIABLE] = os.environ.get(config.endpoint.api_key_env, "")
+        found[lm_eval.KEY_VARIABLE] = os.environ.get(config.endpoint.api_key_env, "")
+    return found
+
+
+async def _run(folder: Path, config: BenchmarkConfig, timeout_s: float) -> None:
     process = await asyncio.create_subprocess_exec(
         lm_eval.PROGRAM,
         *lm_eval.ARGUMENTS,
         cwd=folder,
-        env=environment,
+        env=_environment(folder, config),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

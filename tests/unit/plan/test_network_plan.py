@@ -334,6 +334,14 @@ def test_quality_gate_pod_reaches_target_with_key() -> None:
     assert sorted(with_key) == ["records-manager", "worker"]
 
 
+def test_tasks_of_a_quality_gate_may_be_downloaded() -> None:
+    config = make_config(target={"kind": "mock"}, layout="per-service")
+    data = config.model_dump(exclude_unset=True) | {"quality": {"lm_eval": {"tasks": ["gsm8k"]}}}
+    plan = plan_it(config.model_validate(data))
+    assert policy(plan, "downloads").components == ("records-manager",)
+    assert any("for quality.lm_eval: gsm8k" in note for note in plan.notes)
+
+
 def test_page_key_reaches_the_reader_only() -> None:
     config = make_config(target={"kind": "mock"})
     data = config.model_dump(exclude_unset=True)
