@@ -45,6 +45,7 @@ OWN_LABELS = (
 OWN_ANNOTATIONS = ("aiperf.dev/", "pulumi.com/")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _REGISTRY = r"^[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9][a-z0-9._-]*)*$"
+_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
 _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 
 
@@ -188,9 +189,15 @@ class Deployment(Model):
     `registry.example.com/mirror`. `docker.io/vllm/vllm-openai` and `localhost/aiperf-svc` are then
     pulled as `registry.example.com/mirror/vllm/vllm-openai` and `…/aiperf-svc`."""
     limits: Limits = Limits()
+    queue: Annotated[str, Field(pattern=_NAME)] | None = None
+    """LocalQueue of Kueue in the namespace, in which the whole stack waits for admission: all of
+    its pods are admitted together. Needs `namespace.mode: existing`."""
+    queue_timeout: PositiveDurationNs = 10 * MINUTE_NS
+    """Longest time until the queue admits the stack, before the times to start and to live."""
     ttl: DurationNs = 2 * HOUR_NS
     """Time after which the stack deletes itself from within the cluster, even if the results were
-    not collected. It must cover the start of its pods and the load."""
+    not collected. It must cover the start of its pods and the load. In a `queue` it counts from the
+    admission."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
     """Longest time until a pod of the stack is ready."""
     delete_timeout: DurationNs = 5 * MINUTE_NS
@@ -226,6 +233,27 @@ class Deployment(Model):
     deadline's pod can reach nothing else. Empty: `run` uses the addresses that the cluster reports,
     and every address where it may not read them; `pulumi up` allows every address. A wrong range
     makes `up` fail; one that becomes wrong later keeps the stack from deleting itself."""
+
+    @property
+    def longest_life(self) -> int:
+        """Time in ns after which the stack has removed itself, from its creation."""
+        return self.ttl + (self.queue_timeout if self.queue is not None else 0)
+
+    @model_validator(mode="after")
+    def _queue_fits(self) -> Self:
+        if self.queue is None:
+            return self
+        if self.namespace.mode != "existing":
+            raise ValueError(
+                f"queue {self.queue} is a LocalQueue of a namespace that exists: set namespace: "
+                "{name: NAME, mode: existing}"
+            )
+        if self.ranks.gang != "none":
+            raise ValueError(
+                f"queue {self.queue} admits the ranks with the rest of the stack; leave out "
+                "ranks.gang"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

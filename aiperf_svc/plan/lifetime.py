@@ -97,7 +97,9 @@ def plan_budget(
     included; None if drains do not wait."""
     if not deployment.hold_drains:
         return None
-    longest, cap = times.start + times.load if times.is_bounded else None, deployment.max_drain_hold
+    queued = deployment.longest_life - deployment.ttl
+    longest = queued + times.start + times.load if times.is_bounded else None
+    cap = deployment.max_drain_hold
     hold = min((each for each in (longest, cap) if each is not None), default=None)
     return DisruptionBudget(identity.name(f"benchmark-{identity.labels()[RUN_LABEL][:8]}"), hold)
 

@@ -114,7 +114,7 @@ def deadline_pod(
         env={
             "AIPERF_ANCHOR": identity.name(ANCHOR),
             "AIPERF_LEASE": identity.name(LEASE),
-            "AIPERF_TTL_SECONDS": str(seconds(config.deployment.ttl)),
+            "AIPERF_TTL_SECONDS": str(seconds(config.deployment.longest_life)),
             "AIPERF_DEADLINE_DELETES": "anchor" if is_guest else "namespace",
             **hold_env,
             "AIPERF_READY_FILE": DEADLINE_KEPT,

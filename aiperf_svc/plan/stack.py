@@ -30,6 +30,7 @@ from aiperf_svc.plan.identity import RUN_ID, Identity, check_stack_name
 from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy
 from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan, with_images
+from aiperf_svc.plan.queue import QueuePlan, plan_queue
 from aiperf_svc.plan.release import ReleasePlan, Rendered
 from aiperf_svc.plan.run_id import (
     OrderedExperiment,
@@ -81,6 +82,8 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Notes for reviewers."""
     jobs: tuple[JobPlan, ...] = ()
     """Jobs whose indexes are the shapes of an experiment."""
+    queue: QueuePlan | None = None
+    """Queue of Kueue in which the stack waits; None: it starts at once."""
     measured: dict[str, str]
     """Outputs of the stack that name what is measured."""
     secret_keys: dict[str, tuple[str, ...]]
@@ -215,7 +218,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             gpus=totals.gpus,
             cpu_millis=totals.cpu_millis,
             memory_bytes=totals.memory_bytes,
-            time_ns=self.config.deployment.ttl,
+            time_ns=self.config.deployment.longest_life,
         )
 
 
@@ -281,6 +284,7 @@ def plan_kind(
         run=settings.run,
     )
     made = _from_mirror(kind.pods(basis), deployment.registry_mirror)
+    queue, made = plan_queue(deployment, identity, made, has_shapes=shared.whole is not None)
     budget = plan_budget(deployment, shared.lifetime or kind.longest_hold, identity)
     deadline = deadline_pod(resolved, identity, image, budget=budget)
     target = (made.target,) if made.target else ()
@@ -315,6 +319,7 @@ def plan_kind(
             *unpinned_images(image, (*pods, *(made.release.pods if made.release else ()))),
         ),
         jobs=made.jobs,
+        queue=queue,
         measured=kind.outputs(resolved),
         secret_keys=_secret_keys(kind, resolved),
     )

@@ -119,8 +119,11 @@ def resolve_url(config: BenchmarkConfig, host: str) -> str:
 
 def first_completion_ns(config: BenchmarkConfig) -> int:
     """Return how long workers wait for a first completion. That of a release is always waited for:
-    a router responds before its pools can."""
+    a router responds before its pools can. In a queue the services are created with the target, not
+    after it."""
     wait_ns, target = config.endpoint.wait_for_server, config.deployment.target
+    if config.deployment.queue is not None and target.kind != "none":
+        return max(wait_ns, target.ready_timeout)
     return wait_ns or (target.ready_timeout if target.kind == "release" else 0)
 
 

@@ -87,7 +87,8 @@ class Benchmark(pulumi.ComponentResource):
                 PodsArgs(pods=(plan.target,), scope=scope, base=base, mounted=mounted),
                 below,
             )
-            scope = scope.depends_on(target)
+            if plan.queue is None:
+                scope = scope.depends_on(target)
         if plan.release:
             release = Release(
                 "release",

@@ -52,7 +52,7 @@ class Lifetime(pulumi.ComponentResource):
         super().__init__("aiperf:stack:Lifetime", name, None, opts)
         deployment = args.plan.config.deployment
         self._args = args
-        self._ttl = {TTL_ANNOTATION: str(seconds(deployment.ttl))}
+        self._ttl = {TTL_ANNOTATION: str(seconds(deployment.longest_life))}
         delete_timeout_s = seconds(deployment.delete_timeout)
         own = self._own_namespace(delete_timeout_s)
         self.namespace = (

@@ -110,6 +110,14 @@ def test_new_generation_changes_every_pod(usual: Recording, next_generation: Rec
         assert template["metadata"]["labels"][RUN_LABEL] == run_id
 
 
+def test_pods_of_a_queue_wait_for_no_other_pod() -> None:
+    space = {"name": "theirs", "mode": "existing"}
+    made = recorded(queue="q", namespace=space, target={"kind": "mock"})
+    for name in ("target", "system-controller", "records-manager", "worker", "record-processor"):
+        known = kinds_and_names(made, made.registration("Deployment", name).dependencies)
+        assert {each for kind, each in known if kind == "Deployment"} == {"deadline"}
+
+
 def test_services_start_together_after_target(
     usual: Recording,
 ) -> None:

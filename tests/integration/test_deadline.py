@@ -47,6 +47,8 @@ class FakeApi(ThreadingHTTPServer):
         self.deletions: list[dict[str, Any]] = []
         self.renewals: list[str] = []
         """Times that were written into the Lease."""
+        self.annotations: dict[str, str] = {}
+        """Annotations of each object."""
         self.broken: list[bytes] = []
         """Whole responses to give before the good ones."""
 
@@ -61,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         created_s = self.server.created_s.get(self.path, CREATED_S)
         created = datetime.fromtimestamp(created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._respond({"metadata": {"uid": f"uid-{created_s}", "creationTimestamp": created}})
+        metadata = {"uid": f"uid-{created_s}", "creationTimestamp": created}
+        self._respond({"metadata": {**metadata, "annotations": self.server.annotations}})
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -145,6 +148,14 @@ def test_sleeps_until_creation_plus_ttl_and_then_deletes(api: FakeApi, account: 
         (PATH, {"uid": f"uid-{CREATED_S}"})
     ]
     assert set(api.authorizations) == {"Bearer pod-token"}
+
+
+@pytest.mark.parametrize(("written", "pause"), [("90", 90), ("600", 120), ("soon", 120)])
+def test_annotation_can_only_shorten_the_ttl(
+    api: FakeApi, account: Path, written: str, pause: float
+) -> None:
+    api.annotations = {"aiperf.dev/ttl-seconds": written}
+    assert _keep(api, account, ttl_s=120, waits=1).pauses == [pause]
 
 
 def test_a_restart_does_not_move_the_deadline(api: FakeApi, account: Path) -> None:

@@ -171,9 +171,11 @@ class PulumiCli:
 
     # --- the cluster -----------------------------------------------------------------------------
 
-    async def up(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
-        """Create the stack. If `stop` is set, the CLI is interrupted once and awaited."""
-        return await self._work("up", ("--skip-preview",), on_event, stop)
+    async def up(self, on_event: OnEvent, *, stop: asyncio.Event, at_once: int = 0) -> Ended:
+        """Create the stack, with `at_once` operations at the same time; 0: as many as Pulumi
+        chooses. If `stop` is set, the CLI is interrupted once and awaited."""
+        limit = ("--parallel", str(at_once)) if at_once else ()
+        return await self._work("up", ("--skip-preview", *limit), on_event, stop)
 
     async def destroy(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
         """Delete the stack. A zero exit code does not prove that it is gone. There is no refresh

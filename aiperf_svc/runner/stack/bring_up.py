@@ -16,6 +16,7 @@ from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, find_
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
+from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
 from aiperf_svc.adapters.cluster.watching.startup_watch import (
     wait_for_startup_failure,
 )
@@ -30,6 +31,7 @@ from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
+from aiperf_svc.plan.queue import OPERATIONS
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
@@ -284,10 +286,13 @@ async def up(
         is_change=start.is_change,
     )
     limit_s = None if end_mono_s is None else max(0.0, end_mono_s - time.monotonic())
+    queue = AdmissionWatch(cluster, plan, say)
+    at_once = {"at_once": OPERATIONS} if plan.queue is not None else {}
     async with Tasks() as tasks:
-        going = tasks.start(cli.up(progress.handle, stop=stop), "pulumi up")
+        going = tasks.start(cli.up(progress.handle, stop=stop, **at_once), "pulumi up")
         taken = tasks.start(keeper.taken(), "watch the lease")
         failing = tasks.start(watching, "watch pods")
+        queued = tasks.start(queue.wait_for_rejection(), "watch the queue")
         stopped = tasks.start(interrupts.reached(1), "interrupts")
         done = await tasks.first(limit_s)
         if going not in done:
@@ -300,6 +305,8 @@ async def up(
         return False
     if failing in done:
         raise EnvironmentProblem(f"the stack cannot come up: {failing.result()}")
+    if queued in done:
+        raise EnvironmentProblem(f"the stack cannot come up: {queued.result()}")
     if not done:
         raise EnvironmentProblem("--timeout: the stack did not come up in time")
     if ended.code and not progress.has_begun and is_locked(ended):
@@ -311,6 +318,7 @@ async def up(
         found = causes(progress.errors)
         why = in_few_lines(found) if found else ended.reason
         raise EnvironmentProblem(f"`pulumi up` failed: {why}")
+    await queue.begin()
     return True
 
 

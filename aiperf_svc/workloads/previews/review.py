@@ -27,6 +27,7 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
     found = [
         ("objectives", _objectives(plan)),
         ("secrets", ", ".join(f"aiperf:{key}" for key in _secret_keys(plan))),
+        ("queue", _queue(plan)),
         ("priority", _by_pod(plan, lambda pod: pod.placement.priority_class or "")),
         ("nodes", _by_pod(plan, _nodes_of)),
         ("egress", "; ".join(_egress(plan))),
@@ -56,6 +57,14 @@ def whole_cost(plan: StackPlan) -> str:
         return limit
     usual = totals.cost_per_hour * needed / HOUR_NS
     return f"{usual:.4g} {totals.currency} for start and load ({format_duration(needed)}), {limit}"
+
+
+def _queue(plan: StackPlan) -> str:
+    queue = plan.queue
+    if queue is None:
+        return ""
+    limit = format_duration(plan.config.deployment.queue_timeout)
+    return f"{queue.name} admits all {queue.pods} pods together, or the start fails after {limit}"
 
 
 def _writable(plan: StackPlan) -> list[str]:

@@ -62,6 +62,16 @@ def footprint_line(plan: StackPlan) -> str:
     )
 
 
+def removal_line(plan: StackPlan) -> str:
+    """Return when the stack removes itself."""
+    deployment = plan.config.deployment
+    ttl = format_duration(deployment.ttl)
+    if deployment.queue is None:
+        return f"{ttl} after its creation"
+    most = format_duration(deployment.longest_life)
+    return f"{ttl} after its admission, {most} after its creation at the latest"
+
+
 def namespace_line(plan: StackPlan) -> str:
     """Return the namespace, and whether it is removed with the stack."""
     wanted = plan.config.deployment.namespace
@@ -129,7 +139,7 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
         ("footprint", footprint_line(plan)),
         *((("cost", whole_cost(plan)),) if whole_cost(plan) else ()),
         ("creates", objects_line(plan)),
-        ("removes itself", f"{format_duration(plan.config.deployment.ttl)} after its creation"),
+        ("removes itself", removal_line(plan)),
         ("Pod Security", plan.pod_security),
     ]
     lines = [title(plan), *(line for name, text in rows for line in _row(name, text))]
@@ -175,7 +185,7 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
         ("Cost per hour", cost),
         *((("Cost of the run", whole_cost(plan)),) if whole_cost(plan) else ()),
         ("Footprint", footprint_line(plan)),
-        ("Removes itself after", format_duration(plan.config.deployment.ttl)),
+        ("Removes itself", removal_line(plan)),
         ("Pod Security", plan.pod_security),
         ("Run", f"`{plan.identity.run_id}`"),
     ]

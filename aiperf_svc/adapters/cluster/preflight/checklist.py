@@ -28,6 +28,7 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
 from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
 from aiperf_svc.adapters.cluster.preflight.release_checks import check_release
 from aiperf_svc.adapters.cluster.preflight.target_checks import check_target
+from aiperf_svc.adapters.cluster.watching.admission_watch import KUEUE
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
 from aiperf_svc.adapters.host.tasks import cancel
@@ -46,6 +47,7 @@ FIRST_WITH_JOBS = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
 MONITORING, PRIORITY, PULL_SECRETS = "monitoring", "priority class", "pull secrets"
+QUEUE = "queue"
 TOKENIZER, VOLUMES = "tokenizer", "volumes"
 
 
@@ -97,6 +99,7 @@ class _Preflight:
         await self._rights()
         self._add(await check_monitoring(cluster, plan))
         self._add(await check_priorities(cluster, plan))
+        self._add(await check_queue(cluster, plan))
         for check in await check_release(cluster, plan):
             self._add(check)
         if not await self._check_namespace():
@@ -211,7 +214,11 @@ class _Preflight:
         free = rooms(nodes, pods or (), stack=self._plan.identity.stack)
         can_grow = await adds_nodes(self._cluster)
         knows_pods = pods is not None
-        self._add(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
+        check = judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods)
+        if self._plan.queue is not None and check.state == "failed":
+            # The queue admits the stack when there is room.
+            check = msgspec.structs.replace(check, state="warning")
+        self._add(check)
         if self._plan.ranks is not None:
             self._add(judge_rank_nodes(self._plan.ranks, nodes, free, can_grow=can_grow))
         if self._plan.totals.gpus:
@@ -362,6 +369,35 @@ async def check_priorities(cluster: Cluster, plan: StackPlan) -> Check | None:
         )
     found = [f"{name} ({_priority(known[name])})" for name in wanted]
     return Check(PRIORITY, "ok", ", ".join(found))
+
+
+async def check_queue(cluster: Cluster, plan: StackPlan) -> Check | None:
+    """Check whether the queue of the stack exists and admits stacks; None if it has none. Raises
+    Unreachable."""
+    if plan.queue is None:
+        return None
+    namespace, name = rights.namespace_of(plan), plan.queue.name
+    path = f"{KUEUE}/namespaces/{namespace}/localqueues"
+    try:
+        listed = await cluster.get(path)
+    except Refused as error:
+        if error.status != 404:
+            return Check(QUEUE, "not checked", f"the LocalQueues cannot be read: {error}")
+        words = f"the cluster has no Kueue, and deployment.queue is {name}"
+        return Check(QUEUE, "failed", words, "install Kueue, or leave out deployment.queue")
+    known = {each["metadata"]["name"]: each for each in listed["items"]}
+    if name not in known:
+        words = (
+            f"namespace {namespace} has no LocalQueue {name}; it has "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
+        return Check(QUEUE, "failed", words, "correct deployment.queue, or create the LocalQueue")
+    for each in known[name].get("status", {}).get("conditions") or ():
+        if each["type"] == "Active" and each["status"] != "True":
+            words = f"LocalQueue {name} is not active: {one_line(each.get('message') or '')}"
+            return Check(QUEUE, "failed", words, "ask its owner: it would never admit the stack")
+    waiting = known[name].get("status", {}).get("pendingWorkloads", 0)
+    return Check(QUEUE, "ok", f"LocalQueue {name} is active; {waiting} wait in it")
 
 
 def _priority(found: Json) -> str:

@@ -47,7 +47,7 @@ RETRY_S = 10.0
 SOON_S = 1.0
 """Seconds between attempts before the first response: `up` waits for it, and a network may open
 after its pods."""
-RENEWED_ANNOTATION = "aiperf.dev/renewed"
+RENEWED_ANNOTATION, TTL_ANNOTATION = "aiperf.dev/renewed", "aiperf.dev/ttl-seconds"
 """As in `plan/identity.py`, which needs more than the standard library."""
 RENEW_S = 30.0
 """Seconds between two renewals of the Lease; it counts as abandoned after 120."""
@@ -171,7 +171,10 @@ def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
         metadata = found.body["metadata"]
         uid = metadata["uid"]
         created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
-        left_s = created_s + expiring.ttl_s - found.server_wall_s
+        # The runner lowers the annotation when a queue has admitted the stack.
+        written = str((metadata.get("annotations") or {}).get(TTL_ANNOTATION, ""))
+        ttl_s = min(expiring.ttl_s, float(written)) if written.isdecimal() else expiring.ttl_s
+        left_s = created_s + ttl_s - found.server_wall_s
         if left_s > 0:
             log.info("%s is deleted in %.0f s", path, left_s)
             return left_s
