@@ -140,7 +140,11 @@ def rank_pod(
         },
         volumes=own,
         requests=with_storage(requests_of(config, COURIER), own[: -1 - len(status)]),
-        sidecars=(_rank_container(asked, image, (shared, volume), needs.capabilities, is_root),),
+        sidecars=(
+            _rank_container(
+                asked, image, (shared, volume), needs.capabilities, is_root, ranks.read_only_root
+            ),
+        ),
         preparations=(
             _preparation(courier, "folder", (shared,), env, is_root),
             *(_mtu(courier, ranks, env, status)),
@@ -168,6 +172,7 @@ def _rank_container(
     volumes: tuple[Volume, ...],
     capabilities: tuple[str, ...],
     is_root: bool,
+    is_read_only: bool,
 ) -> ContainerPlan:
     own = (
         *volumes,
@@ -182,8 +187,8 @@ def _rank_container(
         volumes=own,
         requests=with_storage(asked, own[1:]),
         run_as_root=is_root,
-        # Tools of any image write beside themselves.
-        read_only_root=False,
+        # Tools of any image may write beside themselves.
+        read_only_root=is_read_only,
         capabilities=capabilities,
     )
 

@@ -93,6 +93,15 @@ def test_two_core_node_fits_rank_and_services(layout: str) -> None:
     assert plan.totals.cpu_millis < 2000
 
 
+@pytest.mark.parametrize("is_read_only", [True, False])
+def test_root_of_ranks_is_read_only_on_request(is_read_only: bool) -> None:
+    pod = ranks_of(plan_of(read_only_root=is_read_only))
+    courier, rank = pod.containers
+    assert (courier.read_only_root, rank.read_only_root) == (True, is_read_only)
+    assert {"/tmp", "/dev/shm", "/rank", "/volume"} <= {each.path for each in rank.volumes}
+    assert not rank.run_as_root
+
+
 def test_ranks_on_named_nodes_are_dealt_out_in_turn() -> None:
     pod = ranks_of(plan_of({"ranks": 3}, nodes=["a", "b"]))
     assert [(each.name, each.node, each.service_id) for each in pod.sets] == [
