@@ -15,6 +15,7 @@ from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
@@ -346,6 +347,9 @@ class Launch:
     async def _check(self) -> StageResult:
         assert self._record is not None
         await self._removal.check(self._record)
+        if gpus := max(plan.totals.gpus for plan in self._request.plans):
+            # A pod that is ending is listed, and the check has waited for it.
+            self._say(f"the pods with {count(gpus, 'GPU')} have ended on their nodes")
         return StageResult.DONE
 
     async def _end_measuring(self) -> None:

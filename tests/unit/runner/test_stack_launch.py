@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +27,19 @@ async def test_silent_api_server_is_reported_in_cluster_stages(stack_run: FakeSt
     await stack_run.launched()
     # While the run is followed `RunWatch` says it.
     assert stack_run.did_watched == ["up", "fetch", "destroy", "check"]
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+async def test_gpu_pods_are_reported_gone_after_the_check(
+    stack_run: FakeStackRun, capsys: pytest.CaptureFixture[str], gpus: int
+) -> None:
+    target = {"kind": "custom", "image": "v:1"} | ({"gpu": {"count": gpus}} if gpus else {})
+    benchmark = {**stack_run.benchmark, "deployment": {"target": target}}
+    benchmark["endpoint"] = {**benchmark["endpoint"], "url": "http://target"}
+    stack_run.request = replace(stack_run.request, config=parse_config(benchmark, ""))
+    await stack_run.launched()
+    words = "the pods with 2 GPUs have ended on their nodes"
+    assert (words in capsys.readouterr().err) is bool(gpus)
 
 
 async def test_a_state_on_which_somebody_works_is_left_alone(stack_run: FakeStackRun) -> None:
