@@ -78,7 +78,7 @@ def test_drain_ends_a_run_after_max_drain_hold(
         benchmark["deployment"]["max_drain_hold"] = f"{CAP_S}s"
         where = {"node_selector": {"kubernetes.io/hostname": second}}
         benchmark["deployment"]["pods"]["worker"]["placement"] = where
-        benchmark["load"]["duration"] = "10m"
+        benchmark["load"]["duration"] = "4m"
 
     runner.change(modest)
     runner.change(capped)
