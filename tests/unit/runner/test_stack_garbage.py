@@ -103,7 +103,7 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
     async def list_stacks(*_: Any, **__: Any) -> tuple[FoundStack, ...]:
         return (
             FoundStack(
-                stack="s", namespaces=("n",), created=NOW, run_ids=(), expires=None, objects=3,
+                stack="s", namespaces=("n",), expires=None, objects=3,
                 is_overdue=bool(stack_run.overdue), overdue=stack_run.overdue,
             ),
         )  # fmt: skip

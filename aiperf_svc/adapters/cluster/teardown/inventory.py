@@ -79,8 +79,6 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
 
     ours: tuple[ObjectRef, ...]
     """New objects that belong to the stack by their owner or by their name."""
-    others: tuple[ObjectRef, ...]
-    """New objects that cannot be attributed to the stack."""
     missing: tuple[ObjectRef, ...]
     """Objects that are gone, or were made again under the same name. Those of other stacks, which
     come and go, are not among them."""
@@ -115,7 +113,6 @@ def compare(
     of_other_stacks = _with_owned((each.uid for each in others), before.objects)
     return Differences(
         ours=tuple(each for each in new if each.uid in ours),
-        others=tuple(each for each in new if each.uid not in ours),
         missing=tuple(
             each for each in before.objects if each.uid not in after.uids | of_other_stacks
         ),

@@ -66,8 +66,6 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     """Types that could not be listed, each with the reason."""
     unverified: tuple[str, ...] = ()
     """Those of them that may hold objects of the stack."""
-    appeared: tuple[ObjectRef, ...] = ()
-    """New objects in an existing namespace that nothing marks as the stack's."""
     missing: tuple[ObjectRef, ...] = ()
     """Objects that are gone from an existing namespace."""
     others: tuple[ObjectRef, ...] = ()
@@ -112,7 +110,6 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     left = {each.uid: each for each in labelled.objects if each.uid in ours}
     strays = [each for each in labelled.objects if each.uid not in ours | theirs]
     not_checked = dict.fromkeys(labelled.not_listed)
-    appeared: tuple[ObjectRef, ...] = ()
     missing: tuple[ObjectRef, ...] = ()
     needed = (*USUAL_TYPES, *wanted.types, *(() if before is not None else (NAMESPACE.name,)))
     unverified = tuple(each for each in labelled.not_listed if is_one_of(each, needed))
@@ -127,7 +124,7 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
         differences = compare(before, after, stack=stack, own=own)
         theirs = hanging_on(others, (*labelled.objects, *after.objects))
         left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
-        appeared, missing = differences.others, differences.missing
+        missing = differences.missing
         not_checked |= dict.fromkeys(after.not_listed)
     volumes = await _volumes(cluster, stack=stack, namespace=namespace, left=left)
     left |= {each.uid: each for each in volumes}
@@ -135,7 +132,6 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
         left=tuple(sorted(left.values(), key=_sort_key)),
         not_checked=tuple(not_checked),
         unverified=unverified,
-        appeared=appeared,
         missing=missing,
         others=others,
         strays=tuple(sorted(strays, key=_sort_key)),

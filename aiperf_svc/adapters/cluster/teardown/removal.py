@@ -24,7 +24,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
+from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
 
 DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
 STATEFUL_SET = ResourceType("apps", "v1", "statefulsets", "StatefulSet", True)
@@ -36,9 +36,6 @@ class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
     stack: str
     namespaces: tuple[str, ...]
     """Namespaces that hold objects of the stack."""
-    created: datetime
-    """Creation time of its oldest object, by the API server's clock."""
-    run_ids: tuple[str, ...]
     expires: datetime | None
     """Time at which the stack deletes itself; None if it has no TTL."""
     is_overdue: bool
@@ -80,8 +77,6 @@ def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
     return FoundStack(
         stack=stack,
         namespaces=tuple(sorted(own | {each.namespace for each in found if each.namespace})),
-        created=min(datetime.fromisoformat(each.created) for each in found),
-        run_ids=tuple(sorted({each.labels.get(RUN_LABEL, "") for each in found} - {""})),
         expires=expires,
         is_overdue=expires is not None and expires < now,
         overdue=tuple(uid for uid, end in deadlines.items() if end < now),
