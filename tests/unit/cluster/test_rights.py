@@ -110,7 +110,11 @@ def test_the_proxy_makes_up_for_a_port_forward() -> None:
 PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
 EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},
            {"expose": "Ingress", "host": "h"})  # fmt: skip
-LOOKED_AT = {("", "resourcequotas", "list"), ("", "limitranges", "list")}
+LOOKED_AT = {
+    ("", "resourcequotas", "list"),
+    ("", "limitranges", "list"),
+    ("scheduling.k8s.io", "priorityclasses", "list"),
+}
 """By preflight, which does without them."""
 Allowed = set[tuple[str, str, str]]
 """(API group, resource, verb)."""
