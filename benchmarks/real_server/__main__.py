@@ -2,10 +2,12 @@
 
     python -m benchmarks.real_server [FLAGS OF aiperf-svc profile]     a file of prompts, live
     python -m benchmarks.real_server --apis [NAME ...] [--json]        each API that it offers
+    python -m benchmarks.real_server --sessions [--json]               conversations by a router
 
 The first call compiles the server, for ten minutes on two idle cores, and makes a small model of
 random weights, both in the user's cache folder; later ones start within seconds. Telemetry reads
 the server's own page while the load goes. `--apis` compares tokens and times with that page.
+`--sessions` sends conversations through SGLang's router, a wheel, to two servers.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from pathlib import Path
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from benchmarks.real_server.apis import APIS, compare
 from benchmarks.real_server.server import made, serving
+from benchmarks.real_server.sessions import compare_policies
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 FLAGS = (
@@ -36,11 +39,14 @@ def main() -> int:
     )
     names = [api.name for api in APIS]
     parser.add_argument("--apis", nargs="*", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--sessions", action="store_true", help="conversations by a router")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, flags = parser.parse_known_args()
+    if flags and (options.sessions or options.apis is not None):
+        parser.error(f"--apis and --sessions have flags of their own; leave out {' '.join(flags)}")
+    if options.sessions:
+        return compare_policies(as_json=options.json)
     if options.apis is not None:
-        if flags:
-            parser.error(f"--apis has flags of its own; leave out {' '.join(flags)}")
         chosen = options.apis or names
         return compare([api for api in APIS if api.name in chosen], as_json=options.json)
     flags = [*flags, "--json"] if options.json else flags

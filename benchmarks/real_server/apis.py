@@ -117,7 +117,7 @@ def compare(apis: Sequence[Api], *, as_json: bool) -> int:
 
 
 def _measured(api: Api, url: str, model: Path) -> Result:
-    before = _counters(url)
+    before = counters(url)
     with tempfile.TemporaryDirectory() as folder:
         where = ("--url", url, "--tokenizer", str(model), "--artifact-dir", folder)
         command = [*OWN_PROGRAM, "profile", *_LOAD, *where, *api.flags]
@@ -126,7 +126,7 @@ def _measured(api: Api, url: str, model: Path) -> Result:
         if path is None:
             raise SystemExit(f"{api.name}: exit code {run.returncode}: {run.stderr[-2_000:]}")
         found: dict[str, Any] = json.loads(path.read_text())
-    rose = {name: value - before[name] for name, value in _counters(url).items()}
+    rose = {name: value - before[name] for name, value in counters(url).items()}
     server_input = rose["prompt_tokens_total"] + rose["prompt_tokens_cached_total"]
     result = Result(
         api=api.name,
@@ -163,7 +163,7 @@ def _sum(found: dict[str, Any], tag: str) -> int | None:
     return round(found[tag]["sum"]) if tag in found else None
 
 
-def _counters(url: str) -> dict[str, float]:
+def counters(url: str) -> dict[str, float]:
     """The server's counters, when no request is being processed."""
     deadline = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline:

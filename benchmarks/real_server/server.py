@@ -18,7 +18,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aiperf-svc/real-server"
-LOG = CACHE / "server.log"
 PACKAGES = ("gguf==0.19.0", "tokenizers==0.23.3", "cmake==4.4.4", "ninja==1.13.2")
 SOURCE = "llama-cpp-python==0.3.36"
 """Its source package contains all of llama.cpp, the server too."""
@@ -66,7 +65,14 @@ def compile_server(server: Path) -> None:
         shutil.copy2(build / "bin/llama-server", server)
 
 
-def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
+def free_port() -> int:
+    """A port of the loopback address that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     """Until it has loaded its model. Raises SystemExit when it ends or takes too long."""
     deadline = time.monotonic() + START_S
     while server.poll() is None and time.monotonic() < deadline:
@@ -75,22 +81,22 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
                 return
         except (urllib.error.URLError, TimeoutError):
             time.sleep(0.1)
-    raise SystemExit(f"the server did not come up; see {LOG}")
+    raise SystemExit(f"the server did not come up; see {log}")
 
 
 @contextmanager
-def serving(*flags: str | Path) -> Iterator[str]:
-    """Serve the small model on a free port, with these flags of the server; its URL."""
+def serving(*flags: str | Path, name: str = "server") -> Iterator[str]:
+    """Serve the small model on a free port, with these flags of the server; its URL. `name` is that
+    of its log in the cache folder."""
     program, model = made()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port, log_file = free_port(), CACHE / f"{name}.log"
     url = f"http://127.0.0.1:{port}"
     where = ("--host", "127.0.0.1", "--port", str(port), "--model", str(model / "model.gguf"))
-    with LOG.open("wb") as log:
+    with log_file.open("wb") as log:
         command = [program, *where, *SERVER_FLAGS, *flags]
         server = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        wait_until_ready(server, url)
+        wait_until_ready(server, url, log_file)
         yield url
     finally:
         server.terminate()

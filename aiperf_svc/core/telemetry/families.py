@@ -95,6 +95,7 @@ ENGINES = (
     Engine("Triton", "nv_inference_", "/v2"),
     Engine("Dynamo", "dynamo_"),
     Engine("llm-d router", "llm_d_epp_"),
+    Engine("SGLang router", "smg_"),
 )
 """The families of servers and routers. Each is asked only at its own path."""
 
@@ -128,6 +129,7 @@ PORTABLE = (
             "dynamo_frontend_inflight_requests",
             "llm_d_epp_request_running",
             "inference_objective_running_requests",
+            "smg_worker_requests_active",
         ),
     ),
     Portable(

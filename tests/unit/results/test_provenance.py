@@ -34,7 +34,8 @@ def test_every_fact_that_is_not_read_is_unknown() -> None:
     [
         ("vllm", "vLLM"), ("sglang", "SGLang"), ("llamacpp", "llama.cpp"), ("tgi", "TGI"),
         ("trtllm", "TensorRT-LLM"), ("triton", "Triton"), ("dynamo", "Dynamo"),
-        ("llm-d", "llm-d router"), ("dcgm", None),
+        ("llm-d", "llm-d router"), ("sglang-router", "SGLang router"),
+        ("dcgm", None),
     ],
 )  # fmt: skip
 def test_servers_are_recognized_by_their_metrics(page: str, engine: str | None) -> None:
