@@ -97,7 +97,8 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--stream --otel-resource-attributes --gen-ai-provider"),
     ("other", "network_rtt reports the kernel's round-trip time, which latencies include",
      "--network-latency-automatic --network-latency-mean --network-latency-ping-interval"),
-    ("none", "accuracy is not measured",
+    ("other", "--quality-tasks runs tasks of lm-evaluation-harness after the load, --quality-file "
+     "questions of your own; quality.lm_eval in a file has the examples before each question",
      "--accuracy-benchmark --accuracy-tasks --accuracy-n-shots --accuracy-enable-cot "
      "--accuracy-no-enable-cot --accuracy-grader --accuracy-system-prompt --accuracy-verbose"),
 )  # fmt: skip
