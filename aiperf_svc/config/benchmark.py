@@ -30,6 +30,7 @@ from aiperf_svc.config.load import Load
 from aiperf_svc.config.placement import Ranks
 from aiperf_svc.config.prompts import Passages, Prefix, Turns
 from aiperf_svc.config.quality import Quality
+from aiperf_svc.config.scaling import Scaling
 from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
@@ -106,6 +107,7 @@ class BenchmarkConfig(Model):
     tokenizer: Tokenizer = Tokenizer()
     workers: Workers = Workers()
     deployment: Deployment = Deployment()
+    scaling: Scaling | None = None
     slo: Slo = Slo()
     quality: Quality | None = None
     telemetry: Telemetry = Telemetry()
@@ -211,6 +213,10 @@ class BenchmarkConfig(Model):
     def _check_targets(self) -> None:
         if problem := problem_of(self.targets, self.experiment):
             raise ValueError(problem)
+        if self.scaling is not None and self.targets:
+            raise ValueError("{scaling} watches one server; leave out {targets}")
+        if self.scaling is not None and self.experiment and self.experiment.fan_out == "jobs":
+            raise ValueError("{scaling}: an index of Jobs has one server; leave out {fan_out} jobs")
         if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
             raise ValueError(
                 "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "

@@ -403,6 +403,22 @@ _SCALARS = (
     _scalar("quality_score", "Quality Score", "%", MEASURED,
         "right answers / questions of the quality gate after the load that have a grader, repeats "
         "and questions without an answer included", better=HIGHER, is_ours=True, in_table=True),
+    _scalar("scale_decision_time", "Scaling Decision Time", "sec", MEASURED,
+        "longest time from a planned increase of the load to the decision for more replicas",
+        better=LOWER, is_ours=True, in_table=True),
+    _scalar("scale_up_time", "Scale-up Time", "sec", MEASURED,
+        "longest time from a decision for more replicas until all of them are ready; absent if "
+        "some never were", better=LOWER, is_ours=True, in_table=True),
+    _scalar("scale_use_time", "Time From Ready to First Token", "sec", MEASURED,
+        "longest time from the readiness of the last replica of a decision until all of them have "
+        "given a token; absent if some have not", better=LOWER, is_ours=True, in_table=True),
+    _scalar("scale_recovery_time", "Time Until SLO Holds Again", "sec", MEASURED,
+        "longest time from an increase of the load that led to more replicas until, over 10 s and "
+        "for 30 s, 95% of the first tokens come within their limit; absent if that is not reached",
+        better=LOWER, is_ours=True, in_table=True),
+    _scalar("idle_gpu_time", "GPU Time Without Work", "sec", ADDED,
+        "GPUs of each replica that came up during the load * time from its node to its first token",
+        better=LOWER, is_ours=True, in_table=True),
     _scalar("benchmark_duration", "Benchmark Duration", "sec", MEASURED,
         "start of the load to the stop or the last end of anything that was tried, failures "
         "included, whichever is later; on the timing manager's clock", in_table=True),

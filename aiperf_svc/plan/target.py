@@ -6,9 +6,10 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.placement import Placement, Toleration
-from aiperf_svc.config.target import HOST, Target
+from aiperf_svc.config.target import HOST, Target, TargetPods
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey, Volume
 
@@ -79,6 +80,23 @@ def in_visit(target: PodPlan, *, node: str = "", visit: str = "") -> PodPlan:
         image=msgspec.structs.replace(target.image, pull_policy=PULLED_ONCE),
         placement=target.placement.model_copy(update={"require_nodes": required}),
         annotations=target.annotations | ({VISIT_ANNOTATION: visit} if visit else {}),
+    )
+
+
+def watched_pods(config: BenchmarkConfig, identity: Identity, namespace: str) -> TargetPods:
+    """Return the pods whose replicas are watched. `namespace` is the stack's. Raises
+    ConfigError."""
+    target, scaling = config.deployment.target, config.scaling
+    if scaling is not None and scaling.pods is not None:
+        return scaling.pods
+    if target.kind not in ("none", "release"):
+        labels = identity.selector(HOST)
+        return TargetPods(namespace=namespace, labels=labels, port=target.port)
+    if target.pods is not None:
+        return target.pods
+    raise ConfigError(
+        f"scaling: the pods behind {config.endpoint.url} are unknown: it is neither a server of "
+        "the stack's own nor a Service of the cluster; name its pods in scaling.pods"
     )
 
 

@@ -8,6 +8,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.protocol.run_states import RunState
 
 
@@ -36,6 +37,10 @@ class TrialResults(Protocol):
 
     def cancel(self, reason: str) -> None:
         """Request the end of the trial."""
+        ...
+
+    def set_scaling(self, report: ScalingReport) -> None:
+        """Set all that the runner has seen of the server's replicas."""
         ...
 
     def start(self, at_wall_ns: int) -> None:

@@ -36,6 +36,7 @@ from aiperf_svc.core.experiments.time_left import time_left_s
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.run_states import RunState
@@ -313,6 +314,11 @@ class ExperimentResults:
         self._cancel_reason = reason
         if self._results is not None:
             self._results.cancel(reason)
+
+    def set_scaling(self, report: ScalingReport) -> None:
+        """Set all that the runner has seen of the server's replicas."""
+        if self._results is not None:
+            self._results.set_scaling(report)
 
     def start(self, at_wall_ns: int) -> None:
         """Set the start time of the current trial."""

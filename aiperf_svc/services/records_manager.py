@@ -42,6 +42,7 @@ from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import EarlyEnd, FinishedRun, Summary, WorkerRun
 from aiperf_svc.core.results.telemetry import with_telemetry
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.telemetry.client_series import ClientSeries
@@ -84,6 +85,8 @@ MISSING_S = 15.0
 """Missing records are declared lost after so many seconds of draining in which no record arrived
 and no record processor read a batch. A long response is many batches and one record."""
 
+SCALING_NS = 10_000_000_000
+"""Longest time to wait after the load for the runner's report on replicas."""
 SHAPE_S = 10.0
 """Longest time for the shape of the dataset."""
 
@@ -119,6 +122,8 @@ class RecordsManager(ResultsService[RunProgress]):
         self._drained: set[str] = set()
         self._batches_read: dict[str, int] = {}
         """Number of batches that each record processor has read."""
+        self._scaling: ScalingReport | None = None
+        self._scaling_came = asyncio.Event()
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self._telemetry = TelemetryReader(context.inference, namespace=context.namespace)
@@ -310,6 +315,7 @@ class RecordsManager(ResultsService[RunProgress]):
         await self._telemetry.stop()
         self._sample_client(is_last=True)
         await self._fetch_streams()
+        await self._await_scaling()
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)
@@ -329,6 +335,24 @@ class RecordsManager(ResultsService[RunProgress]):
         except EnvironmentProblem as error:
             self.log.error("%s", error)
             self.progress.set_artifact_error(str(error))
+
+    def set_scaling(self, report: ScalingReport) -> None:
+        """Set all that the runner has seen of the server's replicas."""
+        self._scaling = report
+        self._scaling_came.set()
+
+    async def _await_scaling(self) -> None:
+        """Wait for a report that covers the load. The runner sends one each second, unless it is
+        gone."""
+        if self.context.inference.scaling is None or self.state is not RunState.PROCESSING:
+            return
+        now_wall_ns, deadline_mono_ns = wall_ns(), mono_ns() + SCALING_NS
+        while self._scaling is None or self._scaling.until_wall_ns < now_wall_ns:
+            self._scaling_came.clear()
+            left_s = (deadline_mono_ns - mono_ns()) / 1e9
+            if left_s <= 0 or not await is_set_within(self._scaling_came, left_s):
+                self.log.warning("scaling: the runner has not reported the end of the load")
+                return
 
     async def _with_quality(self, run: FinishedRun) -> FinishedRun:
         """Ask the questions of the quality gate, and write the answers. A run that failed or was
@@ -435,6 +459,7 @@ class RecordsManager(ResultsService[RunProgress]):
                 dataset=self._dataset,
             ),
             target_addresses=add_up(use for uses in self._address_uses.values() for use in uses),
+            scaling=self._scaling,
             hooks=tuple(call for each in self._phases.values() for call in each.hooks),
             network=network_times(self._network.values()),
         )

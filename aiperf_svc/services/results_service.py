@@ -11,6 +11,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -102,6 +103,10 @@ class ResultsService(BaseService, Generic[ProgressT]):
     def cancel(self, reason: str) -> None:
         """Request the end of the run."""
         self._cancel_reason = reason
+
+    def set_scaling(self, report: ScalingReport) -> None:
+        """Set all that the runner has seen of the server's replicas. A benchmark of a tool has
+        none."""
 
     def start(self, at_wall_ns: int) -> None:
         """Set the start time of a held run."""

@@ -12,6 +12,7 @@ from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.server import ResultsServer
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.scaling.report import ScalingReport
 
 TOKEN = "the-stack's-token"
 LARGE = bytes(range(256)) * 4096
@@ -62,6 +63,9 @@ class Provider:
 
     def cancel(self, reason: str) -> None:
         self.cancelled.append(reason)
+
+    def set_scaling(self, report: ScalingReport) -> None:
+        self.scaling = report
 
     def start(self, at_wall_ns: int) -> None:
         self.started.append(at_wall_ns)

@@ -28,6 +28,7 @@ from aiperf_svc.core.results.inference_result import (
 )
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
+from aiperf_svc.core.scaling.report import ScalingResult
 from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.core.verdict.health_log import Health
@@ -79,6 +80,7 @@ class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
     topology: _Topology = _Topology()
     target_addresses: tuple[AddressFacts, ...] = ()
     hooks: tuple[Hook, ...] | UnsetType = UNSET
+    scaling: ScalingResult | UnsetType = UNSET
     config: dict[str, Any] = {}
     targets: tuple[_Group, ...] | UnsetType = UNSET
     models: tuple[_Group, ...] | UnsetType = UNSET
@@ -151,6 +153,7 @@ def _own_part(result: InferenceResult) -> _OwnPart:
         topology=_topology(result.topology),
         target_addresses=result.target_addresses,
         hooks=result.hooks or UNSET,
+        scaling=result.scaling or UNSET,
         config=result.config,
         targets=_groups("url", result.targets),
         models=_groups("model", result.models),
@@ -233,6 +236,7 @@ def decode(data: bytes) -> InferenceResult:
         topology=_layout(own.topology),
         target_addresses=own.target_addresses,
         hooks=own.hooks or (),
+        scaling=own.scaling or None,
         targets=tuple(_group(each, "url") for each in own.targets or ()),
         models=tuple(_group(each, "model") for each in own.models or ()),
         quality=own.quality or None,

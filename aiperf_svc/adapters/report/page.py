@@ -3,7 +3,7 @@ without its scripts."""
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.exports.inference_file import iso_time
-from aiperf_svc.adapters.report import charts, joint_page, tables, telemetry_charts
+from aiperf_svc.adapters.report import charts, joint_page, scaling_charts, tables, telemetry_charts
 from aiperf_svc.adapters.report.blocks import (
     Block,
     Box,
@@ -20,6 +20,7 @@ from aiperf_svc.adapters.report.blocks import (
     sentence,
     verdict_box,
 )
+from aiperf_svc.adapters.report.plots import Plot
 from aiperf_svc.config.load import load_words
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.joint_result import of_groups
@@ -43,7 +44,7 @@ _CAUSES = {
 
 def render(summary: Summary) -> bytes:
     """Render the content of the file."""
-    over_time = charts.over_time(summary)
+    over_time = [*_replicas(summary), *charts.over_time(summary)]
     # Two columns: the first plot takes both if that leaves no gap.
     latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)
     plots = [latency, *over_time] if latency is not None else over_time
@@ -68,6 +69,7 @@ def render(summary: Summary) -> bytes:
         *tables.goodput_tiers(summary),
         *tables.quality(summary.context.quality),
         *tables.steady_state(result_of(summary)),
+        *tables.scaling(summary.scaling),
         *tables.cache(summary.cache),
         *tables.overflows(summary.context_overflows),
         *_groups(summary),
@@ -85,6 +87,14 @@ def render(summary: Summary) -> bytes:
         Zoom([*plots, *system_plots, *client_plots]),
     ]
     return document(summary.context.config.name, blocks)
+
+
+def _replicas(summary: Summary) -> list[Plot]:
+    """Plot the replicas above the load, over the same time."""
+    if summary.scaling is None or summary.timeline is None:
+        return []
+    length_s = summary.timeline.width_s * len(summary.timeline.in_flight)
+    return scaling_charts.draw(summary.scaling, length_s)
 
 
 def _groups(summary: Summary) -> list[Block]:

@@ -31,6 +31,14 @@ from aiperf_svc.core.results.inference_result import (
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.scaling.report import (
+    REPLICA_COLUMNS,
+    UP_COLUMNS,
+    ScalingResult,
+    replica_rows,
+    scaling_notes,
+    up_rows,
+)
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 from aiperf_svc.domain.number_text import number
@@ -133,6 +141,22 @@ def steady_state(result: InferenceResult) -> list[Block]:
     ]
     title = f"Steady state: {steady.begin_s:.1f} s to {steady.end_s:.1f} s, {steady.rule}"
     return section(title, table(("Metric", "steady state", "whole run"), rows))
+
+
+def scaling(found: ScalingResult | None) -> list[Block]:
+    """Return the decisions for more replicas, and the moments of each replica; nothing of a run
+    that did not watch them."""
+    if found is None:
+        return []
+    tables = []
+    for columns, rows in (
+        (UP_COLUMNS, up_rows(found)),
+        (REPLICA_COLUMNS, replica_rows(found.replicas)),
+    ):
+        cells = [Row([name_cell(first), *map(Cell, rest)]) for first, *rest in rows]
+        tables += [table(columns, cells)] if cells else []
+    notes = [Note(sentence(text)) for text in scaling_notes(found)]
+    return section("Scaling", *tables, *notes)
 
 
 def provenance(found: Provenance | None) -> list[Block]:

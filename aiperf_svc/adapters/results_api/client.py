@@ -24,6 +24,7 @@ from aiperf_svc.adapters.exports.manifest import (
 from aiperf_svc.adapters.exports.result_files import Results, decode
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -76,6 +77,10 @@ class ResultsClient:
     async def cancel(self, reason: str) -> None:
         """Stop the run. Results so far are kept and reported."""
         await self._call("POST", "/v1/cancel", body=msgspec.json.encode({"reason": reason}))
+
+    async def set_scaling(self, report: ScalingReport) -> None:
+        """Set all that is known of the server's replicas, by the clock of the records manager."""
+        await self._call("POST", "/v1/scaling", body=msgspec.json.encode(report))
 
     async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
         """Start the load of a held run, or of this trial of it, at this time by the clock of its

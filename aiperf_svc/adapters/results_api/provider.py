@@ -7,6 +7,7 @@ from typing import Protocol
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.protocol.run_states import RunState
 
 FURTHEST_START_NS = 60_000_000_000
@@ -26,6 +27,10 @@ class ResultsProvider(Protocol):
 
     def cancel(self, reason: str) -> None:
         """Request the end of the run."""
+        ...
+
+    def set_scaling(self, report: ScalingReport) -> None:
+        """Set all that the runner has seen of the server's replicas."""
         ...
 
     def start(self, at_wall_ns: int) -> None:

@@ -11,6 +11,9 @@ GET  /v1/clock                                 {"wall_ns": ...}: the time here
 POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time here, at
                                                most a minute away; 409 unless it waits for a start.
                                                "trial": N for a trial of an experiment; 1 if absent
+POST /v1/scaling     {"replicas": [...], "changes": [...], ...}
+                                               all that the runner has seen of the server's
+                                               replicas
 POST /v1/collected                             the results are fetched, this process may end;
                                                409 before they are final
 
@@ -40,6 +43,7 @@ from aiperf_svc.adapters.results_api.guarded_connections import (
 )
 from aiperf_svc.adapters.results_api.prometheus_text import CONTENT_TYPE, render_metrics
 from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -62,8 +66,8 @@ METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 BACKLOG = 1_024
 """Most connections that wait to be accepted."""
-LARGEST_BODY = 16 * 1024
-"""Largest body of a request; only a cancel sends one."""
+LARGEST_BODY = 4 * 2**20
+"""Largest body of a request: what is known of some thousand replicas."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -130,6 +134,7 @@ def _make_app(provider: ResultsProvider, check: Any) -> web.Application:
     app.router.add_get("/v1/results/{name:.+}", routes.result)
     app.router.add_post("/v1/cancel", routes.cancel)
     app.router.add_get("/v1/clock", routes.clock)
+    app.router.add_post("/v1/scaling", routes.scaling)
     app.router.add_post("/v1/start", routes.start)
     app.router.add_post("/v1/collected", routes.collected)
     return app
@@ -217,6 +222,15 @@ class _Routes:
 
     async def clock(self, _request: web.Request) -> web.Response:
         return _json({"wall_ns": time_ns()})
+
+    async def scaling(self, request: web.Request) -> web.Response:
+        try:
+            report = msgspec.json.decode(await request.read(), type=ScalingReport)
+        except msgspec.DecodeError as error:
+            text = f'expected {{"replicas": [...], "changes": [...]}}: {error}\n'
+            raise web.HTTPBadRequest(text=text) from error
+        self._provider.set_scaling(report)
+        return web.Response(status=202, text="noted\n")
 
     async def start(self, request: web.Request) -> web.Response:
         try:

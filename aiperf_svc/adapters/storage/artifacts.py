@@ -7,6 +7,7 @@ from pathlib import Path
 from aiperf_svc.adapters.exports import (
     aiperf_exports,
     result_files,
+    scaling_export,
     server_metrics_parquet,
     telemetry_export,
 )
@@ -51,6 +52,9 @@ def write_all(
     write_atomically(
         folder / "records.parquet", lambda part: write_records(part, columns, summary.context)
     )
+    if summary.scaling is not None:
+        found = summary.scaling
+        write_file(folder / scaling_export.NAME, lambda: scaling_export.render_csv(found))
     if (width_ns := summary.context.config.artifacts.slice_duration) is not None:
         _write_slices(folder, summary, columns, width_ns)
     write_telemetry(folder, summary)

@@ -30,6 +30,14 @@ from aiperf_svc.core.results.inference_result import (
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import TierResult
+from aiperf_svc.core.scaling.report import (
+    REPLICA_COLUMNS,
+    UP_COLUMNS,
+    ScalingResult,
+    replica_rows,
+    scaling_notes,
+    up_rows,
+)
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
@@ -59,6 +67,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     _print_tiers(found.goodput_tiers, console)
     _print_notes(found, config, console)
     _print_steady_state(found, console)
+    print_scaling(found.scaling, console)
     _print_quality(found.quality, console)
     _print_cache(found, console)
     _print_overflows(found, console)
@@ -210,6 +219,27 @@ def _print_steady_state(found: InferenceResult, console: Console) -> None:
     console.print(table)
     if not steady.metrics:
         print_text(console, "no request was started in the steady state", style="yellow")
+
+
+def print_scaling(found: ScalingResult | None, console: Console) -> None:
+    """Print each decision for more replicas, and the moments of each replica."""
+    if found is None:
+        return
+    for title, columns, rows in (
+        ("Scaling", UP_COLUMNS, list(up_rows(found))),
+        ("Replicas, in seconds from the start of the load", REPLICA_COLUMNS,
+         list(replica_rows(found.replicas))),
+    ):  # fmt: skip
+        if rows:
+            print_text(console, title)
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            for place, column in enumerate(columns):
+                table.add_column(column, justify="right" if place > 1 else "left")
+            for row in rows:
+                table.add_row(*map(Text, row))
+            console.print(table)
+    for text in scaling_notes(found):
+        print_text(console, f"  {text}", style="dim")
 
 
 def _print_quality(quality: QualityResult | None, console: Console) -> None:

@@ -11,6 +11,7 @@ from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult, numbers_of
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult
+from aiperf_svc.core.scaling.report import ScalingResult
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.core.verdict.health_log import Health
@@ -211,6 +212,8 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     topology: RunLayout = RunLayout()
     target_addresses: tuple[AddressFacts, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    scaling: ScalingResult | None = None
+    """How the server's replicas followed the load, of a run that watched them."""
     targets: tuple[GroupStats, ...] = ()
     """Results of each target, if there are several."""
     models: tuple[GroupStats, ...] = ()

@@ -16,14 +16,22 @@ from aiperf_svc.core.results.scalars import (
 )
 from aiperf_svc.core.results.slices import steady_part
 from aiperf_svc.core.results.slo import Failures
+from aiperf_svc.core.results.slo_recovery import slo_recovery
 from aiperf_svc.core.results.summary import (
     FinishedRun,
     Summary,
 )
+from aiperf_svc.core.scaling.report import ScalingResult
+from aiperf_svc.core.scaling.timeline import (
+    FollowedLoad,
+    load_changes,
+    scaling_of,
+    scaling_scalars,
+)
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
-from aiperf_svc.core.stats.load_window import load_window
+from aiperf_svc.core.stats.load_window import LoadWindow, load_window
 from aiperf_svc.core.stats.timeline import timeline
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.core.verdict.judge import judge
@@ -60,6 +68,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     measured |= slo.good_requests(rows, context.config.slo.goodput)
     if context.quality is not None and context.quality.score is not None:
         measured["quality_score"] = 100.0 * context.quality.score
+    scaling = _scaling(rows, clocks, window, context)
+    measured |= scaling_scalars(scaling) if scaling is not None else {}
     steady = steady_state_throughput(
         rows,
         clocks,
@@ -99,6 +109,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         finish_reasons=named_reasons(totals.finish_reasons),
         targets=groups.by_target(),
         models=groups.by_model(),
+        scaling=scaling,
         steady=None if rule is None else steady_part(columns, clocks, window, rule),
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
         context_overflows=context_overflows(rows)
@@ -135,6 +146,21 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
             context.config.slo, rows, due=due, window_ns=window.duration_ns
         ),
     )
+
+
+def _scaling(
+    rows: PhaseRows, clocks: ClockMap, window: LoadWindow, context: FinishedRun
+) -> ScalingResult | None:
+    """Return how the server's replicas followed the load; None of a run that did not watch them."""
+    if context.scaling is None:
+        return None
+    load = FollowedLoad(
+        begin_ns=window.begin_ns,
+        changes=load_changes(context.config.load),
+        end_s=((window.stop_ns or window.end_ns) - window.begin_ns) / 1e9,
+    )
+    recovered, limit = slo_recovery(rows, clocks, window, context.config.slo)
+    return scaling_of(context.scaling, load, recovered, limit=limit)
 
 
 def _accounts(context: FinishedRun) -> Accounts:

@@ -28,6 +28,7 @@ from aiperf_svc.core.results.inference_result import (
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
+from aiperf_svc.core.scaling.report import ScalingReport, ScalingResult
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.stats.percentiles import Distribution
@@ -92,6 +93,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     topology: RunLayout = RunLayout()
     target_addresses: tuple[AddressUse, ...] = ()
     """Use of each address of the target, except by lost workers."""
+    scaling: ScalingReport | None = None
+    """What the runner has seen of the server's replicas."""
     hooks: tuple[HookCall, ...] = ()
     """Requests to the server before and after the phases."""
     host: dict[str, str] = {}
@@ -222,6 +225,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on the system by these sources; None without a source."""
     provenance: Provenance | None = None
     """Hardware and software of client and target."""
+    scaling: ScalingResult | None = None
+    """How the server's replicas followed the load, of a run that watched them."""
     client: SourceLog | None = None
     """Load of this program's own services over time."""
 
@@ -270,6 +275,7 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
         topology=context.topology,
         target_addresses=tuple(AddressFacts(**asdict(use)) for use in context.target_addresses),
         hooks=tuple(Hook(**asdict(call)) for call in context.hooks),
+        scaling=summary.scaling,
         targets=tuple(map(_group_stats, summary.targets)),
         models=tuple(map(_group_stats, summary.models)),
         quality=context.quality,

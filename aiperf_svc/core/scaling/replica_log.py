@@ -85,13 +85,13 @@ class ReplicaLog:
         """Return whether a replica has been ready."""
         return "ready" in self._replicas[uid].wall_ns
 
-    def report(self, *, is_over: bool = False) -> ScalingReport:
+    def report(self, now_wall_ns: int = 0) -> ScalingReport:
         """Return all that is known."""
         return ScalingReport(
             replicas=tuple(self._replicas.values()),
             changes=tuple(self._changes),
             not_watched=tuple(self.not_watched),
-            is_over=is_over,
+            until_wall_ns=now_wall_ns,
         )
 
     def _handle_pod(

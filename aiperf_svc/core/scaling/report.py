@@ -57,8 +57,8 @@ class ScalingReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     changes: tuple[DesiredChange, ...] = ()
     not_watched: tuple[str, ...] = ()
     """Types of objects that could not be watched, each with the reason."""
-    is_over: bool = False
-    """True if nothing follows."""
+    until_wall_ns: int = 0
+    """Time until which it is complete."""
 
 
 class ReplicaTimeline(msgspec.Struct, frozen=True, kw_only=True):

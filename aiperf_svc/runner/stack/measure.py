@@ -20,9 +20,11 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.follower import Follower, make_outlets
+from aiperf_svc.plan.target import watched_pods
+from aiperf_svc.runner.follower import Follower, Watch, make_outlets
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.stack.scaling import ScalingReporter, watched_server
 from aiperf_svc.workloads.previews import summary
 
 STOPPING = (
@@ -113,7 +115,7 @@ class Measuring:
             client,
             interrupts=context.interrupts,
             display=display,
-            watches=(watch_lease, watch_stack),
+            watches=(watch_lease, watch_stack, *self._scaling_watches(client)),
             gate=context.gate,
             is_collected=False,
             unresponsive_s=UNRESPONSIVE_S,
@@ -135,6 +137,15 @@ class Measuring:
             self.failure = follower.failure
             display.close()
         return self.results
+
+    def _scaling_watches(self, client: ResultsClient) -> tuple[Watch, ...]:
+        config = self._plan.config.inference
+        if config is None or config.scaling is None:
+            return ()
+        namespace = str(self._outputs["namespace"])
+        pods = watched_pods(config, self._plan.identity, namespace)
+        server = watched_server(pods, config.scaling)
+        return (ScalingReporter(self._cluster, client, server),)
 
     def _handle_loss(self, loss: Loss, follower: Follower) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""

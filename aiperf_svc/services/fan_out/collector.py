@@ -46,6 +46,7 @@ from aiperf_svc.core.experiments.fan_out import (
     ShapeEnded,
     ShapeTried,
 )
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
@@ -369,6 +370,9 @@ class Collector:
             except EnvironmentProblem as error:
                 log.error("%s", error)
             self._carry_out(self._machine.handle(Cancelled(reason)))
+
+    def set_scaling(self, report: ScalingReport) -> None:
+        """Do nothing: the pod of an index has one server."""
 
     def start(self, at_wall_ns: int) -> None:
         """Do nothing: indexes wait for no common start."""

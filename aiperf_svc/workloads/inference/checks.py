@@ -122,8 +122,15 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
             for key, (name, remedy) in variables.items()
             if name is not None
         ),
-        problems=_target_problems(config),
+        problems=(*_target_problems(config), *_scaling_problems(config)),
     )
+
+
+def _scaling_problems(config: BenchmarkConfig) -> list[Problem]:
+    if config.scaling is None:
+        return []
+    text = "the replicas of a server are watched by the runner of a stack (aiperf-svc run STACK); "
+    return [Problem("scaling", text + "leave it out in a local run")]
 
 
 def _modules(config: BenchmarkConfig) -> tuple[tuple[str, str, str], ...]:

@@ -15,6 +15,10 @@ start_api_server() {
     --kubelet-certificate-authority="$pki/ca.crt" --kubelet-preferred-address-types=InternalIP \
     --kubelet-client-certificate="$pki/apiserver-kubelet.crt" --kubelet-client-key="$pki/apiserver-kubelet.key" \
     --service-account-key-file="$pki/sa.key" --service-account-signing-key-file="$pki/sa.key" \
+    --requestheader-client-ca-file="$pki/ca.crt" --requestheader-allowed-names=kube-apiserver-kubelet-client \
+    --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group \
+    --requestheader-extra-headers-prefix=X-Remote-Extra- --enable-aggregator-routing=true \
+    --proxy-client-cert-file="$pki/apiserver-kubelet.crt" --proxy-client-key-file="$pki/apiserver-kubelet.key" \
     --service-account-issuer=https://kubernetes.default.svc.cluster.local --profiling=false --v=1
 }
 

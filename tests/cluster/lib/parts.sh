@@ -15,9 +15,11 @@ declare -A PART_SOURCES=(
   [pulumi-language-python]=tools/pulumi-language-python
   [pulumi-resource-kubernetes]=tools/pulumi-resource-kubernetes
   [kwok]=tools/kwok
+  [metrics-server]=tools/metrics-server
 )
 # in the order of building: what the cluster itself needs comes first
-PARTS=(hyperkube node-packages pause-image base-image pulumi-cli pulumi-language-python pulumi-resource-kubernetes kwok)
+PARTS=(hyperkube node-packages pause-image base-image pulumi-cli pulumi-language-python pulumi-resource-kubernetes kwok
+  metrics-server)
 
 # part -> the time to build it on two cores with empty caches of Go
 declare -A PART_COLD=(
@@ -29,6 +31,7 @@ declare -A PART_COLD=(
   [pulumi-language-python]="1 min"
   [pulumi-resource-kubernetes]="11 min"
   [kwok]="3 min"
+  [metrics-server]="4 min"
 )
 
 BASE_IMAGE=localhost/aiperf-base:bookworm
@@ -131,6 +134,11 @@ make_kwok() {
     cat "$stages/$file.yaml"
     echo ---
   done >"$OUT/stages.yaml"
+}
+
+make_metrics-server() {
+  cd tools/metrics-server
+  checked_go build -ldflags "-s -w" -o "$OUT/bin/metrics-server" sigs.k8s.io/metrics-server/cmd/metrics-server
 }
 
 # Where a part is, built or not.

@@ -12,6 +12,7 @@ import pytest
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiUnavailable
+from aiperf_svc.core.scaling.report import Replica, ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from tests.support.fake_results_api import LARGE, TOKEN, Api
 
@@ -35,6 +36,16 @@ async def test_what_is_there_already_is_not_fetched_again(
     await client.download_all(copy)
     assert (copy / "large.bin").stat().st_ino == before
     assert (copy / "profile_export.jsonl").read_text() == '{"a": 1}\n' * 5000
+
+
+async def test_replicas_are_reported_to_the_run(api: Api, client: ResultsClient) -> None:
+    many = tuple(
+        Replica(name=f"llm-{number}", wall_ns={"created": number, "ready": number + 1})
+        for number in range(2_000)
+    )
+    report = ScalingReport(replicas=many, until_wall_ns=7)
+    await client.set_scaling(report)
+    assert api.provider.scaling == report
 
 
 async def test_full_disk_is_reported_before_the_fetch(

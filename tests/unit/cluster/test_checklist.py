@@ -9,10 +9,12 @@ from aiperf_svc.adapters.cluster.preflight.checklist import (
     check_claims,
     check_monitoring,
     check_priorities,
+    check_scaling,
     judge_jobs,
 )
+from aiperf_svc.config.scaling import Scaling
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import make_plan
+from tests.support.plans import make_config, make_plan, plan_it
 
 TYPES = "/apis/monitoring.coreos.com/v1"
 WANTED = make_plan(monitoring="prometheus-operator")
@@ -108,3 +110,37 @@ async def test_unreadable_priority_classes_fail_nothing() -> None:
     assert check is not None
     assert check.state == "not checked"
     assert await check_priorities(FakeCluster().typed, make_plan()) is None
+
+
+def watching(denied: tuple[str, ...], **scaling: Any) -> tuple[Any, FakeCluster]:
+    config = make_config(url="http://llm.serving:80")
+    update = {"scaling": Scaling.model_validate(scaling)}
+    return plan_it(config.model_copy(update=update)), FakeCluster(denied=denied)
+
+
+PODS = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
+
+
+@pytest.mark.parametrize(
+    ("denied", "state", "words"),
+    [
+        ((), "ok", "in namespace serving"),
+        (("watch pods",), "failed", "cannot be watched in namespace serving: watch pods"),
+        (("list horizontalpodautoscalers",), "warning", "not seen in namespace serving: list hor"),
+    ],
+)
+async def test_rights_to_watch_replicas_are_checked(
+    denied: tuple[str, ...], state: str, words: str
+) -> None:
+    plan, cluster = watching(denied, pods=PODS)
+    check = await check_scaling(cluster.typed, plan)
+    assert check is not None
+    assert (check.state, words in check.detail) == (state, True)
+
+
+async def test_server_that_is_no_service_needs_its_pods_named() -> None:
+    plan, cluster = watching(())
+    check = await check_scaling(cluster.typed, plan)
+    assert check is not None
+    assert (check.state, check.is_config_error) == ("failed", True)
+    assert "name its pods in scaling.pods" in check.detail

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from aiperf_svc.core.quality.gate import Answer, score
 from aiperf_svc.core.results import scalars
 from aiperf_svc.core.results.economics import economic_numbers
 from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.scaling.timeline import scaling_scalars
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Derived, Kind, Rate, nearest_tags
 from aiperf_svc.protocol.records import Flag
 from tests.support import fake_run, metric_docs
+from tests.support.scaled import FOUND, UP
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "tests" / "data" / "aiperf_sample"
@@ -60,6 +63,9 @@ QUALITY = score(
 )
 
 
+SCALED = structs.replace(FOUND, scale_ups=(structs.replace(UP, recovery_s=40.0),))
+
+
 def test_every_metric_is_computed() -> None:
     closed = fake_run.closed_loop(requests=200)
     closed["reasoning_tokens"] = closed["hidden_tokens"] = 3
@@ -70,7 +76,7 @@ def test_every_metric_is_computed() -> None:
     closed["flags"][0] |= Flag.ABANDONS | Flag.BLOCKED
     economics = {"gpus": 4, "price_per_gpu_hour": 2.5, "kw_per_gpu": 1.7}
     slo = {"goodput": {"time_to_first_token": 35}}
-    found = set()
+    found = set(scaling_scalars(SCALED))
     for load in ({"concurrency": 20, "requests": 200}, {"request_rate": 90, "duration": "30s"}):
         config = fake_run.config(**load, slo=slo, economics=economics)
         times = PhaseTimes(start_wall_ns=fake_run.START_NS)

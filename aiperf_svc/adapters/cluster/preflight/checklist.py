@@ -36,13 +36,15 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.core.cluster.cluster_checks import judge_exporters, judge_gpus
 from aiperf_svc.core.cluster.facts import NodeFacts
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.target import watched_pods
 
 OnCheck = Callable[[Check], None]
 ReadObjects = Callable[[], Awaitable[Sequence[Json]]]
+SCALING = "scaling"
 FIRST_WITH_JOBS = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
@@ -109,6 +111,7 @@ class _Preflight:
         await self._capacity(nodes)
         await self._pull_secrets()
         self._add(await check_claims(self._cluster, plan))
+        self._add(await check_scaling(self._cluster, plan))
         if not any(check.state == "failed" for check in self.done):
             # After a failed check, this would only report the same problem again.
             await self._admission()
@@ -335,6 +338,28 @@ async def check_claims(cluster: Cluster, plan: StackPlan) -> Check | None:
         )
         return Check(VOLUMES, "failed", words, "create it, or name another claim")
     return Check(VOLUMES, "ok", f"the namespace has {', '.join(wanted)}")
+
+
+async def check_scaling(cluster: Cluster, plan: StackPlan) -> Check | None:
+    """Check whether the replicas of the server may be watched; None if they are not. Raises
+    Unreachable."""
+    config = plan.config.inference
+    if config is None or config.scaling is None:
+        return None
+    try:
+        pods = watched_pods(config, plan.identity, rights.namespace_of(plan))
+    except ConfigError as error:
+        return Check(SCALING, "failed", str(error), is_config_error=True)
+    missing = await rights.denied(cluster, rights.watch_rights(pods.namespace))
+    needed = [right for right in missing if right.resource == "pods"]
+    where = f"in namespace {pods.namespace}"
+    if needed:
+        words = f"the replicas cannot be watched {where}: {', '.join(map(str, sorted(needed)))}"
+        return Check(SCALING, "failed", words, "ask for the role aiperf-scaling of docs/scaling.md")
+    if missing:
+        words = f"not seen {where}: {', '.join(map(str, sorted(missing)))}"
+        return Check(SCALING, "warning", words, "docs/scaling.md has the role aiperf-scaling")
+    return Check(SCALING, "ok", f"replicas and what scales them can be watched {where}")
 
 
 async def _is_absent(cluster: Cluster, path: str) -> bool:

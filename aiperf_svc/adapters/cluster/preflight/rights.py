@@ -137,6 +137,23 @@ def probe_rights(namespace: str) -> tuple[Right, ...]:
     return tuple(Right("", "pods", verb, namespace) for verb in PROBE)
 
 
+def watch_rights(namespace: str) -> tuple[Right, ...]:
+    """Return the rights to watch the replicas of a server, what scales them, and when each is of
+    use. Types of KEDA and Dynamo are watched where they are known."""
+    watched = (
+        ("", "pods"),
+        ("", "events"),
+        ("apps", "deployments"),
+        ("apps", "statefulsets"),
+        ("autoscaling", "horizontalpodautoscalers"),
+    )
+    read = ("pods/log", "pods/proxy")
+    return (
+        *(Right(*kind, verb, namespace) for kind in watched for verb in ("list", "watch")),
+        *(Right("", each, "get", namespace) for each in read),
+    )
+
+
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
     """Return those of the rights that the user does not have. Raises Refused, Unreachable."""
     wanted = tuple(dict.fromkeys(rights))

@@ -1,0 +1,100 @@
+"""When the SLO holds again, from the requests of a load."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.slo import Slo
+from aiperf_svc.core.results.slo_recovery import limits_of
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport, ScalingResult
+from aiperf_svc.core.stats.load_window import PhaseTimes
+from aiperf_svc.domain.errors import ConfigError
+from tests.support import fake_run
+
+LOAD = {"stages": [{"rate": 5, "duration": "20s"}, {"rate": 10, "duration": "100s"}]}
+SECOND = 10**9
+
+
+def scaled(slow_until_s: float, **slo: Any) -> ScalingResult:
+    """A load whose rate doubles after 20 s, and whose requests are slow from then to a time."""
+    columns = fake_run.closed_loop(requests=1_100)
+    due_s = np.concatenate([np.arange(100) / 5, 20 + np.arange(1_000) / 10])
+    shift = fake_run.START_NS + (due_s * SECOND).astype(np.int64) - columns["due_wall_ns"]
+    is_slow = (due_s >= 20) & (due_s < slow_until_s)
+    for name in columns.dtype.names or ():
+        if name.endswith("wall_ns"):
+            columns[name] += np.where(columns[name] != 0, shift, 0)
+            if name in ("first_token_wall_ns", "second_token_wall_ns", "end_wall_ns"):
+                columns[name] += np.where(is_slow, 3 * SECOND, 0)
+    report = ScalingReport(
+        replicas=(Replica(name="b", wall_ns={"created": fake_run.START_NS + 26 * SECOND}),),
+        changes=(
+            DesiredChange(
+                at_wall_ns=fake_run.START_NS + 25 * SECOND, source="d", before=1, after=2
+            ),
+        ),
+    )
+    context = fake_run.context(
+        columns,
+        config=fake_run.config(**LOAD, slo=slo),
+        profiling=PhaseTimes(
+            start_wall_ns=fake_run.START_NS, stop_wall_ns=fake_run.START_NS + 120 * SECOND
+        ),
+        scaling=report,
+    )
+    found = summarise(fake_run.columns_of(columns), None, context).scaling
+    assert found is not None
+    return found
+
+
+def test_slo_holds_again_when_requests_are_fast_again() -> None:
+    found = scaled(52.0, goodput={"time_to_first_token": "1s"})
+    (up,) = found.scale_ups
+    assert (up.load_changed_s, up.decision_s) == (20.0, 5.0)
+    assert up.recovery_s == pytest.approx(32.0, abs=1.0)
+    assert "time_to_first_token 1s" in found.limit
+
+
+def test_slo_that_is_missed_to_the_end_never_holds_again() -> None:
+    (up,) = scaled(115.0, goodput={"time_to_first_token": "1s"}).scale_ups
+    assert (up.recovery_s, up.judged_s) == (None, 100.0)
+
+
+def test_without_a_limit_nothing_is_judged() -> None:
+    found = scaled(52.0)
+    assert (found.scale_ups[0].recovery_s, found.limit) == (None, "")
+
+
+def test_limits_of_objectives_count_without_a_goodput() -> None:
+    objectives = [
+        {"metric": "time_to_first_token", "stat": "p95", "max": "1s"},
+        {"metric": "request_throughput", "min": 5},
+    ]
+    assert limits_of(Slo.model_validate({"objectives": objectives})) == {
+        "time_to_first_token": "1s"
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"scaling": {"loaded": "("}}, "loaded"),
+        ({"scaling": {"pods": {"namespace": ""}}}, "namespace"),
+        (
+            {"scaling": {}, "targets": [{"name": "a", "endpoint": {"url": "http://a"}},
+                                        {"name": "b", "endpoint": {"url": "http://b"}}]},
+            "watches one server",
+        ),
+    ],
+)  # fmt: skip
+def test_scaling_that_cannot_be_watched_is_refused(more: dict[str, Any], message: str) -> None:
+    benchmark = {
+        "endpoint": {"url": "http://a", "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+        **more,
+    }
+    with pytest.raises(ConfigError, match=message):
+        parse_config(benchmark, "")

@@ -1,0 +1,68 @@
+"""Tables, notes, plots and the CSV file of a run that watched its server's replicas."""
+
+import csv
+import io
+
+from msgspec.structs import replace
+from rich.console import Console
+
+from aiperf_svc.adapters.exports.scaling_export import render_csv
+from aiperf_svc.adapters.report import scaling_charts
+from aiperf_svc.adapters.terminal.inference_tables import print_scaling
+from aiperf_svc.core.scaling.report import replica_rows, scaling_notes, up_rows
+from tests.support.scaled import FOUND, UP
+
+
+def test_rows_have_the_times_of_each_decision_and_replica() -> None:
+    assert list(up_rows(FOUND)) == [
+        ["1 → 2 at 30.0 s", "Deployment llm", "20.0 s", "10.0 s", "30.0 s", "1.0 s", "> 100 s"]
+    ]
+    (row,) = replica_rows(FOUND.replicas)
+    assert row == [
+        "llm-b", "n1", "31.0 s", "31.5 s", "40.0 s", "41.0 s", "–", "60.0 s", "61.0 s", "29.5 s",
+    ]  # fmt: skip
+
+
+def test_notes_name_limit_reason_and_what_was_not_seen() -> None:
+    assert list(scaling_notes(FOUND)) == [
+        "the SLO holds again when 95% of the requests are within ttft 1s",
+        "reason of the autoscaler: cpu above target",
+        "not watched: events (forbidden)",
+    ]
+
+
+def test_csv_has_a_row_for_each_replica_with_its_decision() -> None:
+    (row,) = csv.DictReader(io.StringIO(render_csv(FOUND).decode()))
+    assert (row["replica"], row["gpus"], row["ready_s"], row["loaded_s"]) == (
+        "llm-b", "2", "60.000", "",
+    )  # fmt: skip
+    assert (row["before"], row["after"], row["decision_s"], row["recovery_s"]) == (
+        "1", "2", "10.000", "",
+    )  # fmt: skip
+
+
+def test_csv_has_a_decision_without_its_replicas() -> None:
+    lacking = replace(FOUND, replicas=(), scale_ups=(replace(UP, replicas=()),))
+    (row,) = csv.DictReader(io.StringIO(render_csv(lacking).decode()))
+    assert (row["replica"], row["source"]) == ("", "Deployment llm")
+
+
+def test_plots_show_counts_and_stages_over_the_run() -> None:
+    counts, stages = scaling_charts.draw(FOUND, 120.0)
+    assert {each.name: each.points[-1] for each in counts.series} == {
+        "desired": (120.0, 2), "ready": (120.0, 2),
+    }  # fmt: skip
+    named = {each.name: each.points[:2] for each in stages.series if each.name}
+    assert named["image"] == [(31.5, 1.0), (41.0, 1.0)]
+    assert named["in use"] == [(61.0, 1.0), (120.0, 1.0)]
+    (dots,) = [each for each in stages.series if each.marks]
+    assert dots.marks[0].startswith("llm-b on n1: created 31.0 s")
+
+
+def test_result_is_printed_as_tables() -> None:
+    console = Console(width=160, file=io.StringIO())
+    print_scaling(FOUND, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "1 → 2 at 30.0 s" in text
+    assert "not watched: events (forbidden)" in text
