@@ -72,10 +72,10 @@ class Interrupts:
         await cancel(task, stop)
         return is_done
 
-    async def result_of(self, work: Awaitable[_T]) -> _T | None:
-        """Return the result of some work, or None when the first one stops it."""
+    async def result_of(self, work: Awaitable[_T], *, before: int = 1) -> _T | None:
+        """Return the result of some work, or None if there have been so many before its end."""
         task = asyncio.ensure_future(work)
-        return task.result() if await self.let_end(task, before=1) else None
+        return task.result() if await self.let_end(task, before=before) else None
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:

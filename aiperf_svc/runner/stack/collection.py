@@ -94,13 +94,13 @@ class Collection:
     async def fetch(self, measuring: Measuring, record: RunRecord, shape: int) -> StageResult:
         """Fetch the results of a shape, and the logs of its services."""
         folder = self._folder_of(shape)
-        fetched = asyncio.create_task(measuring.fetch(folder), name="fetch results")
         async with Tasks() as tasks:
             logs = tasks.start(self._save_logs(record, folder), "save logs")
-            if not await self._interrupts.let_end(fetched, before=2):
-                return StageResult.INTERRUPTED
             try:
-                self._say(f"collected {fetched.result()} into {self.folder}")
+                amount = await self._interrupts.result_of(measuring.fetch(folder), before=2)
+                if amount is None:
+                    return StageResult.INTERRUPTED
+                self._say(f"collected {amount} into {self.folder}")
                 await self._add_provenance(record, folder)
                 if self.trials is not None:
                     self.trials.move(shape)
@@ -142,17 +142,15 @@ class Collection:
     async def save_evidence(self, record: RunRecord, shape: int) -> StageResult:
         """Save evidence of the failure of a shape."""
         folder = self._folder_of(shape)
-        saving = asyncio.create_task(
-            save_evidence(self._cluster, self._cli, record, folder), name="save evidence"
-        )
-        if not await self._interrupts.let_end(saving, before=2):
-            return StageResult.INTERRUPTED
+        saving = save_evidence(self._cluster, self._cli, record, folder)
         try:
-            saved = saving.result()
+            saved = await self._interrupts.result_of(saving, before=2)
         except OSError as error:
             # A full disk does not make the run fail.
             self._say(f"evidence could not be saved: {error}")
             return StageResult.FAILED
+        if saved is None:
+            return StageResult.INTERRUPTED
         self._say(f"saved {len(saved)} files about the failure in {folder}")
         return StageResult.DONE
 
