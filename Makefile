@@ -12,6 +12,7 @@ BENCH_FLAGS ?=
 SOAK_FLAGS ?=
 FUZZ_FLAGS ?=
 BENCHMARK_FLAGS ?=
+PACKAGE_TOOLS := $(VENV)/package/bin
 STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
 PARALLEL := --dist worksteal --numprocesses
 
@@ -20,7 +21,7 @@ PARALLEL := --dist worksteal --numprocesses
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-real benchmark benchmark-quick docs soak fuzz sanitize test test-fast coverage test-gate test-stack lint types layers check format lock clean
+.PHONY: help bench bench-real benchmark benchmark-quick docs soak fuzz sanitize package test test-fast coverage test-gate test-stack lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -109,6 +110,21 @@ cluster-down: ## Stop it, and look that nothing of it is left
 image: ## Build the image of the services, or of ranks (WORKLOAD=iperf), with docker, podman or buildah (BASE=..., IMAGE_REPOSITORY=...)
 	images/build
 
+# The tools of this target alone: an environment of their own keeps what they need out of the usual one.
+$(PACKAGE_TOOLS)/.installed: scripts/package.lock $(RUNTIME)
+	@$(BIN)/python -m venv $(VENV)/package
+	@$(PACKAGE_TOOLS)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r $<
+	@touch $@
+
+package: $(STAMP) $(PACKAGE_TOOLS)/.installed ## Build wheel and sdist into dist/, check them, and test them in clean environments
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	PATH="$(CURDIR)/$(PACKAGE_TOOLS):$$PATH" auditwheel repair -w dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
+	$(PACKAGE_TOOLS)/twine check --strict dist/*
+	$(PACKAGE_TOOLS)/abi3audit --strict --summary dist/*.whl
+	PACKAGE_DIST=dist PACKAGE_TOOLS=$(PACKAGE_TOOLS) $(BIN)/python -m pytest tests/package
+
 lint: $(STAMP) ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -133,6 +149,7 @@ lock: ## Renew the lock files (needs uv)
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	  -c requirements.lock --extra s3 --extra media --extra nvml --extra stack pyproject.toml -o images/runner/requirements.lock
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header scripts/docs.in -o scripts/docs.lock
+	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header scripts/package.in -o scripts/package.lock
 
 # A virtual environment of its own: nobody else needs the tools.
 DOCS := build/docs

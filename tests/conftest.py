@@ -17,6 +17,8 @@ from aiperf_svc.mock_server import running
 from tests.support.forked_servers import ForkedServer
 from tests.support.forking import template_processes
 
+collect_ignore = [] if "PACKAGE_DIST" in os.environ else ["package"]
+"""Tests of built packages run by `make package` alone."""
 ENDING_S = 2.0
 """Longest time for a thread that was told to end; over only where one was left behind."""
 

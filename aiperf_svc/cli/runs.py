@@ -56,12 +56,14 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
 
     check_listeners(each.endpoint for each in inference)
     from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
+    from aiperf_svc.adapters.host.build import interpreted_notice
 
     tokenizers = {each.tokenizer.model_dump_json(): each.tokenizer for each in inference}
     notices = [
         *draft.notices,
         *files.notices,
         *(resolve_tokenizer(each) for each in tokenizers.values()),
+        interpreted_notice(),
     ]
     for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)

@@ -34,6 +34,9 @@ STACK_KEY = "aiperf:benchmark"
 """Key of the config in a stack file."""
 STACKS = Path("stacks")
 """Folder of the stack files."""
+_PACKAGE = Path(__file__).parents[1]
+_OWN_STACKS = (_PACKAGE / "_infra" / STACKS, _PACKAGE.parent / STACKS)
+"""Folders of the stack files that come with the program: in an installed wheel, in a checkout."""
 SCENARIO_USERS = {"single-stream": 1, "multi-stream": 8, "offline": 1}
 """Default number of users of a scenario. Offline has one for each request."""
 RATED_SCENARIOS = ("server", "interactive")
@@ -48,17 +51,19 @@ def load_config(path: Path) -> BenchmarkConfig:
 
 
 def stack_path(name_or_path: str) -> Path:
-    """Return the file of a stack: `bench-smoke` is `stacks/Pulumi.bench-smoke.yaml`. Raises
-    ConfigError if it does not exist."""
+    """Return the file of a stack: `bench-smoke` is `stacks/Pulumi.bench-smoke.yaml`, or else the
+    file of this name that comes with the program. Raises ConfigError if neither exists."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:
         return path
     path = STACKS / f"Pulumi.{name_or_path}.yaml"
-    if path.is_file():
-        return path
+    for folder in (STACKS, *_OWN_STACKS):
+        if (folder / path.name).is_file():
+            return folder / path.name
     if Path(name_or_path).exists():
         raise ConfigError(f"{name_or_path}: expected a config, a .yaml or .json file, or a stack")
-    there = [p.name.removeprefix("Pulumi.")[: -len(".yaml")] for p in STACKS.glob("Pulumi.*.yaml")]
+    files = [found for folder in (STACKS, *_OWN_STACKS) for found in folder.glob("Pulumi.*.yaml")]
+    there = {found.name.removeprefix("Pulumi.")[: -len(".yaml")] for found in files}
     close = nearest(name_or_path, there)
     hint = f"; did you mean {close}?" if close else f"; found: {', '.join(sorted(there)) or 'none'}"
     raise ConfigError(f"stack {name_or_path!r}: no such file: {path}{hint}")

@@ -8,10 +8,29 @@ DESCRIPTION = "Print the version."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments."""
+    """Add the only flag."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="Print an object with the commit, Python, and the steps that are not compiled.",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    print(__version__)
+    if not args.json:
+        print(__version__)
+        return 0
+    import json
+    import platform
+
+    from aiperf_svc.adapters.host.build import commit, interpreted_steps
+
+    facts = {
+        "version": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "interpreted_steps": interpreted_steps(),
+    }
+    print(json.dumps(facts))
     return 0

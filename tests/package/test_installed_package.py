@@ -1,0 +1,167 @@
+"""What `make package` built, installed into empty environments and used in an empty folder.
+
+`make package` runs these tests, with the folder of the packages in PACKAGE_DIST. They download what
+the package depends on.
+"""
+
+import json
+import os
+import re
+import subprocess
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import aiperf_svc
+from aiperf_svc.adapters.host.build import COMPILED_STEPS
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.recording import ROOT
+
+DIST = Path(os.environ["PACKAGE_DIST"]).resolve()
+MEASURED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+"""Exit codes of a finished run: the verdict depends on how busy this machine is."""
+SHORT = ("--num-requests", "40", "--num-warmup-requests", "5", "--concurrency", "10")
+LONGEST_S = 300.0
+LARGEST_MB = 5.0
+"""Most that this package may hold, unpacked; docs/decisions/0033-size-of-the-plain-install.md."""
+
+
+def _pythons() -> list[str]:
+    """Return the Pythons that this machine has: `python3.N` of PATH, or those of pyenv."""
+    found = []
+    for minor in range(11, 15):
+        pyenv = Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3")
+        for python in (f"python3.{minor}", *map(str, pyenv)):
+            try:
+                subprocess.run((python, "-m", "ensurepip", "--version"), check=True)
+            except (OSError, subprocess.CalledProcessError):
+                continue
+            found.append(python)
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the package, and an empty folder to work in."""
+
+    bin: Path
+    folder: Path
+
+    def run(self, *command: str, codes: Sequence[int] = (0,)) -> subprocess.CompletedProcess[str]:
+        done = _run(self.folder, str(self.bin / command[0]), *command[1:])
+        assert done.returncode in codes, (done.stdout[-2000:], done.stderr[-2000:])
+        return done
+
+
+def _run(folder: Path, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that finds neither this checkout nor its environment."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**kept, "HOME": str(folder), "PIP_CACHE_DIR": _cache(), **environ},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+
+
+def _cache() -> str:
+    return os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+
+
+def _install(folder: Path, python: str, package: Path, **environ: str) -> Installed:
+    """Install a package into an environment with nothing else."""
+    work = folder / "empty"
+    work.mkdir()
+    for command in (
+        (python, "-m", "venv", str(folder / "venv")),
+        (str(folder / "venv/bin/pip"), "install", "--quiet", "--no-compile", str(package)),
+    ):
+        done = _run(work, *command, **environ)
+        assert done.returncode == 0, done.stderr
+    return Installed(folder / "venv" / "bin", work)
+
+
+def _only(pattern: str) -> Path:
+    (path,) = DIST.glob(pattern)
+    return path
+
+
+@pytest.fixture(scope="module", params=_pythons())
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    """The wheel, in an environment of each Python."""
+    return _install(tmp_path_factory.mktemp("wheel"), request.param, _only("*.whl"))
+
+
+def _version(installed: Installed) -> dict[str, object]:
+    found: dict[str, object] = json.loads(installed.run("aiperf-svc", "version", "--json").stdout)
+    return found
+
+
+def test_wheel_knows_version_commit_and_steps(installed: Installed) -> None:
+    found = _version(installed)
+    head = subprocess.run(
+        ("git", "-C", ROOT, "rev-parse", "HEAD"), check=True, capture_output=True, text=True
+    )
+    assert (found["version"], found["commit"]) == (aiperf_svc.__version__, head.stdout.strip())
+    assert found["interpreted_steps"] == []
+
+
+def test_wheel_measures_the_mock_server(installed: Installed) -> None:
+    done = installed.run("aiperf-svc", "bench", *SHORT, codes=MEASURED)
+    assert "interpreted" not in done.stderr
+    assert [*installed.folder.glob("artifacts/*/profile_export_aiperf.json")]
+
+
+def test_wheel_measures_a_server(installed: Installed) -> None:
+    command = (str(installed.bin / "aiperf-svc"), "mock-server", "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            url = next(
+                found[0] for line in server.stdout if (found := re.search(r"http://\S+", line))
+            )
+            target = ("--url", url, "--model", "mock-model", "--streaming")
+            installed.run("aiperf-svc", "profile", *target, *SHORT, codes=MEASURED)
+        finally:
+            server.terminate()
+
+
+def test_wheel_previews_its_own_stack_file(installed: Installed) -> None:
+    done = installed.run("aiperf-svc", "preview", "bench-100k")
+    assert "256 pods" in done.stdout
+
+
+def test_sdist_without_compiler_is_interpreted_and_reported(tmp_path: Path) -> None:
+    installed = _install(tmp_path, _pythons()[0], _only("*.tar.gz"), CC="/nowhere/cc")
+    names = [name.rpartition("._")[2] for name in COMPILED_STEPS]
+    assert _version(installed)["interpreted_steps"] == names
+    done = installed.run("aiperf-svc", "bench", *SHORT, codes=MEASURED)
+    assert "interpreted, not compiled" in done.stderr
+
+
+def test_uvx_runs_the_wheel(tmp_path: Path) -> None:
+    uv = Path(os.environ["PACKAGE_TOOLS"], "uv")
+    wheel = ("--python", _pythons()[0], "--from", str(_only("*.whl")))
+    done = _run(tmp_path, str(uv), "tool", "run", *wheel, "aiperf-svc", "--version")
+    assert done.stdout.strip() == aiperf_svc.__version__, done.stderr
+
+
+def test_wheel_holds_program_and_stays_small() -> None:
+    with zipfile.ZipFile(_only("*.whl")) as wheel:
+        names = wheel.namelist()
+        size = sum(each.file_size for each in wheel.infolist())
+    libraries = {name.partition(".")[0].replace("/", ".") for name in names if ".so" in name}
+    assert libraries == set(COMPILED_STEPS)
+    needed = {"__main__.py", "Pulumi.yaml", "stacks/Pulumi.bench-100k.yaml"}
+    assert {f"aiperf_svc/_infra/{name}" for name in needed} <= set(names)
+    assert not [name for name in names if name.endswith((".c", ".h")) or "tests/" in name]
+    assert size < LARGEST_MB * 1e6

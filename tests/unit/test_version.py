@@ -1,0 +1,54 @@
+"""One version for the package, the image, the changelog and the schemas."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import aiperf_svc
+from aiperf_svc.adapters.host import build
+from aiperf_svc.cli import main as cli
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_changelog_begins_with_this_version() -> None:
+    sections = re.findall(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[0] == aiperf_svc.__version__
+
+
+def test_image_has_this_version() -> None:
+    tag = subprocess.run([ROOT / "images/tag"], check=True, capture_output=True, text=True)
+    assert f":{aiperf_svc.__version__}-" in tag.stdout
+
+
+def test_version_as_json_has_the_commit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["version"] == aiperf_svc.__version__
+    assert found["commit"] == build.commit()
+    assert re.fullmatch(r"[0-9a-f]{40}", found["commit"])
+
+
+def test_commit_of_a_build_is_in_its_file(tmp_path: Path) -> None:
+    package = tmp_path / "aiperf_svc"
+    package.mkdir()
+    assert build.commit(package) == "unknown"
+    (package / build.COMMIT).write_text("0a1b2c\n")
+    assert build.commit(package) == "0a1b2c"
+
+
+def test_steps_without_library_are_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "find_spec", {build.COMPILED_STEPS[0]: None}.get)
+    monkeypatch.setattr(build, "COMPILED_STEPS", build.COMPILED_STEPS[:1])
+    assert build.interpreted_steps() == ["stamped_reads"]
+    assert "stamped_reads: interpreted, not compiled" in build.interpreted_notice()
+
+
+def test_compiled_steps_are_those_that_are_built() -> None:
+    from scripts.compile_steps import SOURCES
+
+    names = {str(source.relative_to(ROOT).with_suffix("")).replace("/", ".") for source in SOURCES}
+    assert names == {*build.COMPILED_STEPS}
