@@ -28,7 +28,7 @@ from aiperf_svc.stack.stack_pods import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkArgs:
+class BenchmarkStackArgs:
     """The plan to build, and the provider that builds it."""
 
     plan: StackPlan
@@ -36,9 +36,11 @@ class BenchmarkArgs:
     """Who makes the stack: `user@host`."""
     cluster: Cluster
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
+    after: tuple[pulumi.Resource, ...] = ()
+    """Resources that must exist before the pods that measure, such as the target."""
 
 
-class Benchmark(pulumi.ComponentResource):
+class BenchmarkStack(pulumi.ComponentResource):
     """Creates namespace, deadline, policies, keys, target, control plane and workers, in this
     order, or in place of the last three the collector and its Jobs. Objects without pods do not
     wait for the deadline pod."""
@@ -47,7 +49,7 @@ class Benchmark(pulumi.ComponentResource):
     """Outputs of the stack, such as the address of the results and the cost."""
 
     def __init__(
-        self, name: str, args: BenchmarkArgs, opts: pulumi.ResourceOptions | None = None
+        self, name: str, args: BenchmarkStackArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("aiperf:stack:Benchmark", name, None, opts)
         plan = args.plan
@@ -66,7 +68,7 @@ class Benchmark(pulumi.ComponentResource):
         policies = tuple(each for each in plan.policies if each not in plan.deadline_policies)
         network = Network("network", NetworkArgs(policies=policies, scope=base), below)
         access = Access("access", AccessArgs(plan=plan, scope=base, secrets=args.secrets), below)
-        scope = scope.depends_on(network, access)
+        scope = scope.depends_on(network, access, *args.after)
         mounted = access.mounted
         deployment = plan.config.deployment
         if deployment.monitoring == "prometheus-operator":

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pulumi
 
@@ -39,10 +40,11 @@ _COPY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The cluster to use. The state holds only the path of the kubeconfig, never its content."""
+    """The cluster to use. The state holds the content of a kubeconfig only if it is encrypted."""
 
-    kubeconfig: str | None
-    """Path of the kubeconfig. None: `KUBECONFIG`, or the default path."""
+    kubeconfig: pulumi.Input[str] | None
+    """Path of the kubeconfig, or its content as a secret Output. None: `KUBECONFIG`, or the default
+    path."""
     context: str | None
     identifier: str | None
     """Identifier of the cluster. The program refuses another cluster with this stack's state."""
@@ -81,11 +83,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             "target's key under a name of its own: pulumi config set --secret aiperf:targetApiKey"
         )
     kubeconfig = config.get("kubeconfig")
-    if kubeconfig and "\n" in kubeconfig:
-        raise pulumi.RunError(
-            "aiperf:kubeconfig holds the file's content, which would be kept in the state in "
-            "clear; expected its path"
-        )
+    check_is_path(kubeconfig, "aiperf:kubeconfig")
     if config.get("clusters"):
         raise pulumi.RunError(
             "aiperf:clusters names several clusters, and `pulumi` makes one stack in one of them; "
@@ -95,14 +93,12 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         plan = _plan(config, environ)
     except (ConfigError, EnvironmentProblem) as error:
         raise pulumi.RunError(str(error)) from error
-    # The runner has shown the plan, and removes what the provider leaves.
-    by_runner = HOLDER in environ
-    has_copy = not by_runner and bool(kubeconfig or environ.get("KUBECONFIG"))
+    # The runner has shown the plan.
     return Settings(
         plan=plan,
         owner=owner_name(environ),
-        warnings=(_COPY.format(folder=tempfile.gettempdir()),) if has_copy else (),
-        summary="" if by_runner else as_text(plan, Comparison(base="")),
+        warnings=copy_warnings(kubeconfig, environ),
+        summary="" if HOLDER in environ else as_text(plan, Comparison(base="")),
         cluster=Cluster(
             kubeconfig=kubeconfig,
             context=config.get("context") or environ.get("AIPERF_CONTEXT"),
@@ -123,21 +119,59 @@ def _project_folder() -> Path:
     return next((each for each in (here, *here.parents) if (each / "Pulumi.yaml").is_file()), here)
 
 
+def check_is_path(kubeconfig: pulumi.Input[str] | None, name: str) -> None:
+    """Raise RunError if a kubeconfig is given by its content."""
+    if isinstance(kubeconfig, str) and "\n" in kubeconfig:
+        raise pulumi.RunError(
+            f"{name} holds the file's content, which would be kept in the state in clear; expected "
+            "its path"
+        )
+
+
+def copy_warnings(
+    kubeconfig: pulumi.Input[str] | None, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the warning about the copies that the provider leaves, which the runner removes."""
+    has_copy = HOLDER not in environ and bool(kubeconfig is not None or environ.get("KUBECONFIG"))
+    return (_COPY.format(folder=tempfile.gettempdir()),) if has_copy else ()
+
+
 def _plan(config: pulumi.Config, environ: Mapping[str, str]) -> StackPlan:
     """Return the plan that the runner has made; without a runner, make it."""
     if PLAN in environ:
         return read_plan(Path(environ[PLAN]))
-    benchmark = parse_benchmark(config.require_object("benchmark"), "aiperf:benchmark")
-    settings = StackSettings(
+    return make_plan(
+        config.require_object("benchmark"),
+        "aiperf:benchmark",
         stack=pulumi.get_stack(),
+        generation=config.get_int("generation"),
+        target=config.get("target"),
+        shape=config.get_int("shape"),
+        environ=environ,
+    )
+
+
+def make_plan(
+    benchmark: Any,
+    source: str,
+    *,
+    stack: str,
+    generation: int | None,
+    target: str | None,
+    shape: int | None,
+    environ: Mapping[str, str],
+) -> StackPlan:
+    """Make the plan of a benchmark, which `source` names in errors. Raises ConfigError."""
+    settings = StackSettings(
+        stack=stack,
         version=aiperf_svc.__version__,
-        generation=config.get_int("generation") or 1,
+        generation=generation or 1,
         image=environ.get("AIPERF_IMAGE", ""),
         workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
         render=functools.partial(render_release, base=_project_folder(), environ=environ),
     )
-    target, shape = config.get("target") or "", config.get_int("shape") or 1
-    return plan_stack(chosen_target(benchmark, target), settings, shape=shape)
+    config = chosen_target(parse_benchmark(benchmark, source), target or "")
+    return plan_stack(config, settings, shape=shape or 1)
 
 
 def refuse_if_held(
@@ -145,12 +179,15 @@ def refuse_if_held(
 ) -> None:
     """Raise RunError if a process works on a stack of this name. A cluster that does not respond is
     left to the provider, which reports it. `aiperf-svc run` has looked before it called Pulumi."""
+    kubeconfig = cluster.kubeconfig
     if HOLDER in environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
+    if kubeconfig is not None and not isinstance(kubeconfig, str):
+        return  # The cluster may not exist yet.
     wanted = plan.config.deployment.namespace
 
     async def look() -> str:
-        async with connect(kubeconfig=cluster.kubeconfig, context=cluster.context) as api:
+        async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
             return await holder_of(
                 api,
                 plan.identity.stack,

@@ -5,6 +5,7 @@ import asyncio
 import contextvars
 import json
 import runpy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -142,31 +143,35 @@ class _Calls(Mocks):
         raise NotImplementedError(args.name)
 
 
+def _program() -> None:
+    runpy.run_path(str(INFRA), run_name="__main__")
+
+
 def record(
-    stack: str, config: dict[str, Any], *, secrets: dict[str, str] | None = None
+    stack: str,
+    config: dict[str, Any],
+    *,
+    secrets: dict[str, str] | None = None,
+    program: Callable[[], None] = _program,
 ) -> Recording:
     """Run the program for `stack` with the values of its configuration (`aiperf:benchmark`, …)."""
     plain = {key: v if isinstance(v, str) else json.dumps(v) for key, v in config.items()}
     secret = secrets or {}
     pulumi.runtime.set_all_config({**plain, **secret}, secret_keys=list(secret))
     with asyncio.Runner() as runner:
-        monitor = runner.run(_run(stack), context=contextvars.copy_context())
+        monitor = runner.run(_run(stack, program), context=contextvars.copy_context())
     return Recording(resources=monitor.made, outputs=monitor.stack_outputs)
 
 
-async def _run(stack: str) -> _Monitor:
+async def _run(stack: str, program: Callable[[], None]) -> _Monitor:
     monitor = _Monitor(_Calls())
     pulumi.runtime.set_mocks(
         _Calls(), project="aiperf", stack=stack, preview=False, monitor=monitor
     )
     # `set_mocks` makes a stack of its own; the program's has the outputs.
     ROOT_RESOURCE.set(None)
-    await run_in_stack(_program)
+    await run_in_stack(program)
     return monitor
-
-
-def _program() -> None:
-    runpy.run_path(str(INFRA), run_name="__main__")
 
 
 def stack_config(stack: str) -> dict[str, Any]:

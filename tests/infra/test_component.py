@@ -1,0 +1,115 @@
+"""The component in a program of a user, next to resources of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+
+from aiperf_svc.adapters.cluster.ownership import HOLDER
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.stack import Benchmark, BenchmarkArgs
+from tests.support.recording import Recording, record, stack_config
+
+CONFIG: dict[str, Any] = stack_config("bench-smoke")["aiperf:benchmark"]
+
+
+@pytest.fixture(autouse=True)
+def _without_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOLDER, "test")
+
+
+def _recorded(**args: Any) -> Recording:
+    return _recorded_by(lambda: BenchmarkArgs(**args))
+
+
+def _recorded_by(make_args: Callable[[], BenchmarkArgs]) -> Recording:
+    """Outputs belong to the event loop of the program, so the program makes the arguments."""
+
+    def program() -> None:
+        server = k8s.core.v1.Service("server", metadata={"name": "server"})
+        benchmark = Benchmark("load", make_args(), pulumi.ResourceOptions(depends_on=[server]))
+        pulumi.export("namespace", benchmark.namespace)
+        pulumi.export("runId", benchmark.run_id)
+        pulumi.export("portForward", benchmark.port_forward)
+        pulumi.export("token", benchmark.results_token)
+
+    return record("dev", {}, program=program)
+
+
+@pytest.fixture(scope="module")
+def usual() -> Recording:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOLDER, "test")
+        return _recorded(config=CONFIG)
+
+
+def test_objects_equal_those_of_a_stack_file(usual: Recording) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOLDER, "test")
+        expected = record("dev-load", {"aiperf:benchmark": CONFIG})
+    own = [m for m in usual.manifests if m["metadata"]["name"] != "server"]
+    assert own == expected.manifests
+
+
+def test_name_has_pulumi_stack_and_resource(usual: Recording) -> None:
+    worker = usual.registration("Deployment", "worker")
+    assert worker.inputs["metadata"]["labels"][STACK_LABEL] == "dev-load"
+    assert usual.outputs["portForward"].endswith("service/records-manager-dev-load 9090")
+
+
+def test_component_is_the_parent_of_all(usual: Recording) -> None:
+    for made in usual.objects.values():
+        parents = [made.parent]
+        while parents[-1] in usual.resources:
+            parents.append(usual.resources[parents[-1]].parent)
+        types = [each.rpartition("::")[0] for each in parents]
+        assert made.name == "server" or types[-2].endswith("aiperf:index:Benchmark")
+
+
+def test_pods_follow_the_resources_of_the_user(usual: Recording) -> None:
+    (server,) = (urn for urn, made in usual.objects.items() if made.name == "server")
+    assert server in usual.registration("Deployment", "worker").dependencies
+    assert server not in usual.registration("NetworkPolicy", "worker").dependencies
+
+
+def test_whole_numbers_of_an_engine_are_integers() -> None:
+    config = {**CONFIG, "load": {**CONFIG["load"], "concurrency": 8.0}}
+    found = _recorded(config=config)
+    assert found.outputs["runId"] == _recorded(config=CONFIG).outputs["runId"]
+
+
+def test_secret_reaches_only_its_secret() -> None:
+    config = {**CONFIG, "endpoint": {**CONFIG["endpoint"], "api_key_env": "KEY"}}
+
+    def make_args() -> BenchmarkArgs:
+        secrets = {"targetApiKey": pulumi.Output.from_input("k")}
+        return BenchmarkArgs(config=config, secrets=secrets)
+
+    found = _recorded_by(make_args).objects.values()
+    holders = [made for made in found if "data" in made.secret_inputs]
+    assert {made.name for made in holders} == {"keys", "target"}
+
+
+def test_output_in_config_is_refused() -> None:
+    def make_args() -> BenchmarkArgs:
+        url = pulumi.Output.from_input("http://a")
+        return BenchmarkArgs(config={"endpoint": {"url": url}})
+
+    with pytest.raises(pulumi.RunError, match=r"config\.endpoint\.url: an Output is known only"):
+        _recorded_by(make_args)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"config": {}}, "load: config: 2 problems"),
+        ({"config": CONFIG, "name": "A B"}, "expected at most 40 small letters"),
+        ({"config": CONFIG, "kubeconfig": "a:\nb"}, "kubeconfig holds the file's content"),
+        ({"config": CONFIG, "secrets": {"key": "k"}}, "does not need 'key'"),
+    ],
+)
+def test_mistake_is_one_error(args: dict[str, Any], said: str) -> None:
+    with pytest.raises(pulumi.RunError, match=said):
+        _recorded(**args)
