@@ -200,7 +200,9 @@ def _default(model: type[BaseModel], name: str, field: FieldInfo) -> str:
     if field.is_required():
         return REQUIRED
     value = field.get_default(call_default_factory=True)
-    written = model.model_construct(**{name: value}).model_dump(mode="json", include={name})[name]
+    written = (
+        model.model_construct(**{name: value}).model_dump(mode="json", include={name}).get(name)
+    )
     if written is None or written in ({}, []):
         return ""
     if isinstance(written, list):

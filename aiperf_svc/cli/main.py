@@ -41,6 +41,7 @@ COMMANDS = {
     "upload": "upload the results of a run to an S3-compatible store",
     "track": "send a finished run to MLflow or Weights & Biases",
     "workloads": "list what can be measured besides inference servers",
+    "schema": "print the JSON Schema of a stack file or a result file",
     "trace": "describe a trace of a real service: rates, lengths, prefix reuse",
     "migrate": "translate a command line of AIPerf",
     "bench": "measure the built-in mock server for twelve seconds",

@@ -285,3 +285,28 @@ def wall_ns(text: str) -> int:
     """Return the time that `iso_time` has formatted, to the microsecond. Raises ValueError."""
     moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
     return (int(moment.timestamp()) * 10**6 + moment.microsecond) * 1000
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the file: AIPerf's keys, and metrics under any other key."""
+    topology = _without_raw("Topology", _Topology, {})
+    own = _without_raw("OwnPart", _OwnPart, {_Topology: topology})
+    found = msgspec.json.schema(_without_raw("File", _AiperfPart, {_OwnPart: own}))
+    metric = msgspec.json.schema(MetricStats)
+    definitions = {**found["$defs"], **metric["$defs"]}
+    file = definitions["File"]
+    file["properties"] |= {"schema_version": {"const": SCHEMA_VERSION}, "aiperf_version": {}}
+    file["additionalProperties"] = {"$ref": metric["$ref"]}
+    return {"$ref": found["$ref"], "$defs": definitions}
+
+
+def _without_raw(name: str, struct: type, changed: Mapping[Any, type]) -> type:
+    """Return the same struct for a schema, in which a part that is kept as JSON is any value."""
+    fields = msgspec.structs.fields(struct)
+    types = {msgspec.Raw: dict[str, Any], **changed}
+    given = [(each.name, types.get(each.type, each.type), each.required) for each in fields]
+    return msgspec.defstruct(
+        name,
+        [(field, kind) if required else (field, kind, None) for field, kind, required in given],
+        kw_only=True,
+    )

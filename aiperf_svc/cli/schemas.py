@@ -1,0 +1,145 @@
+"""JSON Schemas of configs, stack files and result files, made of the models that read them.
+
+The schema of a config completes and checks keys in an editor. It never refuses a valid config, so
+it is less strict than `aiperf-svc validate`: it requires no key, since an experiment or a list of
+targets may set it, and takes any text for a time, size or share.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
+
+from aiperf_svc import __version__
+from aiperf_svc.adapters.exports import inference_file
+from aiperf_svc.cli.key_docs import REQUIRED, describe_fields
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load_config import STACK_KEY
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.core.qualify.result import Qualification
+from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.workloads.registry import kinds, tool
+
+Schema = dict[str, Any]
+MODE: JsonSchemaMode = "validation"
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+STACK_SETTINGS = {
+    "context": "Context of the kubeconfig.",
+    "kubeconfig": "Path of the kubeconfig.",
+    "clusterIdentifier": "UID of the namespace kube-system. Another cluster is refused.",
+    "clusters": "Clusters in which the stack runs at the same time.",
+    "generation": "A new number starts a new run of the same config.",
+    "target": "Name of the target, of a config with several.",
+    "shape": "Number of the shape, of an experiment whose trials need different pods.",
+    "providerVersion": "Version of Pulumi's Kubernetes provider.",
+}
+"""Keys of a stack file beside the config, without their prefix `aiperf:`."""
+
+
+class _ConfigSchema(GenerateJsonSchema):
+    """Schema of what a config file may hold: what validators take, and the docstrings of fields."""
+
+    def function_before_schema(self, schema: Any) -> Schema:
+        """Return the schema of a value that a function converts first: a number may have a unit."""
+        inner = self.generate_inner(schema["schema"])
+        if schema["schema"]["type"] in ("int", "float"):
+            return {"type": ["number", "string"]}
+        return inner if schema["schema"]["type"] == "model-fields" else {}
+
+    def model_schema(self, schema: Any) -> Schema:
+        """Return the schema of a model, with the description and default of each key."""
+        found = super().model_schema(schema)
+        found.pop("title", None)
+        for name, doc in describe_fields(schema["cls"]).items():
+            default = f"Default: {doc.default}" if doc.default not in ("", REQUIRED) else ""
+            key = schema["cls"].model_fields[name].alias or name
+            if text := " ".join(filter(None, (doc.text, default))):
+                found["properties"][key]["description"] = text
+        return found
+
+    def str_schema(self, schema: Any) -> Schema:
+        """Return the schema of a text, without a pattern that only pydantic's syntax can write."""
+        found = super().str_schema(schema)
+        if "\\x{" in found.get("pattern", ""):
+            del found["pattern"]
+        return found
+
+    def default_schema(self, schema: Any) -> Schema:
+        """Return the schema without the default, which the description has as a file has it."""
+        return self.generate_inner(schema["schema"])
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Return false: the key is the title."""
+        return False
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        """Return false: a trial or a target may set the key."""
+        return False
+
+
+def _config() -> Schema:
+    """Return the schema of a plain config of any kind."""
+    tools = {kind: tool(kind).config_model() for kind in kinds()}
+    models: list[type[BaseModel]] = [BenchmarkConfig, *tools.values()]
+    by_model, found = models_json_schema(
+        [(model, MODE) for model in models], schema_generator=_ConfigSchema
+    )
+    refs = {model: by_model[model, MODE] for model in models}
+    any_of: Schema = refs[BenchmarkConfig]
+    for kind, model in tools.items():
+        named = {
+            "workload": {
+                "anyOf": [
+                    {"const": kind},
+                    {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                ]
+            }
+        }
+        is_kind = {"properties": named, "required": ["workload"]}
+        any_of = {"if": is_kind, "then": refs[model], "else": any_of}
+    return {"type": "object", **any_of, "$defs": found["$defs"]}
+
+
+def _stack() -> Schema:
+    """Return the schema of a stack file. Other packages may have keys in it."""
+    config = _config()
+    definitions = config.pop("$defs")
+    settings = {f"aiperf:{key}": {"description": text} for key, text in STACK_SETTINGS.items()}
+    return {
+        "type": "object",
+        "properties": {"config": {"type": "object", "properties": {STACK_KEY: config, **settings}}},
+        "$defs": definitions,
+    }
+
+
+def _from_struct(struct: type[msgspec.Struct]) -> Callable[[], Schema]:
+    return lambda: msgspec.json.schema(struct)
+
+
+SCHEMAS: Mapping[str, Callable[[], Schema]] = {
+    "stack": _stack,
+    "config": _config,
+    "profile_export_aiperf": inference_file.json_schema,
+    "results": _from_struct(ToolResult),
+    "experiment": _from_struct(ExperimentResult),
+    "qualification": _from_struct(Qualification),
+}
+"""Makers of the schemas by the name of a file: a stack file, a plain config, result files."""
+
+
+CONFIGS = ("stack", "config")
+"""Files that users write."""
+
+
+def json_schema(name: str) -> Schema:
+    """Return one of `SCHEMAS`, with this program's version in its id."""
+    head = {"$schema": DRAFT, "$id": f"urn:aiperf-svc:{__version__}:{name}"}
+    found = {**head, **SCHEMAS[name]()}
+    if name not in CONFIGS:
+        for each in found["$defs"].values():
+            for field in each.get("properties", {}).values():
+                # The value that a reader assumes for a key that is missing.
+                field.pop("default", None)
+    return found

@@ -1,0 +1,82 @@
+"""The JSON Schemas in docs/schemas, against the models and against files."""
+
+import json
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import aiperf_svc
+from aiperf_svc.cli import main as cli
+from aiperf_svc.cli.commands.schema import NAMES
+from aiperf_svc.cli.schemas import SCHEMAS, json_schema
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "docs" / "schemas"
+STACKS = sorted((ROOT / "stacks").glob("Pulumi.*.yaml"))
+RESULTS = {"profile_export_aiperf.json", "results.json", "experiment.json"}
+"""Result files in the stored folders."""
+
+
+@cache
+def validator(name: str) -> Any:
+    return jsonschema.Draft202012Validator(json_schema(name))
+
+
+def problems(name: str, data: Any) -> list[str]:
+    return [each.message for each in validator(name).iter_errors(data)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_schema_is_that_of_the_models(
+    name: str, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["schema", name]) == 0
+    printed = capsys.readouterr().out
+    path = PUBLISHED / f"{name}.json"
+    if pytestconfig.getoption("--write-samples"):
+        path.write_text(printed)
+    assert printed == path.read_text(), "pytest --write-samples tests/unit/cli/test_schemas.py"
+
+
+def test_every_schema_is_valid_and_has_this_version() -> None:
+    assert set(NAMES) == set(SCHEMAS) == {path.stem for path in PUBLISHED.glob("*.json")}
+    for name in NAMES:
+        jsonschema.Draft202012Validator.check_schema(json_schema(name))
+        assert json_schema(name)["$id"] == f"urn:aiperf-svc:{aiperf_svc.__version__}:{name}"
+
+
+@pytest.mark.parametrize("path", STACKS, ids=lambda path: path.stem)
+def test_stack_file_fits_and_names_its_schema(path: Path) -> None:
+    data = yaml.safe_load(path.read_text())
+    assert problems("stack", data) == []
+    assert problems("config", data["config"]["aiperf:benchmark"]) == []
+    line = path.read_text().partition("\n")[0]
+    assert line == "# yaml-language-server: $schema=../docs/schemas/stack.json"
+
+
+def test_misspelt_key_does_not_fit() -> None:
+    data = yaml.safe_load(STACKS[0].read_text())
+    data["config"]["aiperf:benchmark"]["laod"] = {}
+    assert "'laod' was unexpected" in problems("stack", data)[0]
+    workload = {"workload": {"kind": "fio", "blocksize": "4k"}}
+    assert problems("config", workload)
+
+
+def test_key_has_its_description_and_default() -> None:
+    load = json_schema("config")["$defs"]["Load"]["properties"]
+    assert load["grace_period"]["description"].endswith("Default: 30s")
+    ramp = json_schema("config")["$defs"]["Load"]["properties"]["ramp"]
+    assert ramp["type"] == ["number", "string"]
+
+
+def test_stored_results_fit() -> None:
+    with tarfile.open(ROOT / "tests" / "data" / "results.tar.xz") as archive:
+        for member in archive.getmembers():
+            path, file = Path(member.name), archive.extractfile(member)
+            if path.name in RESULTS and file is not None:
+                assert problems(path.stem, json.load(file)) == [], member.name
