@@ -32,6 +32,7 @@ COMMANDS = {
     "cancel": "stop the run of a stack and keep its results so far",
     "check-cluster": "check whether a cluster is fit for a benchmark: nodes, GPUs, network",
     "gc": "remove what earlier runs left in a cluster",
+    "init": "write a project for stacks into a folder",
     "validate": "check stack files and configs without starting anything",
     "compare": "compare two sets of runs: which is better or worse",
     "history": "show a metric over finished runs, and where it changed",

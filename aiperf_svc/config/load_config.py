@@ -56,17 +56,26 @@ def stack_path(name_or_path: str) -> Path:
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:
         return path
-    path = STACKS / f"Pulumi.{name_or_path}.yaml"
-    for folder in (STACKS, *_OWN_STACKS):
-        if (folder / path.name).is_file():
-            return folder / path.name
-    if Path(name_or_path).exists():
-        raise ConfigError(f"{name_or_path}: expected a config, a .yaml or .json file, or a stack")
-    files = [found for folder in (STACKS, *_OWN_STACKS) for found in folder.glob("Pulumi.*.yaml")]
+    return _find_stack(name_or_path, (STACKS, *_OWN_STACKS))
+
+
+def own_stack_path(name: str) -> Path:
+    """Return the file of a stack that comes with the program. Raises ConfigError."""
+    return _find_stack(name, _OWN_STACKS)
+
+
+def _find_stack(name: str, folders: Sequence[Path]) -> Path:
+    file = f"Pulumi.{name}.yaml"
+    for folder in folders:
+        if (folder / file).is_file():
+            return folder / file
+    if Path(name).exists():
+        raise ConfigError(f"{name}: expected a config, a .yaml or .json file, or a stack")
+    files = [found for folder in folders for found in folder.glob("Pulumi.*.yaml")]
     there = {found.name.removeprefix("Pulumi.")[: -len(".yaml")] for found in files}
-    close = nearest(name_or_path, there)
+    close = nearest(name, there)
     hint = f"; did you mean {close}?" if close else f"; found: {', '.join(sorted(there)) or 'none'}"
-    raise ConfigError(f"stack {name_or_path!r}: no such file: {path}{hint}")
+    raise ConfigError(f"stack {name!r}: no such file: {folders[0] / file}{hint}")
 
 
 def is_stack_file(path: Path) -> bool:

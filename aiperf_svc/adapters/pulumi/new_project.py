@@ -1,0 +1,86 @@
+"""A Pulumi project in a folder of a user: the program, stack files, and this version pinned.
+
+The project has the name of this program's own, so that `pulumi` and `aiperf-svc` mean the same
+stacks.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aiperf_svc import __version__
+from aiperf_svc.config.load_config import own_stack_path
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+
+_PULUMI = """\
+name: aiperf
+description: Benchmarks of inference services and clusters, as code
+stackConfigDir: stacks
+runtime:
+  name: python
+  options:
+    toolchain: pip
+    virtualenv: .venv
+options:
+  # A namespace that deleted itself must not look unchanged.
+  refresh: always
+config:
+  # Every object is made by a provider that the program configures.
+  pulumi:disable-default-providers:
+    value: [kubernetes]
+"""
+_PROGRAM = '''\
+"""Makes a benchmark stack of each stack file in stacks/."""
+
+from aiperf_svc.stack import declare_stack
+
+declare_stack()
+'''
+_README = """\
+# Benchmarks
+
+`requirements.txt` pins aiperf-svc. Each file in `stacks/` is a benchmark; set its `endpoint`.
+
+    python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && . .venv/bin/activate
+    aiperf-svc validate                 # checks all stack files
+    aiperf-svc preview {stack}      # pods, cost and egress; needs no cluster
+    aiperf-svc run {stack}          # creates the stack, measures, collects the results, removes it
+    pulumi stack init {stack} && pulumi up      # or with plain Pulumi
+"""
+_SCHEMA_LINE = "# yaml-language-server: $schema=schema.json"
+
+
+def project_files(stacks: Sequence[str], schema: Mapping[str, object]) -> dict[str, str]:
+    """Return the path and text of each file of a project. `stacks` are names of stack files that
+    come with this program; `schema` is that of a stack file. Raises ConfigError."""
+    files = {
+        "Pulumi.yaml": _PULUMI,
+        "__main__.py": _PROGRAM,
+        "requirements.txt": f"aiperf-svc[stack]=={__version__}\n",
+        "README.md": _README.format(stack=stacks[0]),
+        ".gitignore": ".venv/\n__pycache__/\nartifacts/\n",
+        "stacks/schema.json": json.dumps(schema, ensure_ascii=False) + "\n",
+    }
+    for name in stacks:
+        path = own_stack_path(name)
+        _, _, text = path.read_text().partition("\n")
+        files[f"stacks/{path.name}"] = f"{_SCHEMA_LINE}\n{text}"
+    return files
+
+
+def write_project(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the files. Raises ConfigError if one exists, EnvironmentProblem if one cannot be
+    written."""
+    there = [name for name in files if (folder / name).exists()]
+    if there:
+        raise ConfigError(
+            f"{folder}: {', '.join(there)} exists, and nothing is overwritten; name an empty folder"
+        )
+    try:
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x") as file:
+                file.write(text)
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,70 @@
+"""`aiperf-svc init`: a project for a user's own repository."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import aiperf_svc
+from aiperf_svc.cli import main as cli
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.recording import ROOT
+
+FILES = {
+    *("Pulumi.yaml", "README.md", "__main__.py", "requirements.txt", ".gitignore"),
+    *("stacks/Pulumi.bench-smoke.yaml", "stacks/schema.json"),
+}
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_init_pins_this_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", str(tmp_path)]) == 0
+    assert _files(tmp_path) == FILES
+    assert len(capsys.readouterr().out.splitlines()) == len(FILES)
+    pinned = (tmp_path / "requirements.txt").read_text()
+    assert pinned == f"aiperf-svc[stack]=={aiperf_svc.__version__}\n"
+    assert len((tmp_path / "README.md").read_text().splitlines()) <= 10
+
+
+def test_project_has_the_settings_of_our_own(tmp_path: Path) -> None:
+    assert cli.main(["init", str(tmp_path)]) == 0
+    made = yaml.safe_load((tmp_path / "Pulumi.yaml").read_text())
+    own = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())
+    keys = ("name", "stackConfigDir", "options", "config")
+    assert [made[key] for key in keys] == [own[key] for key in keys]
+
+
+def test_stack_file_is_ours_with_its_own_schema(tmp_path: Path) -> None:
+    names = ("bench-100k", "bench-fio")
+    assert cli.main(["init", str(tmp_path), *(f"--stack={name}" for name in names)]) == 0
+    for name in names:
+        made = (tmp_path / "stacks" / f"Pulumi.{name}.yaml").read_text().split("\n", 1)
+        own = (ROOT / "stacks" / f"Pulumi.{name}.yaml").read_text().split("\n", 1)
+        assert (made[0], made[1]) == ("# yaml-language-server: $schema=schema.json", own[1])
+
+
+def test_program_makes_the_stack(tmp_path: Path) -> None:
+    assert cli.main(["init", str(tmp_path)]) == 0
+    program = (tmp_path / "__main__.py").read_text()
+    assert "declare_stack()" in program
+    subprocess.run((sys.executable, "-m", "py_compile", tmp_path / "__main__.py"), check=True)
+
+
+def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    assert cli.main(["init", str(tmp_path)]) == ExitCode.BAD_CONFIG
+    assert "README.md exists, and nothing is overwritten" in capsys.readouterr().err
+    assert _files(tmp_path) == {"README.md"}
+
+
+def test_unknown_stack_names_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["init", str(tmp_path), "--stack", "bench-smok"]) == ExitCode.BAD_CONFIG
+    assert "did you mean bench-smoke?" in capsys.readouterr().err
+    assert _files(tmp_path) == set()
