@@ -49,6 +49,8 @@ COMMANDS = {
     "calibrate": "find the highest load that this machine can generate",
     "mock-server": "serve synthetic tokens at a fixed pace, OpenAI-compatible",
     "nvml-exporter": "serve the metrics of this machine's GPUs as a page, without DCGM",
+    "completion": "print the completion of commands and flags for a shell",
+    "man": "print the manual page",
     "version": "print the version",
 }
 HIDDEN = ("service", *POD_COMMANDS)
