@@ -1,16 +1,20 @@
 """The component in a program of a user, next to resources of its own."""
 
+import json
+import runpy
 from collections.abc import Callable
 from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
+import yaml
+from pulumi.provider.experimental.component import ComponentProvider
 
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.stack import Benchmark, BenchmarkArgs
-from tests.support.recording import Recording, record, stack_config
+from tests.support.recording import ROOT, Recording, record, stack_config
 
 CONFIG: dict[str, Any] = stack_config("bench-smoke")["aiperf:benchmark"]
 
@@ -71,7 +75,7 @@ def test_component_is_the_parent_of_all(usual: Recording) -> None:
 def test_pods_follow_the_resources_of_the_user(usual: Recording) -> None:
     (server,) = (urn for urn, made in usual.objects.items() if made.name == "server")
     assert server in usual.registration("Deployment", "worker").dependencies
-    assert server not in usual.registration("NetworkPolicy", "worker").dependencies
+    assert server not in usual.registration("NetworkPolicy", "default").dependencies
 
 
 def test_whole_numbers_of_an_engine_are_integers() -> None:
@@ -113,3 +117,30 @@ def test_output_in_config_is_refused() -> None:
 def test_mistake_is_one_error(args: dict[str, Any], said: str) -> None:
     with pytest.raises(pulumi.RunError, match=said):
         _recorded(**args)
+
+
+def test_example_has_a_server_and_its_benchmark() -> None:
+    def program() -> None:
+        runpy.run_path(str(ROOT / "examples" / "component"), run_name="__main__")
+
+    made = record("dev", {"server:image": "server:1"}, program=program)
+    names = {each.name for each in made.objects.values() if each.type.endswith(":Deployment")}
+    assert {"server", "worker"} <= names
+    assert made.outputs["namespace"].startswith("aiperf-dev-load")
+
+
+def test_example_in_yaml_has_a_valid_config() -> None:
+    project = yaml.safe_load((ROOT / "examples" / "component-yaml" / "Pulumi.yaml").read_text())
+    properties = project["resources"]["load"]["properties"]
+    assert _recorded(**properties).outputs["runId"]
+
+
+def test_provider_serves_the_component() -> None:
+    schema = json.loads(ComponentProvider([Benchmark], "aiperf").schema)
+    found = schema["resources"]["aiperf:index:Benchmark"]
+    assert found["requiredInputs"] == ["config"]
+    assert found["inputProperties"]["config"]["plain"]
+    assert "plain" not in found["inputProperties"]["kubeconfig"]
+    assert set(found["properties"]) == {
+        *("namespace", "runId", "portForward", "url", "resultsToken"),
+    }

@@ -24,6 +24,11 @@ def test_image_has_this_version() -> None:
     assert f":{aiperf_svc.__version__}-" in tag.stdout
 
 
+def test_provider_needs_this_version() -> None:
+    needed = (ROOT / "provider" / "requirements.txt").read_text()
+    assert needed == f"aiperf-svc[stack]=={aiperf_svc.__version__}\n"
+
+
 def test_version_as_json_has_the_commit(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
