@@ -62,6 +62,13 @@ def test_pinned_base_is_written_into_image(tmp_path: Path) -> None:
     assert f"org.opencontainers.image.base.digest=sha256:{'0a' * 32}" in asked
 
 
+def test_image_has_version_and_commit(tmp_path: Path) -> None:
+    _, asked = _build(tmp_path, BASE=BASE)
+    assert f"org.opencontainers.image.version={aiperf_svc.__version__}" in asked
+    (revision,) = (each for each in asked if each.startswith("org.opencontainers.image.revision="))
+    assert re.fullmatch("[0-9a-f]{40}", revision.partition("=")[2])
+
+
 def test_tagged_base_is_noted_or_refused(tmp_path: Path) -> None:
     done, asked = _build(tmp_path)
     assert done.returncode == 0
