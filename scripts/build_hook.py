@@ -42,8 +42,9 @@ def _commit(root: Path) -> str:
     """Return the commit of a checkout. An sdist has the file already."""
     if not (root / ".git").exists():
         return ""
-    command = ["git", "-C", root, "rev-parse", "HEAD"]
+    command = ("git", "-C", str(root), "rev-parse", "HEAD")
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
+    return done.stdout.strip()

@@ -43,7 +43,7 @@ class BenchmarkArgs:
     """Context of the kubeconfig. Default: its current one."""
     cluster_identifier: str | None = None
     """UID of the namespace `kube-system`. Another cluster is refused."""
-    secrets: dict[str, pulumi.Input[str]] | None = None
+    secrets: Mapping[str, pulumi.Input[str]] | None = None
     """Values of secrets that the config needs, such as `targetApiKey`."""
     generation: int | None = None
     """A new number starts a new run of the same config."""
@@ -102,7 +102,7 @@ class Benchmark(pulumi.ComponentResource):
             ),
             pulumi.ResourceOptions(parent=self),
         ).outputs
-        results = pulumi.Output.from_input(outputs["results"])
+        results: pulumi.Output[Any] = pulumi.Output.from_input(outputs["results"])
         self.namespace = pulumi.Output.from_input(outputs["namespace"]).apply(str)
         self.run_id = pulumi.Output.from_input(outputs["runId"]).apply(str)
         self.port_forward = results.apply(lambda each: str(each["portForward"]))

@@ -136,7 +136,7 @@ def test_example_in_yaml_has_a_valid_config() -> None:
 
 
 def test_provider_serves_the_component() -> None:
-    schema = json.loads(ComponentProvider([Benchmark], "aiperf").schema)
+    schema = json.loads(ComponentProvider([Benchmark], "aiperf").schema or "")
     found = schema["resources"]["aiperf:index:Benchmark"]
     assert found["requiredInputs"] == ["config"]
     assert found["inputProperties"]["config"]["plain"]
