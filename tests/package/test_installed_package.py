@@ -25,7 +25,7 @@ MEASURED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 """Exit codes of a finished run: the verdict depends on how busy this machine is."""
 SHORT = ("--num-requests", "40", "--num-warmup-requests", "5", "--concurrency", "10")
 LONGEST_S = 300.0
-LARGEST_MB = 5.0
+LARGEST_MB = 5.5
 """Most that this package may hold, unpacked; docs/decisions/0033-size-of-the-plain-install.md."""
 
 
@@ -149,7 +149,7 @@ def test_sdist_without_compiler_is_interpreted_and_reported(tmp_path: Path) -> N
 
 
 def test_uvx_runs_the_wheel(tmp_path: Path) -> None:
-    uv = Path(os.environ["PACKAGE_TOOLS"], "uv")
+    uv = Path(os.environ["PACKAGE_TOOLS"], "uv").resolve()
     wheel = ("--python", _pythons()[0], "--from", str(_only("*.whl")))
     done = _run(tmp_path, str(uv), "tool", "run", *wheel, "aiperf-svc", "--version")
     assert done.stdout.strip() == aiperf_svc.__version__, done.stderr
