@@ -55,6 +55,10 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     from aiperf_svc.adapters.inference.listeners import check_listeners
 
     check_listeners(each.endpoint for each in inference)
+    if config.inference is not None and config.inference.events:
+        from aiperf_svc.adapters.events.local_processes import LocalServer
+
+        LocalServer(config.inference).check()
     from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
     from aiperf_svc.adapters.host.build import interpreted_notice
 

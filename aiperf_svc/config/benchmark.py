@@ -24,6 +24,7 @@ from aiperf_svc.config.dataset import (
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.economics import Economics
 from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.config.events import Event, schedule_problem
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.load import Load
@@ -109,6 +110,8 @@ class BenchmarkConfig(Model):
     deployment: Deployment = Deployment()
     scaling: Scaling | None = None
     slo: Slo = Slo()
+    events: tuple[Event, ...] = ()
+    """Disturbances of the server during the load, in the order of their times."""
     quality: Quality | None = None
     telemetry: Telemetry = Telemetry()
     economics: Economics = Economics()
@@ -165,6 +168,7 @@ class BenchmarkConfig(Model):
         self._check_proxy()
         self._check_quality()
         self._check_token_ids()
+        self._check_events()
         return self
 
     def _check_token_ids(self) -> None:
@@ -401,6 +405,18 @@ class BenchmarkConfig(Model):
                         f"{{endpoint.hooks}}: {hook.path} belongs to the warmup, and there is no "
                         "{load.warmup}"
                     )
+
+    def _check_events(self) -> None:
+        if not self.events:
+            return
+        if problem := schedule_problem(self.events, self.load):
+            raise ValueError(problem)
+        if self.targets:
+            raise ValueError("{events} disturb one server; leave out {targets}")
+        if self.experiment is not None and self.experiment.fan_out == "jobs":
+            raise ValueError(
+                "{events} are for stacks of their own; leave out {experiment.fan_out} jobs"
+            )
 
     def _check_search(self) -> None:
         is_sized = self.workers.sizing == "load" and self.workers.expected_requests is None

@@ -419,6 +419,20 @@ _SCALARS = (
     _scalar("idle_gpu_time", "GPU Time Without Work", "sec", ADDED,
         "GPUs of each replica that came up during the load * time from its node to its first token",
         better=LOWER, is_ours=True, in_table=True),
+    _scalar("event_lost_requests", "Requests Lost to Events", "requests", ADDED,
+        "requests without a whole response that were due, or in flight, between an event and the "
+        "next one", better=LOWER, is_ours=True, in_table=True),
+    _scalar("event_token_gap", "Longest Gap After an Event", "sec", MEASURED,
+        "longest time without a token of a completed request after an event; of each request the "
+        "first, the second and the last token are known", better=LOWER, is_ours=True,
+        in_table=True),
+    _scalar("event_recovery_time", "Recovery Time", "sec", MEASURED,
+        "longest time from an event after which, over 10 s and for 30 s, the share of requests "
+        "that complete stays at 95% of that before it, and 95% of the first tokens come within "
+        "their limit; absent if that is not reached", better=LOWER, is_ours=True, in_table=True),
+    _scalar("event_slo_debt", "SLO Debt of Events", "sec", MEASURED,
+        "requests after an event beyond the SLO, without the share before it / rate of due "
+        "requests before it", better=LOWER, is_ours=True, in_table=True),
     _scalar("benchmark_duration", "Benchmark Duration", "sec", MEASURED,
         "start of the load to the stop or the last end of anything that was tried, failures "
         "included, whichever is later; on the timing manager's clock", in_table=True),

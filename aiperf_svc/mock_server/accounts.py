@@ -47,6 +47,7 @@ COUNTERS = (
     "in_flight",
     "max_in_flight",
     "waited",
+    "delayed",
     "connections",
     "open_connections",
     "max_open_connections",
@@ -56,9 +57,10 @@ COUNTERS = (
 )
 """Counters of a process. `requests` are the inference requests whose last byte was read; each ends
 as one of completed, errors, cuts or disconnected, or is in flight. `hangs` are those in flight that
-will get nothing more, counted when they begin to hang. `waited` are those that found no free slot.
-`writes` are sends of responses. `refused` connections were closed at once for want of file
-descriptors; `rejected` are requests that are no valid HTTP.
+will get nothing more, counted when they begin to hang. `waited` are those that found no free slot,
+`delayed` those whose first token was delayed. `writes` are sends of responses. `refused`
+connections were closed at once for want of file descriptors; `rejected` are requests that are no
+valid HTTP.
 """
 
 
@@ -210,6 +212,7 @@ class Account(Tally):
     hangs: int
     disconnected: int
     waited: int
+    delayed: int
     connections: int
     open_connections: int
     max_open_connections: int

@@ -88,6 +88,7 @@ class MockServerConfig:
     hang_rate: float = _option(0.0, "share of requests that never get a response")
     malformed_rate: float = _option(0.0, "share of requests that get malformed JSON")
     slow_start: str = _option("0", "return 503 to everything for this long after the start")
+    respawn: str = _option("0", "replace a serving process that dies, this long after; 0: stop")
     freeze_at: str = _option("0", "begin the freeze this long after the first request")
     freeze_for: str = _option("0", "serve nothing at all for this long; 0 is no freeze")
     keepalive_timeout: str = _option("0", "close a connection idle for this long; 0 is never")
@@ -109,7 +110,7 @@ class MockServerConfig:
                 raise _refusal(name, value, f"expected a number from {least} to {most}")
         for name in ("ttft", "itl"):
             _checked(name, getattr(self, name), parse_delay)
-        for name in ("slow_start", "freeze_at", "freeze_for", "keepalive_timeout"):
+        for name in ("slow_start", "respawn", "freeze_at", "freeze_for", "keepalive_timeout"):
             _checked(name, getattr(self, name), duration_ns)
         for entry in dataclasses.fields(self):
             choices = entry.metadata["choices"]

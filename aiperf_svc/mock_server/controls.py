@@ -1,4 +1,5 @@
-"""The endpoints that are not inference: health, models, and the truth about all processes."""
+"""The endpoints that are not inference: health, models, a delay of first tokens, and the truth
+about all processes."""
 
 import json
 
@@ -44,10 +45,25 @@ class Controls:
             connection.reply, connection.is_counted = _WAITING, False
             self._asks.append((connection, route, _question(route)))
             self._ask_next()
+        elif route.control == "delay":
+            self._sender.begin_uncounted(connection, self._delay(route))
         elif is_starting:
             self._sender.begin_uncounted(connection, self._replies.unready(route.head))
         else:
             self._sender.begin_uncounted(connection, self._replies.control(route))
+
+    def _delay(self, route: Route) -> Reply:
+        """Delays first tokens as the query says, on a server that sends them by a timer."""
+        if self._sender.is_instant:
+            text = "a mock server without --ttft and --itl responds at once and delays nothing"
+            return self._replies.error(route.head, 409, text)
+        query = {name: value for name, _, value in
+                 (part.partition("=") for part in route.head.query.split("&"))}  # fmt: skip
+        given = [query.get(name, "") for name in ("latency_ns", "for_ns")]
+        if not all(value.isdecimal() and len(value) < 19 for value in given):
+            return self._replies.error(route.head, 400, "expected ?latency_ns=N&for_ns=N")
+        self._shared.set_delay(*map(int, given))
+        return self._replies.json(route, b'{"status":"ok","processes":[]}')
 
     def on_wakeup(self) -> None:
         """Someone asks, a response has come, or the lock is free again."""

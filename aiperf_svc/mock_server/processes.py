@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.delays import duration_ns
 from aiperf_svc.mock_server.http2 import ALPN
 from aiperf_svc.mock_server.server import Server
 from aiperf_svc.mock_server.shared_counters import SharedCounters
@@ -48,35 +49,57 @@ def serve(config: MockServerConfig) -> None:
     tls = _tls_context(config)
     _raise_file_limit()
     shared = SharedCounters(config.processes)
-    started_mono_ns = time.monotonic_ns()
-    children: list[int] = []
+    respawn_ns = duration_ns(config.respawn)
+    children: dict[int, int] = {}
+    """Number of each serving process, by its id."""
+    due_mono_ns: dict[int, int] = {}
+    """When the serving process with a number is replaced."""
     addresses: list[Address] = []
     gc.collect()
     gc.freeze()  # what exists now stays shared between the processes
+
+    def begin(index: int, started_mono_ns: int) -> None:
+        listeners = _listen(config, addresses)
+        addresses[:] = [_address(listener) for listener in listeners]
+
+        def run() -> None:
+            Server(
+                config,
+                index=index,
+                listeners=listeners,
+                shared=shared,
+                tls=tls,
+                started_mono_ns=started_mono_ns,
+            ).run()
+
+        children[_fork(run)] = index
+        for listener in listeners:
+            listener.close()
+
+    started_mono_ns = time.monotonic_ns()
     with _caught_signals() as wake_fd:
         try:
             for index in range(config.processes):
-                listeners = _listen(config, addresses)
-                addresses = [_address(listener) for listener in listeners]
-
-                def run(index: int = index, listeners: list[socket.socket] = listeners) -> None:
-                    Server(
-                        config,
-                        index=index,
-                        listeners=listeners,
-                        shared=shared,
-                        tls=tls,
-                        started_mono_ns=started_mono_ns,
-                    ).run()
-
-                children.append(_fork(run))
-                for listener in listeners:
-                    listener.close()
+                begin(index, started_mono_ns)
             _announce(config, addresses)
-            _wait_for_stop(wake_fd, config.owner_fd)
+            while not _is_stopped(wake_fd, config.owner_fd, min(due_mono_ns.values(), default=0)):
+                now = time.monotonic_ns()
+                for index in [each for each, at in due_mono_ns.items() if at <= now]:
+                    del due_mono_ns[index]
+                    begin(index, now)
+                while (dead := _dead_child()) is not None:
+                    if not respawn_ns:
+                        raise MockServerError(
+                            f"serving process {dead.si_pid} died (status {dead.si_status}); its "
+                            "error is above; all others are stopped, since their account would not "
+                            "be complete (--respawn replaces one that dies)"
+                        )
+                    os.waitpid(dead.si_pid, 0)
+                    due_mono_ns[children.pop(dead.si_pid)] = now + respawn_ns
         finally:
             for child in children:
                 os.kill(child, signal.SIGTERM)
+                os.kill(child, signal.SIGCONT)  # one that is stopped cannot end
             for child in children:
                 os.waitpid(child, 0)
             gc.unfreeze()
@@ -217,23 +240,25 @@ def _caught_signals() -> Iterator[int]:
         os.close(write_fd)
 
 
-def _wait_for_stop(wake_fd: int, owner_fd: int) -> None:
-    """Returns on a stop signal or when the owner's pipe ends; MockServerError if a child dies
-    first.
-    """
+def _is_stopped(wake_fd: int, owner_fd: int, until_mono_ns: int) -> bool:
+    """Waits until a child ends, or until a time if it is not 0; True on a stop signal and when the
+    owner's pipe ends."""
     poll = select.poll()
     poll.register(wake_fd, select.POLLIN)
     if owner_fd >= 0:
         poll.register(owner_fd, select.POLLIN)
-    while True:
-        for fd, _event in poll.poll():
-            if fd == owner_fd:
-                return
-            if any(number in _STOPS for number in os.read(wake_fd, 4096)):
-                return
-            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if dead is not None:
-                raise MockServerError(
-                    f"serving process {dead.si_pid} died (status {dead.si_status}); its error is "
-                    "above; all others are stopped, since their account would not be complete"
-                )
+    left_ms = max(0.0, (until_mono_ns - time.monotonic_ns()) / 1e6) + 1 if until_mono_ns else None
+    for fd, _event in poll.poll(left_ms):
+        if fd == owner_fd:
+            return True
+        if any(number in _STOPS for number in os.read(wake_fd, 4096)):
+            return True
+    return False
+
+
+def _dead_child() -> "os.waitid_result | None":
+    """Returns a child that has ended and still waits for this process."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # the only one is to be replaced
+        return None

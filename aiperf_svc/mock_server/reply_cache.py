@@ -50,6 +50,7 @@ _CONTROLS = {
     ("GET", "/v1/models"): "models",
     ("GET", "/truth"): "truth",
     ("POST", "/truth/reset"): "reset",
+    ("POST", "/truth/delay"): "delay",
     ("GET", "/metrics"): "metrics",
 }
 

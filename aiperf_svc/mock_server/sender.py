@@ -71,7 +71,7 @@ class Slots:
 
 class Sender:
     """The replies on their way in one process. `on_free` is called with a connection that has
-    buffered input whose reply is over.
+    buffered input whose reply is over, `extra_ns` returns what is added to a time to first token.
     """
 
     def __init__(
@@ -85,11 +85,12 @@ class Sender:
         is_translated: bool,
         slots: int,
         on_free: Callable[[Connection], None],
+        extra_ns: Callable[[], int] = int,
     ) -> None:
         self._connections = connections
         self._account = account
         self._rows = account.rows
-        self._on_free = on_free
+        self._on_free, self._extra_ns = on_free, extra_ns
         self._ttft_ns, self._draw_ttft = ttft.fixed_ns, ttft.sampler(rng)
         self._itl_ns, self._draw_itl = itl.fixed_ns, itl.sampler(rng)
         self.is_instant = self._ttft_ns == 0 and self._itl_ns == 0
@@ -218,6 +219,9 @@ class Sender:
         """Returns the time from the arrival to the first token, or to the only write of a response
         that is no stream."""
         delay_ns = self._draw_ttft() if self._ttft_ns is None else self._ttft_ns
+        if extra_ns := self._extra_ns():
+            self._account.delayed += 1
+            delay_ns += extra_ns
         if not reply.delay_tokens:
             return delay_ns
         if self._itl_ns is not None:

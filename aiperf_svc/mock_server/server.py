@@ -80,6 +80,7 @@ class Server:
             rng=rng,
             is_translated=tls is not None or config.http2,
             slots=config.slots,
+            extra_ns=shared.delay_ns,
             on_free=self._resume,
         )
         self._has_idle = duration_ns(config.keepalive_timeout) > 0

@@ -19,7 +19,7 @@ from typing import Any
 from aiperf_svc.mock_server.accounts import Account, max_overlap
 from aiperf_svc.mock_server.metrics_page import ServedMetrics
 
-_NUMBER, _QUESTION, _ASKER, _FIRST_REQUEST, _ACKS = range(5)
+_NUMBER, _QUESTION, _ASKER, _FIRST_REQUEST, _DELAY, _DELAY_END, _ACKS = range(7)
 
 
 class Question(IntEnum):
@@ -59,6 +59,17 @@ class SharedCounters:
     @first_request_mono_ns.setter
     def first_request_mono_ns(self, mono_ns: int) -> None:
         self._words[_FIRST_REQUEST] = mono_ns
+
+    def set_delay(self, latency_ns: int, for_ns: int) -> None:
+        """Delays the first token of each request that begins from now on, for so long."""
+        self._words[_DELAY], self._words[_DELAY_END] = latency_ns, time.monotonic_ns() + for_ns
+
+    def delay_ns(self) -> int:
+        """Time by which the first token of a request that begins now is delayed."""
+        words = self._words
+        if words[_DELAY] and time.monotonic_ns() >= words[_DELAY_END]:
+            words[_DELAY] = 0
+        return words[_DELAY]
 
     def ask(self, question: Question) -> bool:
         """Puts a question to every process, this one too; False if another asker is not done (try

@@ -27,6 +27,7 @@ from aiperf_svc.adapters.host.processes import (
 )
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
+from aiperf_svc.adapters.results_api.run_api import RunApi
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.config.workload import Config
@@ -38,7 +39,7 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner import fork_server
 from aiperf_svc.runner.environment import LocalRun, new_run_id
-from aiperf_svc.runner.follower import Follower, make_outlets
+from aiperf_svc.runner.follower import Follower, Watch, make_outlets
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
@@ -221,11 +222,12 @@ class LocalServices:
             import_module("aiperf_svc.runner.printing")
 
             display = context.screen.display(run.title, run.topology)
+            api = LocalResultsClient(run.results_socket)
             follower = Follower(
-                LocalResultsClient(run.results_socket),
+                api,
                 interrupts=interrupts,
                 display=display,
-                watches=(self._watch_processes, self._copy_logs),
+                watches=(self._watch_processes, self._copy_logs, *_event_watches(run, api)),
                 gate=context.gate,
                 outlets=make_outlets(
                     run.options, run_id=run.run_id, name=run.config.name, display=display
@@ -368,6 +370,17 @@ class LocalServices:
         left = await leftovers(self._processes)
         if left:
             raise LeakError(f"still there: {', '.join(left)}")
+
+
+def _event_watches(run: LocalRun, api: RunApi) -> tuple[Watch, ...]:
+    config = run.config.inference
+    if config is None or not config.events:
+        return ()
+    from aiperf_svc.adapters.events.local_processes import LocalServer
+    from aiperf_svc.runner.events import EventWatch
+
+    perform = LocalServer(config).perform
+    return (EventWatch(api, config.events, perform, seed=config.random_seed),)
 
 
 def _is_many(services: Iterable[str]) -> bool:

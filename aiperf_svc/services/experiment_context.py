@@ -6,6 +6,7 @@ from typing import Protocol
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.search import Search
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.scaling.report import ScalingReport
@@ -45,6 +46,10 @@ class TrialResults(Protocol):
 
     def start(self, at_wall_ns: int) -> None:
         """Set the start time of a held trial."""
+        ...
+
+    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the load that started at this time."""
         ...
 
 

@@ -21,6 +21,7 @@ from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.combinations import TrialRow as EndedTrial
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
@@ -324,6 +325,11 @@ class ExperimentResults:
         """Set the start time of the current trial."""
         if self._results is not None:
             self._results.start(at_wall_ns)
+
+    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the current trial."""
+        if self._results is not None:
+            self._results.set_events(start_wall_ns, reports)
 
     def collected(self) -> None:
         """Let this process end: the results have been fetched."""

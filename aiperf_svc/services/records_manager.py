@@ -28,6 +28,7 @@ from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
 from aiperf_svc.config.dataset import AGENT_TRACES
 from aiperf_svc.core.control.clock_offset import ClockHistory
 from aiperf_svc.core.control.control_intervals import acknowledge_interval_s, grant_interval_s
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.early_end import EarlyEndDetector
 from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer, RequestStreams
@@ -87,6 +88,8 @@ and no record processor read a batch. A long response is many batches and one re
 
 SCALING_NS = 10_000_000_000
 """Longest time to wait after the load for the runner's report on replicas."""
+EVENTS_S = 20.0
+"""Longest time to wait after the load for the runner's reports on events."""
 SHAPE_S = 10.0
 """Longest time for the shape of the dataset."""
 
@@ -124,6 +127,8 @@ class RecordsManager(ResultsService[RunProgress]):
         """Number of batches that each record processor has read."""
         self._scaling: ScalingReport | None = None
         self._scaling_came = asyncio.Event()
+        self._events: tuple[EventReport, ...] = ()
+        self._events_reported = asyncio.Event()
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self._telemetry = TelemetryReader(context.inference, namespace=context.namespace)
@@ -316,6 +321,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._sample_client(is_last=True)
         await self._fetch_streams()
         await self._await_scaling()
+        await self._await_events()
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)
@@ -353,6 +359,21 @@ class RecordsManager(ResultsService[RunProgress]):
             if left_s <= 0 or not await is_set_within(self._scaling_came, left_s):
                 self.log.warning("scaling: the runner has not reported the end of the load")
                 return
+
+    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the load that started at this time."""
+        profiling = self._phases.get(Phase.PROFILING)
+        if profiling is None or profiling.start_wall_ns != start_wall_ns:
+            return
+        self._events = reports
+        if len(reports) == len(self.context.inference.events) and all(r.is_over for r in reports):
+            self._events_reported.set()
+
+    async def _await_events(self) -> None:
+        """Wait for the last report on the events of the config. The runner sends it when the load
+        is over, unless it is gone."""
+        if self.context.inference.events and self.state is RunState.PROCESSING:
+            await is_set_within(self._events_reported, EVENTS_S)
 
     async def _with_quality(self, run: FinishedRun) -> FinishedRun:
         """Ask the questions of the quality gate, and write the answers. A run that failed or was
@@ -460,6 +481,7 @@ class RecordsManager(ResultsService[RunProgress]):
             ),
             target_addresses=add_up(use for uses in self._address_uses.values() for use in uses),
             scaling=self._scaling,
+            events=self._events,
             hooks=tuple(call for each in self._phases.values() for call in each.hooks),
             network=network_times(self._network.values()),
         )

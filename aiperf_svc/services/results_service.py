@@ -9,6 +9,7 @@ from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.scaling.report import ScalingReport
@@ -111,6 +112,10 @@ class ResultsService(BaseService, Generic[ProgressT]):
     def start(self, at_wall_ns: int) -> None:
         """Set the start time of a held run."""
         self._given_start_wall_ns = at_wall_ns
+
+    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the load that started at this time. A benchmark of
+        a tool has none."""
 
     def collected(self) -> None:
         """Let this process end: the results have been fetched."""

@@ -198,6 +198,7 @@ class RunProgress(BaseProgress):
         return replace(
             common,
             phase=phase.name.lower(),
+            load_start_wall_ns=self._begin_wall_ns if self._state is RunState.PROFILING else 0,
             requested_requests=None if is_priming else limits.requests,
             requested_duration_s=limits.duration / 1e9
             if limits.duration and not is_priming

@@ -12,6 +12,7 @@ from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.server import ResultsServer
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.scaling.report import ScalingReport
 
 TOKEN = "the-stack's-token"
@@ -45,6 +46,7 @@ class Provider:
     has_manifest: bool = True
     cancelled: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
+    events: list[tuple[int, tuple[EventReport, ...]]] = field(default_factory=list)
     was_collected: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,6 +71,9 @@ class Provider:
 
     def start(self, at_wall_ns: int) -> None:
         self.started.append(at_wall_ns)
+
+    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        self.events.append((start_wall_ns, reports))
 
     def collected(self) -> None:
         self.was_collected.set()

@@ -159,7 +159,7 @@ def config(**load: Any) -> BenchmarkConfig:
         name: load.pop(name, {})
         for name in ("slo", "dataset", "tokenizer", "economics", "deployment")
     }
-    endpoint = load.pop("endpoint", {})
+    endpoint, events = load.pop("endpoint", {}), load.pop("events", [])
     return BenchmarkConfig.model_validate(
         {
             "endpoint": {
@@ -169,6 +169,7 @@ def config(**load: Any) -> BenchmarkConfig:
                 **endpoint,
             },
             "load": load or {"concurrency": 20, "requests": 2_000},
+            "events": events,
             **parts,
         }
     )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from aiperf_svc.core.events.report import Disturbance
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse
@@ -81,6 +82,7 @@ class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
     target_addresses: tuple[AddressFacts, ...] = ()
     hooks: tuple[Hook, ...] | UnsetType = UNSET
     scaling: ScalingResult | UnsetType = UNSET
+    events: tuple[Disturbance, ...] | UnsetType = UNSET
     config: dict[str, Any] = {}
     targets: tuple[_Group, ...] | UnsetType = UNSET
     models: tuple[_Group, ...] | UnsetType = UNSET
@@ -154,6 +156,7 @@ def _own_part(result: InferenceResult) -> _OwnPart:
         target_addresses=result.target_addresses,
         hooks=result.hooks or UNSET,
         scaling=result.scaling or UNSET,
+        events=result.events or UNSET,
         config=result.config,
         targets=_groups("url", result.targets),
         models=_groups("model", result.models),
@@ -237,6 +240,7 @@ def decode(data: bytes) -> InferenceResult:
         target_addresses=own.target_addresses,
         hooks=own.hooks or (),
         scaling=own.scaling or None,
+        events=own.events or (),
         targets=tuple(_group(each, "url") for each in own.targets or ()),
         models=tuple(_group(each, "model") for each in own.models or ()),
         quality=own.quality or None,

@@ -1,6 +1,7 @@
 """Chooses the plots of the report, from the summary's distributions and timeline."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +21,8 @@ _CURVES = (
 )
 _LEAST_MS = 1e-3
 """Start of a logarithmic axis of milliseconds: timestamps are no finer than a microsecond."""
+EVENT_SHARE = 0.004
+"""Share of the axis that an event without a duration takes, so that it can be seen."""
 
 
 def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
@@ -52,31 +55,53 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
 
 
 def over_time(summary: Summary) -> list[Plot]:
-    """Plot throughput, requests in flight, latencies and errors over the run."""
+    """Plot throughput, requests in flight, latencies and errors over the run; of one with events,
+    its requests by due time first."""
     line = summary.timeline
     if line is None:
         return []
+    bands = _bands(summary, line)
     plots = [
+        *_by_due_time(summary, bands),
         _plot(
-            line,
+            line.width_s,
+            bands,
             "Throughput",
             "requests a second",
             [("completed", "a", line.completed_per_s), ("started", "d dashed", line.started_per_s)],
         ),
-        _plot(line, "In flight", "requests", [("in flight", "b", line.in_flight)]),
+        _plot(line.width_s, bands, "In flight", "requests", [("in flight", "b", line.in_flight)]),
     ]
     for tag, (median, tail) in line.latencies.items():
         style = {"time_to_first_token": "b", "request_latency": "a"}[tag]
         lines = [("p50", style, median), ("p99", "e", tail)]
-        plots.append(_plot(line, CATALOG[tag].name, "ms, by time of start", lines))
+        plots.append(_plot(line.width_s, bands, CATALOG[tag].name, "ms, by time of start", lines))
     if line.errors_per_s.any():
         lines = [("errors", "e", line.errors_per_s)]
-        plots.append(_plot(line, "Errors", "requests a second", lines))
+        plots.append(_plot(line.width_s, bands, "Errors", "requests a second", lines))
     return plots
 
 
-def _plot(line: Timeline, title: str, note: str, lines: list[tuple[str, str, Floats]]) -> Plot:
-    width, bins = line.width_s, len(line.in_flight)
+def _by_due_time(summary: Summary, bands: Sequence[Band]) -> list[Plot]:
+    counts = summary.due_counts
+    if counts is None:
+        return []
+    lines: list[_Line] = [
+        ("due", "d dashed", counts.due_per_s),
+        ("completed", "a", counts.completed_per_s),
+        ("within the SLO", "c", counts.within_per_s),
+    ]
+    return [_plot(counts.width_s, bands, "Requests by due time", "requests a second", lines)]
+
+
+_Line = tuple[str, str, Sequence[float] | Floats]
+"""Name, style and values of the bins."""
+
+
+def _plot(
+    width: float, bands: Sequence[Band], title: str, note: str, lines: Sequence[_Line]
+) -> Plot:
+    bins = len(lines[0][2])
     length = width * bins
     series = [
         Series(name, style, [((i + 0.5) * width, float(v)) for i, v in enumerate(values)])
@@ -92,19 +117,23 @@ def _plot(line: Timeline, title: str, note: str, lines: list[tuple[str, str, Flo
         series,
         x=scales.elapsed(length),
         y=scales.linear(max(known, default=0.0) or 1.0),
-        bands=_bands(line, length),
+        bands=[each for each in bands if each.begin < length],
         hints=hints,
         end=length,
     )
 
 
-def _hint(begin: float, width: float, lines: list[tuple[str, str, Floats]], place: int) -> str:
+def _hint(begin: float, width: float, lines: Sequence[_Line], place: int) -> str:
     values = [f"{name} {values[place]:,.4g}" for name, _, values in lines]
     return f"{begin:.6g} to {begin + width:.6g} s: " + ", ".join(values).replace("nan", "none")
 
 
-def _bands(line: Timeline, length: float) -> list[Band]:
+def _bands(summary: Summary, line: Timeline) -> list[Band]:
+    length = line.width_s * len(line.in_flight)
     bands = [Band(0.0, line.ramp_s, "ramp")] if line.ramp_s else []
     if line.stop_s is not None and line.stop_s < length:
         bands.append(Band(line.stop_s, length, "drain"))
+    for each in summary.events:
+        end = max(each.end_s, each.begin_s + length * EVENT_SHARE)
+        bands.append(Band(each.begin_s, end, each.do, is_event=True))
     return bands

@@ -60,6 +60,7 @@ def render(summary: Summary) -> bytes:
         *_system(summary),
         _numbers(summary),
         *tables.objectives(summary),
+        *tables.events(summary.events),
         Plots(plots),
         Plots(system_plots, title="Server and GPUs"),
         Plots(client_plots, title="Client"),

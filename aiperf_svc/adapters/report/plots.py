@@ -52,6 +52,8 @@ class Band:
     begin: float
     end: float
     label: str
+    is_event: bool = False
+    """True: it is coloured, and has its label beside it if it is narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +243,13 @@ def _band(band: Band, area: _Area) -> Iterator[Shape]:
     begin, end = (min(max(area.across(v), LEFT), area.end) for v in (band.begin, band.end))
     if end - begin < 1:
         return
-    yield Shape("band", x=f"{begin:.1f}", width=f"{end - begin:.1f}", text=band.label)
+    style = "band event" if band.is_event else "band"
+    yield Shape(style, x=f"{begin:.1f}", width=f"{end - begin:.1f}", text=band.label)
     if end - begin > 40:
         middle = f"{(begin + end) / 2:.1f}"
         yield Shape(x=middle, y=f"{TOP + 11}", anchor="middle", text=band.label)
+    elif band.is_event:
+        yield Shape(x=f"{end + 4:.1f}", y=f"{TOP + 11}", anchor="start", text=band.label)
 
 
 def _hint(hint: Hint, area: _Area) -> Shape:
@@ -264,7 +269,7 @@ def zoom_numbers(series: Iterable[Series], bands: Iterable[Band], *, end: float)
         lines.append(
             {"name": each.name, "style": each.style, "x": times.index(at), "y": values},
         )
-    spans = [(band.begin, band.end) for band in bands]
+    spans = [(band.begin, band.end, band.label if band.is_event else "") for band in bands]
     content = {"end": end, "x": times, "lines": lines, "bands": spans}
     # A text such as a label of a server's page must not end the element.
     return Markup(msgspec.json.encode(content).decode().replace("<", "\\u003c"))

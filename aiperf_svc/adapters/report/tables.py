@@ -19,6 +19,7 @@ from aiperf_svc.adapters.report.blocks import (
     sentence,
     table,
 )
+from aiperf_svc.core.events.report import EVENT_COLUMNS, Disturbance, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse, percent, turn_ranges
@@ -157,6 +158,14 @@ def scaling(found: ScalingResult | None) -> list[Block]:
         tables += [table(columns, cells)] if cells else []
     notes = [Note(sentence(text)) for text in scaling_notes(found)]
     return section("Scaling", *tables, *notes)
+
+
+def events(found: Sequence[Disturbance]) -> list[Block]:
+    """Return what each event did to the load, and how it was verified; nothing without events."""
+    rows = [Row([Cell(text, "text") for text in cells]) for cells in event_rows(found)]
+    head = [Cell(name, "text") for name in EVENT_COLUMNS]
+    notes = [Note(f"{each.summary}.") for each in found]
+    return section("Events", table(head, rows), *notes)
 
 
 def provenance(found: Provenance | None) -> list[Block]:

@@ -24,6 +24,7 @@ from aiperf_svc.adapters.exports.manifest import (
 from aiperf_svc.adapters.exports.result_files import Results, decode
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -91,6 +92,11 @@ class ResultsClient:
     async def clock(self) -> int:
         """Return the time in ns by the clock of the records manager."""
         return int(msgspec.json.decode(await self._call("GET", "/v1/clock"))["wall_ns"])
+
+    async def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the load that started at this time."""
+        body = msgspec.json.encode({"start_wall_ns": start_wall_ns, "events": reports})
+        await self._call("POST", "/v1/events", body=body)
 
     async def collected(self) -> None:
         """Tell the records manager that the results were fetched, so that it may end."""

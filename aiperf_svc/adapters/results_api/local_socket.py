@@ -21,6 +21,7 @@ from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -32,12 +33,13 @@ CONFLICT = 409
 
 class _Request(msgspec.Struct, omit_defaults=True):
     method: str
-    """`status`, `summary`, `cancel`, `start`, `clock` or `collected`."""
+    """`status`, `summary`, `cancel`, `start`, `clock`, `events` or `collected`."""
     after: int | None = None
     timeout_s: float = 0.0
     reason: str = ""
     at_wall_ns: int = 0
     trial: int = 1
+    events: tuple[EventReport, ...] = ()
 
 
 class _Response(msgspec.Struct, omit_defaults=True):
@@ -101,6 +103,8 @@ async def _respond(provider: ResultsProvider, request: _Request) -> _Response:
             if problem := refused_start(provider, request.at_wall_ns, request.trial):
                 return _Response(refused=problem)
             provider.start(request.at_wall_ns)
+        case "events":
+            provider.set_events(request.at_wall_ns, request.events)
         case "clock":
             content = time_ns()
         case "collected" if not provider.status().is_settled:
@@ -134,6 +138,10 @@ class LocalResultsClient:
     async def clock(self) -> int:
         """Return the time in ns by the clock of the records manager."""
         return msgspec.json.decode(await self._call(_Request("clock")), type=int)
+
+    async def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the load that started at this time."""
+        await self._call(_Request("events", at_wall_ns=start_wall_ns, events=reports))
 
     async def collected(self) -> None:
         """Tell the records manager that the results were fetched, so that it may end."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.protocol.run_states import RunState
 
@@ -35,6 +36,10 @@ class ResultsProvider(Protocol):
 
     def start(self, at_wall_ns: int) -> None:
         """Set the start of the load of a held run, or of the current trial."""
+        ...
+
+    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the load that started at this time."""
         ...
 
     def collected(self) -> None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 
@@ -42,6 +43,11 @@ class RunApi(Protocol):
 
     async def clock(self) -> int:
         """Return the time in ns by the clock of the records manager."""
+        ...
+
+    async def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Set all that is known of the events of the run, or of the trial, whose load started at
+        this time by the clock of its records manager."""
         ...
 
     async def collected(self) -> None:

@@ -14,6 +14,9 @@ POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at t
 POST /v1/scaling     {"replicas": [...], "changes": [...], ...}
                                                all that the runner has seen of the server's
                                                replicas
+POST /v1/events      {"start_wall_ns": ..., "events": [...]}
+                                               all that is known of the events of the load that
+                                               started then
 POST /v1/collected                             the results are fetched, this process may end;
                                                409 before they are final
 
@@ -43,6 +46,7 @@ from aiperf_svc.adapters.results_api.guarded_connections import (
 )
 from aiperf_svc.adapters.results_api.prometheus_text import CONTENT_TYPE, render_metrics
 from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -136,6 +140,7 @@ def _make_app(provider: ResultsProvider, check: Any) -> web.Application:
     app.router.add_get("/v1/clock", routes.clock)
     app.router.add_post("/v1/scaling", routes.scaling)
     app.router.add_post("/v1/start", routes.start)
+    app.router.add_post("/v1/events", routes.events)
     app.router.add_post("/v1/collected", routes.collected)
     return app
 
@@ -242,6 +247,15 @@ class _Routes:
         self._provider.start(given.at_wall_ns)
         return web.Response(status=202, text="starting\n")
 
+    async def events(self, request: web.Request) -> web.Response:
+        try:
+            given = msgspec.json.decode(await request.read(), type=_Events)
+        except msgspec.DecodeError as error:
+            text = f'expected {{"start_wall_ns": N, "events": [...]}}: {error}\n'
+            raise web.HTTPBadRequest(text=text) from error
+        self._provider.set_events(given.start_wall_ns, given.events)
+        return web.Response(status=202, text="noted\n")
+
     async def collected(self, _request: web.Request) -> web.Response:
         if not self._provider.status().is_settled:
             raise web.HTTPConflict(text="the results are not final yet\n")
@@ -259,6 +273,11 @@ class _Routes:
 class _Start(msgspec.Struct):
     at_wall_ns: int
     trial: int = 1
+
+
+class _Events(msgspec.Struct):
+    start_wall_ns: int
+    events: tuple[EventReport, ...]
 
 
 class _Cancel(msgspec.Struct):

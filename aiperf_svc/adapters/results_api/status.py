@@ -92,6 +92,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     """Seconds since the records manager started."""
     phase_elapsed_s: float
+    load_start_wall_ns: int = 0
+    """Time at which the measured load started, by the clock of the run; 0 outside of it."""
     requested_requests: int | None = None
     requested_duration_s: float | None = None
     completed: int = 0

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.terminal.verdict_lines import (
     print_text,
     print_verdict,
 )
+from aiperf_svc.core.events.report import EVENT_COLUMNS, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import percent, turn_ranges
@@ -68,6 +69,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     _print_notes(found, config, console)
     _print_steady_state(found, console)
     print_scaling(found.scaling, console)
+    _print_events(found, console)
     _print_quality(found.quality, console)
     _print_cache(found, console)
     _print_overflows(found, console)
@@ -240,6 +242,22 @@ def print_scaling(found: ScalingResult | None, console: Console) -> None:
             console.print(table)
     for text in scaling_notes(found):
         print_text(console, f"  {text}", style="dim")
+
+
+def _print_events(found: InferenceResult, console: Console) -> None:
+    """Print what each event did to the load, and how it was verified."""
+    if not found.events:
+        return
+    title = "Events, by the time at which requests were due"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for column in EVENT_COLUMNS:
+        table.add_column(column, overflow="fold")
+    for row in event_rows(found.events):
+        table.add_row(*map(one_line, row))
+    console.print(table)
+    for each in found.events:
+        style = "dim" if each.is_verified else "bold red"
+        print_text(console, Text(one_line(each.summary), style=style))
 
 
 def _print_quality(quality: QualityResult | None, console: Console) -> None:

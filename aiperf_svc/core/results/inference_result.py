@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from aiperf_svc.core.events.report import Disturbance
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse
@@ -214,6 +215,8 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     hooks: tuple[Hook, ...] = ()
     scaling: ScalingResult | None = None
     """How the server's replicas followed the load, of a run that watched them."""
+    events: tuple[Disturbance, ...] = ()
+    """What each event of the config did to the load."""
     targets: tuple[GroupStats, ...] = ()
     """Results of each target, if there are several."""
     models: tuple[GroupStats, ...] = ()

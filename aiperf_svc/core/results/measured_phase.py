@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load
+from aiperf_svc.core.events.disturbance import Disturbances
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary
 from aiperf_svc.core.stats.clock_map import ClockMap
@@ -136,6 +137,7 @@ class MeasuredPhase:
         metrics: Mapping[str, MetricSummary],
         chunk_gaps: Histogram | None,
         use: SlotUse | None,
+        disturbed: Disturbances,
     ) -> Evidence:
         """Return the inputs of the verdict."""
         load = self.load
@@ -198,7 +200,10 @@ class MeasuredPhase:
             lost_services=self.context.lost_services,
             failure=self.context.failure,
             early_end=self.context.early_end.text if self.context.early_end else "",
-            error_budget=self.context.config.slo.error_budget,
+            # What an event costs is what such a run measures.
+            error_budget=self.context.config.slo.error_budget
+            + disturbed.lost / max(1, self.totals.requests),
+            events=tuple((each.do, each.problem) for each in disturbed.events),
         )
 
     def _uncounted(self) -> str:

@@ -33,6 +33,7 @@ _NS_PER = {"ms": 1e6, "sec": 1e9}
 
 OF_GOODPUT = ("goodput", "good_request_count")
 """Metrics that have data only with limits of a good request."""
+OF_FIRST_TOKEN = ("intended_time_to_first_token", "time_to_first_token")
 OF_A_RATE = ("requested_rate", "achieved_rate", "rate_achievement")
 """Metrics that have data only in an open loop."""
 
@@ -261,6 +262,17 @@ def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_
         # A comparison with NaN is false: undefined is bad.
         good &= values >= limit if metric.better == "higher" else values <= limit
     return good
+
+
+def first_token_limit_ms(limits: Slo) -> float | None:
+    """Return the limit of the time to the first token, of a good request or of an objective; None
+    if there is none."""
+    given = [(tag, limits.goodput.get(tag)) for tag in OF_FIRST_TOKEN]
+    given += [(each.metric, each.max) for each in limits.objectives]
+    for tag, raw in given:
+        if tag in OF_FIRST_TOKEN and raw is not None:
+            return limit_of(CATALOG[tag], raw)
+    return None
 
 
 def _bad_limit(where: str, metric: Metric, limit: float | str | None) -> list[str]:

@@ -1,7 +1,10 @@
 """Computes the results of a finished run from its records. This module only orders the steps."""
 
+import functools
+
 from msgspec.structs import replace
 
+from aiperf_svc.core.events.disturbance import Disturbances, DisturbedLoad, event_scalars
 from aiperf_svc.core.records.accounts import Accounts, balance
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.by_group import Groups
@@ -70,6 +73,13 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         measured["quality_score"] = 100.0 * context.quality.score
     scaling = _scaling(rows, clocks, window, context)
     measured |= scaling_scalars(scaling) if scaling is not None else {}
+    disturbed = Disturbances((), None)
+    if context.config.events:
+        limits = context.config.slo
+        is_good = functools.partial(slo.is_good, limits=limits.goodput) if limits.goodput else None
+        load = DisturbedLoad(rows, clocks, window, slo.first_token_limit_ms(limits), is_good)
+        disturbed = load.measure(context.config.events, context.events)
+        measured |= event_scalars(disturbed.events)
     steady = steady_state_throughput(
         rows,
         clocks,
@@ -93,7 +103,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         concurrency=concurrency,
         accounts=accounts,
         objectives=(),
-        verdict=judge(phase.evidence(metrics, chunk_gaps, use)),
+        verdict=judge(phase.evidence(metrics, chunk_gaps, use, disturbed)),
         timeline=timeline(
             rows,
             clocks,
@@ -111,6 +121,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         models=groups.by_model(),
         scaling=scaling,
         steady=None if rule is None else steady_part(columns, clocks, window, rule),
+        events=disturbed.events,
+        due_counts=disturbed.counts,
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
         context_overflows=context_overflows(rows)
         if totals.is_multi_turn and totals.context_overflows

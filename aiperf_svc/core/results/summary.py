@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.events.report import Disturbance, DueCounts, EventReport
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.results.cache_stats import CacheUse
@@ -97,6 +98,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What the runner has seen of the server's replicas."""
     hooks: tuple[HookCall, ...] = ()
     """Requests to the server before and after the phases."""
+    events: tuple[EventReport, ...] = ()
+    """What the runner reported of the events of the config."""
     host: dict[str, str] = {}
     """The machine of the records manager; in a local run, of all services."""
     quality: QualityResult | None = None
@@ -227,6 +230,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Hardware and software of client and target."""
     scaling: ScalingResult | None = None
     """How the server's replicas followed the load, of a run that watched them."""
+    events: tuple[Disturbance, ...] = ()
+    """What each event of the config did to the load."""
+    due_counts: DueCounts | None = None
+    """Requests by due time, of a run with events."""
     client: SourceLog | None = None
     """Load of this program's own services over time."""
 
@@ -276,6 +283,7 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
         target_addresses=tuple(AddressFacts(**asdict(use)) for use in context.target_addresses),
         hooks=tuple(Hook(**asdict(call)) for call in context.hooks),
         scaling=summary.scaling,
+        events=summary.events,
         targets=tuple(map(_group_stats, summary.targets)),
         models=tuple(map(_group_stats, summary.models)),
         quality=context.quality,

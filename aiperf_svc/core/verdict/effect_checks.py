@@ -184,6 +184,25 @@ def _schedule_lag(e: Evidence) -> Reason | None:
     )
 
 
+def _events(e: Evidence) -> Reason | None:
+    if not e.events:
+        return None
+    problems = [
+        f"number {number} ({do}): {problem}"
+        for number, (do, problem) in enumerate(e.events, start=1)
+        if problem
+    ]
+    return graded(
+        "events",
+        float(len(problems)),
+        (0.0, 0.0),
+        unit="events",
+        text=f"not verified: {'; '.join(problems)}" if problems else "every event was verified",
+        remedy="the run does not show what an event does to the server: correct what the text "
+        "names, and run again",
+    )
+
+
 def _errors(e: Evidence) -> Reason:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in e.errors[:3])
     return graded(
@@ -314,6 +333,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         text=lambda e: f"ended early: {e.early_end}",
         remedy="no measurement of this load: run it by itself, without a search",
     ),
+    _events,
     _successes,
     Check(
         "accounts",

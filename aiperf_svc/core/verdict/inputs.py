@@ -149,6 +149,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Why the load ended before its time; empty if it did not."""
     error_budget: float = 0.0
     """Share of failures that the config accepts."""
+    events: tuple[tuple[str, str], ...] = ()
+    """Kind of each event, and why it is not verified; empty if it is."""
 
     @property
     def requests(self) -> int:

@@ -30,6 +30,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.storage.shape_trials import Attempts, ShapeTrials
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
@@ -373,6 +374,9 @@ class Collector:
 
     def set_scaling(self, report: ScalingReport) -> None:
         """Do nothing: the pod of an index has one server."""
+
+    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
+        """Do nothing: a config with events has no Jobs."""
 
     def start(self, at_wall_ns: int) -> None:
         """Do nothing: indexes wait for no common start."""

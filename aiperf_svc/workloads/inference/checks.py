@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind, is_path
 from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.config.events import LOCAL, ON_CLUSTERS, Kind
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import is_loopback
@@ -62,7 +63,7 @@ def _slo_problems(config: BenchmarkConfig) -> list[str]:
 
 def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
     """Return the problems of running the config on a cluster."""
-    found = []
+    found = _event_problems(config, ON_CLUSTERS, "a stack")
     host = urlsplit(config.endpoint.url).hostname or ""
     if is_loopback(host):
         text = f"{config.endpoint.url!r} is a pod itself when a pod asks for it; use an address "
@@ -122,7 +123,11 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
             for key, (name, remedy) in variables.items()
             if name is not None
         ),
-        problems=(*_target_problems(config), *_scaling_problems(config)),
+        problems=(
+            *_target_problems(config),
+            *_scaling_problems(config),
+            *_event_problems(config, LOCAL, "a local run"),
+        ),
     )
 
 
@@ -150,6 +155,19 @@ def _programs(config: BenchmarkConfig) -> tuple[NeededProgram, ...]:
     if config.quality is None or config.quality.lm_eval is None:
         return ()
     return (NeededProgram("lm_eval", "pip install 'lm_eval[api]'", "quality.lm_eval"),)
+
+
+def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str) -> list[Problem]:
+    """Return the events that cannot be done there."""
+    return [
+        Problem(f"events.{number}.do", f"{event.do}: {where} can {_listed(kinds)}")
+        for number, event in enumerate(config.events)
+        if event.do not in kinds
+    ]
+
+
+def _listed(kinds: tuple[Kind, ...]) -> str:
+    return f"do {', '.join(kinds)}" if kinds else "do none"
 
 
 def _target_problems(config: BenchmarkConfig) -> tuple[Problem, ...]:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from aiperf_svc.core.events.disturbance import event_scalars
+from aiperf_svc.core.events.report import Disturbance
 from aiperf_svc.core.quality.gate import Answer, score
 from aiperf_svc.core.results import scalars
 from aiperf_svc.core.results.economics import economic_numbers
@@ -62,6 +64,20 @@ QUALITY = score(
     min_score=None,
 )
 
+KILLED = Disturbance(
+    do="kill",
+    what="",
+    begin_s=60,
+    end_s=60,
+    is_verified=True,
+    evidence="gone",
+    problem="",
+    judged_s=60,
+    longest_gap_s=1,
+    throughput_recovery_s=1,
+    latency_recovery_s=1,
+)
+
 
 SCALED = structs.replace(FOUND, scale_ups=(structs.replace(UP, recovery_s=40.0),))
 
@@ -76,7 +92,7 @@ def test_every_metric_is_computed() -> None:
     closed["flags"][0] |= Flag.ABANDONS | Flag.BLOCKED
     economics = {"gpus": 4, "price_per_gpu_hour": 2.5, "kw_per_gpu": 1.7}
     slo = {"goodput": {"time_to_first_token": 35}}
-    found = set(scaling_scalars(SCALED))
+    found = set(scaling_scalars(SCALED)) | set(event_scalars([KILLED]))
     for load in ({"concurrency": 20, "requests": 200}, {"request_rate": 90, "duration": "30s"}):
         config = fake_run.config(**load, slo=slo, economics=economics)
         times = PhaseTimes(start_wall_ns=fake_run.START_NS)

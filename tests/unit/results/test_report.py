@@ -112,7 +112,7 @@ def test_the_numbers_of_a_plot_are_those_of_its_lines() -> None:
         (1, [2.0]),
     ]
     assert found["lines"][2]["name"] == "</script><script>alert(1)"
-    assert found["bands"] == [[0.0, 0.5]]
+    assert found["bands"] == [[0.0, 0.5, ""]]
 
 
 def test_what_comes_from_outside_is_escaped() -> None:

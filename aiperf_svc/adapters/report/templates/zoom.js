@@ -21,8 +21,13 @@
   const bands = spans => chart => {
     const { left, top, width, height } = chart.bbox;
     const inside = place => Math.min(Math.max(chart.valToPos(place, "x", true), left), left + width);
-    chart.ctx.fillStyle = color("band");
-    for (const [begin, end] of spans) chart.ctx.fillRect(inside(begin), top, inside(end) - inside(begin), height);
+    for (const [begin, end, event] of spans) {
+      chart.ctx.fillStyle = color(event ? "event" : "band");
+      chart.ctx.fillRect(inside(begin), top, inside(end) - inside(begin), height);
+      if (!event || inside(end) >= left + width) continue;
+      chart.ctx.fillStyle = color("soft");
+      chart.ctx.fillText(event, inside(end) + 4, top + 11);
+    }
   };
 
   const series = title => ({ name, style }) => ({

@@ -1,0 +1,104 @@
+"""One event while it is carried out: its time, and what is reported of it."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic, time_ns
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from aiperf_svc.config.events import Event
+from aiperf_svc.core.events.report import EventReport
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+T = TypeVar("T")
+PROOF_S = 10.0
+"""Longest time from an event to the proof that it happened."""
+LOOK_S = 0.05
+"""Time between two looks for it."""
+AHEAD_S = 2.0
+"""Time before an event at which an adapter begins to find what it is for."""
+
+
+class EventFailed(EnvironmentProblem):
+    """Raised when an event cannot be done, verified or undone; the message says why."""
+
+
+class EventRun:
+    """Carries out one event. What it does to the server is an adapter's: `Perform`."""
+
+    def __init__(
+        self,
+        number: int,
+        event: Event,
+        *,
+        seed: int = 0,
+        start_wall_ns: int = 0,
+        clock_ahead_ns: int = 0,
+        changed: asyncio.Event,
+    ) -> None:
+        """`start_wall_ns` is the start of the load, by the run's clock, which is `clock_ahead_ns`
+        ahead of this machine's. `changed` is set when there is more to report."""
+        self.event, self.report = event, EventReport(number=number)
+        self._random = random.Random(f"{seed}/{number}")
+        self._ahead_ns, self._changed = clock_ahead_ns, changed
+        self._due_wall_ns = start_wall_ns - clock_ahead_ns + event.at
+        self._until_mono_s = 0.0
+
+    def pick(self, found: Sequence[T]) -> list[T]:
+        """Return those that the event is for: one, drawn by the seed, or all."""
+        return list(found) if self.event.pick == "all" else [self._random.choice(found)]
+
+    async def until_due(self) -> None:
+        """Wait for its time. What it is for is found before."""
+        await asyncio.sleep(max(0.0, (self._due_wall_ns - time_ns()) / 1e9))
+
+    def begin(self, what: str) -> None:
+        """Record that it is done now."""
+        self._until_mono_s = monotonic() + (self.event.duration or 0) / 1e9
+        self._report(what=what, begin_wall_ns=time_ns() + self._ahead_ns)
+
+    def verify(self, evidence: str) -> None:
+        """Record a proof that it happened, or that it was undone."""
+        self._report(evidence="; ".join(filter(None, (self.report.evidence, evidence))))
+
+    def end(self) -> None:
+        """Record that it is undone now."""
+        self._report(end_wall_ns=time_ns() + self._ahead_ns)
+
+    async def hold(self) -> None:
+        """Wait until it is to be undone."""
+        await asyncio.sleep(max(0.0, self._until_mono_s - monotonic()))
+
+    async def carry_out(self, perform: "Perform") -> None:
+        """Do it, verify it and undo it. A problem becomes part of the report."""
+        try:
+            await asyncio.sleep(max(0.0, (self._due_wall_ns - time_ns()) / 1e9 - AHEAD_S))
+            await perform(self)
+        except EnvironmentProblem as error:
+            self._report(problem=str(error))
+        except asyncio.CancelledError:
+            if not self.report.begin_wall_ns:
+                self._report(problem="the load ended before it")
+            raise
+        finally:
+            self._report(is_over=True)
+
+    def _report(self, **fields: str | int | bool) -> None:
+        self.report = replace(self.report, **fields)
+        self._changed.set()
+
+
+Perform = Callable[[EventRun], Awaitable[None]]
+"""Does an event, verifies it, and undoes it however it is ended. Raises EnvironmentProblem."""
+
+
+async def proof(look: Callable[[], Awaitable[T | None]], missing: str, within_s: float) -> T:
+    """Look until there is a proof, and return it. Raises EventFailed with what is missing."""
+    give_up_mono_s = monotonic() + within_s
+    while (found := await look()) is None:
+        if monotonic() > give_up_mono_s:
+            raise EventFailed(f"not verified within {within_s:g} s: {missing}")
+        await asyncio.sleep(LOOK_S)
+    return found

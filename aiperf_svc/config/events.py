@@ -1,0 +1,90 @@
+"""Disturbances during the load: what is done to the server, when, and for how long."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.load import Load
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, format_duration
+
+Kind = Literal["kill", "stall", "delay"]
+LASTING: tuple[Kind, ...] = ("stall", "delay")
+"""Kinds that are undone after their duration."""
+LOCAL: tuple[Kind, ...] = ("kill", "stall", "delay")
+"""Kinds that a run on this machine can do."""
+ON_CLUSTERS: tuple[Kind, ...] = ()
+"""Kinds that a stack can do."""
+LEAST_BEFORE_NS = 10 * SECOND_NS
+"""Shortest undisturbed time before an event, with which it is compared."""
+
+
+class Event(Model):
+    """One disturbance. It must be verified, or the run is invalid."""
+
+    at: DurationNs
+    """Time from the start of the measured load."""
+    do: Kind
+    """`kill` ends processes of the server (SIGKILL), `stall` stops them and lets them continue
+    after `duration` (SIGSTOP, SIGCONT), `delay` adds `latency` to each time to first token of the
+    mock server."""
+    duration: PositiveDurationNs | None = None
+    """Time after which it is undone."""
+    latency: PositiveDurationNs | None = None
+    """Time that `delay` adds."""
+    pick: Literal["one", "all"] = "one"
+    """Which of several processes or pods: `one`, drawn by the seed, or `all`."""
+    process: Annotated[str, Field(min_length=1)] | None = None
+    """A local run: PID or name of the process. Default: the mock server's processes that listen at
+    the endpoint's URL."""
+    foreign: bool = False
+    """Allow to disturb what this tool did not start. It must be named."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        is_lasting = self.do in LASTING
+        if is_lasting and self.duration is None:
+            raise ValueError(f"{{do}} {self.do} needs {{duration}}, after which it is undone")
+        if not is_lasting and self.duration is not None:
+            raise ValueError(f"{{duration}} is for {{do}} {', '.join(LASTING)}, not {self.do}")
+        if (self.do == "delay") != (self.latency is not None):
+            raise ValueError("{latency} is for {do} delay, which needs it")
+        if self.process is not None and not self.foreign:
+            raise ValueError(
+                f"{{process}} {self.process!r} was not started by this tool; add {{foreign}}: true "
+                "to disturb it"
+            )
+        if self.foreign and self.process is None:
+            raise ValueError("{foreign} needs the name of what may be disturbed: {process}")
+        if self.do == "delay" and self.process is not None:
+            raise ValueError("{do} delay is for the mock server; leave out {process}")
+        return self
+
+    @property
+    def end(self) -> int:
+        """Time at which it is undone, in ns."""
+        return self.at + (self.duration or 0)
+
+
+def schedule_problem(events: tuple[Event, ...], load: Load) -> str:
+    """Return why these events cannot be measured with this load; empty if they can."""
+    if not load.is_open_loop:
+        return (
+            "{events} need an open loop ({load.request_rate}): users of a closed loop wait with "
+            "the server, and the requests that they do not send are not seen to be lost"
+        )
+    end, free_from = load.end, load.ramp
+    if end is None and load.requests is not None and load.request_rate is not None:
+        end = round(load.requests / load.request_rate * SECOND_NS)
+    for number, event in enumerate(events):
+        name = f"{{events}}: number {number + 1} ({event.do} at {format_duration(event.at)})"
+        if end is not None and event.end >= end:
+            return f"{name} ends after the load, which ends at {format_duration(end)}"
+        if event.at < free_from + LEAST_BEFORE_NS:
+            before = "the start of the load or of the ramp" if not number else "the event before"
+            return (
+                f"{name} is less than {format_duration(LEAST_BEFORE_NS)} after the end of {before} "
+                f"({format_duration(free_from)}); it is compared with the time before it"
+            )
+        free_from = event.end
+    return ""

@@ -1,0 +1,330 @@
+"""Measures what each event of a run did to its load, from the records of the requests.
+
+Only an open loop can be measured: it keeps sending while a server is away. A request belongs to the
+second in which it was due, not to that in which it was sent or answered.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from aiperf_svc.config.events import Event
+from aiperf_svc.core.events.recovery import (
+    BASELINE_S,
+    RECOVERED_SHARE,
+    Counts,
+    debt,
+    longest_gap,
+    recovered_second,
+)
+from aiperf_svc.core.events.report import LOST_KINDS, Disturbance, DueCounts, EventReport
+from aiperf_svc.core.stats.clock_map import ClockMap, Times
+from aiperf_svc.core.stats.columns import Chunk, Mask, PhaseRows
+from aiperf_svc.core.stats.load_window import LoadWindow
+from aiperf_svc.domain.metric_formulas import Floats, last_content
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+
+SECOND = 10**9
+GAP_BIN_NS = 10**6
+"""Resolution of gaps between tokens."""
+SLOWER = 1.25
+"""Factor on the baseline's p95 that is the limit of a run without an SLO on its first tokens."""
+MOST_BINS = 600
+"""Most bins of a plot; their width is a whole number of seconds."""
+_TOKEN_COLUMNS = ("first_token_wall_ns", "second_token_wall_ns")
+_UNCONNECTED = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS)
+_BROKEN = (
+    ErrorKind.SEND,
+    ErrorKind.NO_RESPONSE,
+    ErrorKind.DISCONNECTED,
+    ErrorKind.STREAM_RESET,
+    ErrorKind.PROTOCOL,
+)
+_ENDED_BY_SERVER = (ErrorKind.SERVER, ErrorKind.ABORTED, ErrorKind.MALFORMED)
+_NAMES = tuple(LOST_KINDS)
+
+
+class Disturbances(NamedTuple):
+    """What the events of a run did to its load."""
+
+    events: tuple[Disturbance, ...]
+    counts: DueCounts | None
+    """None without a request."""
+
+    @property
+    def lost(self) -> int:
+        """Number of lost requests that errors count too."""
+        not_errors = ("unsent", "unanswered")
+        return sum(
+            count
+            for each in self.events
+            for kind, count in each.lost.items()
+            if kind not in not_errors
+        )
+
+
+@dataclass(frozen=True)
+class DisturbedLoad:
+    """The requests of a phase with events."""
+
+    rows: PhaseRows
+    clocks: ClockMap
+    window: LoadWindow
+    slo_ms: float | None
+    """Limit that the SLO has for the first token; None without one."""
+    is_good: Callable[[Chunk], Mask] | None
+    """Which completed requests are within the SLO; None: those within the limit of the first
+    token."""
+
+    def measure(self, events: Sequence[Event], reports: Sequence[EventReport]) -> Disturbances:
+        """Return what each event did. An event without a report was not done."""
+        known = {report.number: report for report in reports}
+        of_each = [known.get(number, EventReport(number=number)) for number in range(len(events))]
+        found = list(map(self._described, events, of_each))
+        ends = [each.begin_s for each in found[1:]] + [self._sent_until_s]
+        free_from_s, measured = self.window.ramp_ns / 1e9, []
+        for each, report, end_s in zip(found, of_each, ends, strict=True):
+            is_done = report.begin_wall_ns and each.begin_s > free_from_s
+            done = self._measured(each, free_from_s, end_s) if is_done else each
+            measured.append(done)
+            # What the next event is compared with is a server that has recovered from this one.
+            free_from_s = max(free_from_s, done.end_s, done.begin_s + (done.recovery_s or 0.0))
+        return Disturbances(tuple(measured), self._counts(measured))
+
+    def _described(self, event: Event, report: EventReport) -> Disturbance:
+        """Return what the report says. An event that was not done has its planned time."""
+        begin_s, end_s = (
+            (wall_ns - self.window.begin_ns) / SECOND if wall_ns else 0.0
+            for wall_ns in (report.begin_wall_ns, report.end_wall_ns)
+        )
+        is_done = bool(report.begin_wall_ns)
+        problem = report.problem
+        if not problem and not (is_done and report.evidence and report.is_over):
+            problem = "the runner has not reported it"
+        return Disturbance(
+            do=event.do,
+            what=report.what,
+            begin_s=begin_s if is_done else event.at / SECOND,
+            end_s=max(begin_s, end_s) if is_done else event.at / SECOND,
+            is_verified=not problem,
+            evidence=report.evidence,
+            problem=problem,
+        )
+
+    @property
+    def _sent_until_s(self) -> float:
+        stop_ns = self.window.stop_ns or max(
+            (int(self._due(chunk).max(initial=0)) for chunk in self.rows.chunks()), default=0
+        )
+        return max(0, stop_ns - self.window.begin_ns) / SECOND
+
+    def _due(self, chunk: Chunk) -> Times:
+        return self.clocks.to_timing(chunk["due_wall_ns"], chunk["worker"])
+
+    def _measured(self, event: Disturbance, free_from_s: float, end_s: float) -> Disturbance:
+        begin_ns = self.window.begin_ns + round(event.begin_s * SECOND)
+        before_s = int(min(BASELINE_S, event.begin_s - free_from_s))
+        end_ns = self.window.begin_ns + round(end_s * SECOND)
+        after_s = (end_ns - begin_ns) // SECOND
+        if before_s < 1 or after_s < 1:
+            return event
+        limit_ms, source = self._limit(begin_ns, before_s)
+        seen = _Seconds(begin_ns, end_ns, before_s)
+        gaps: list[NDArray[np.int64]] = []
+        for chunk in self.rows.chunks():
+            self._add(seen, chunk, limit_ms)
+            gaps.append(self._token_times(chunk, begin_ns - before_s * SECOND))
+        tokens = np.concatenate(gaps) if gaps else np.empty(0, dtype=np.int64)
+        begin_bin, end_bin = begin_ns // GAP_BIN_NS, end_ns // GAP_BIN_NS
+        first_bin = begin_bin - before_s * 1000
+        has_tokens = bool(len(tokens))
+        rate = seen.all_before / before_s
+        requests, seconds = debt(
+            int((seen.due - seen.good).sum()) + seen.lost_in_flight,
+            int(seen.due.sum()) + seen.lost_in_flight,
+            usual_share=1 - seen.good_before / max(1, seen.due_before),
+            rate=rate,
+        )
+        usual = seen.completed_before / max(1, seen.due_before)
+        lost = zip(_NAMES, seen.lost.tolist(), strict=True)
+        # The last second may be cut short by the end.
+        due, completed, within = (
+            counts[:after_s] for counts in (seen.due, seen.completed, seen.within)
+        )
+        return replace(
+            event,
+            judged_s=float(after_s),
+            baseline_s=float(before_s),
+            baseline_rate=rate,
+            lost={name: count for name, count in lost if count},
+            longest_gap_s=longest_gap(tokens, begin=begin_bin, end=end_bin) / 1e3
+            if has_tokens
+            else None,
+            usual_gap_s=longest_gap(tokens, begin=first_bin, end=begin_bin) / 1e3
+            if has_tokens
+            else None,
+            throughput_recovery_s=_seconds(
+                recovered_second(completed, due, least=RECOVERED_SHARE * usual)
+            ),
+            latency_recovery_s=_seconds(recovered_second(within, due, least=RECOVERED_SHARE)),
+            limit_ms=limit_ms,
+            limit_source=source,
+            debt_requests=requests,
+            debt_s=seconds,
+        )
+
+    def _limit(self, begin_ns: int, before_s: int) -> tuple[float, str]:
+        """Return the limit of the first token: the SLO's, or what the baseline's p95 allows."""
+        if self.slo_ms is not None:
+            return self.slo_ms, "slo"
+        values = []
+        for chunk in self.rows.chunks():
+            due = self._due(chunk)
+            is_before = (due >= begin_ns - before_s * SECOND) & (due < begin_ns)
+            chosen = chunk.where(is_before & (chunk["outcome"] == Outcome.COMPLETED))
+            if chosen.rows:
+                values.append(_first_ms(chosen))
+        if not values:
+            return 0.0, "baseline"
+        return SLOWER * float(np.percentile(np.concatenate(values), 95)), "baseline"
+
+    def _add(self, seen: "_Seconds", chunk: Chunk, limit_ms: float) -> None:
+        """Count the requests of a chunk by the second in which they were due."""
+        chunk = chunk.where(chunk["outcome"] != Outcome.ABANDONED)
+        if not chunk.rows:
+            return
+        due, outcome = self._due(chunk), chunk["outcome"]
+        end = self.clocks.to_timing(chunk["end_wall_ns"], chunk["worker"])
+        completed = outcome == Outcome.COMPLETED
+        within = completed & (_first_ms(chunk) <= limit_ms)
+        good = completed & self.is_good(chunk) if self.is_good is not None else within
+        seconds = (due - seen.begin_ns) // SECOND
+        is_before = (seconds >= -seen.before_s) & (seconds < 0)
+        is_after = (seconds >= 0) & (due < seen.end_ns)
+        in_flight = ~completed & (seconds < 0) & (end >= seen.begin_ns)
+        is_usual = is_before & ~in_flight
+        seen.all_before += int(np.count_nonzero(is_before))
+        seen.due_before += int(np.count_nonzero(is_usual))
+        seen.completed_before += int(np.count_nonzero(is_usual & completed))
+        seen.good_before += int(np.count_nonzero(is_usual & good))
+        places = seconds[is_after]
+        for counts, mask in (
+            (seen.due, None),
+            (seen.completed, completed),
+            (seen.within, within),
+            (seen.good, good),
+        ):
+            chosen = places if mask is None else places[mask[is_after]]
+            counts += np.bincount(chosen, minlength=len(counts))
+        is_lost = in_flight | (is_after & ~completed)
+        seen.lost += np.bincount(lost_kinds(chunk.where(is_lost)), minlength=len(_NAMES))
+        seen.lost_in_flight += int(np.count_nonzero(in_flight))
+
+    def _token_times(self, chunk: Chunk, since_ns: int) -> NDArray[np.int64]:
+        """Return when tokens of completed requests came, in `GAP_BIN_NS`, each time once."""
+        chunk = chunk.where(chunk["outcome"] == Outcome.COMPLETED)
+        columns = (*(chunk[name] for name in _TOKEN_COLUMNS), last_content(chunk))
+        times = [self.clocks.to_timing(column, chunk["worker"]) for column in columns]
+        joined = np.concatenate(times) if chunk.rows else np.empty(0, dtype=np.int64)
+        # The last token before the baseline begins its first gap.
+        return np.unique(joined[joined >= since_ns - SECOND] // GAP_BIN_NS)
+
+    def _counts(self, events: Sequence[Disturbance]) -> DueCounts | None:
+        """Return the requests by due time, for a plot."""
+        length_s = self._sent_until_s
+        limit_ms = next((each.limit_ms for each in events if each.judged_s), 0.0)
+        if not length_s or not limit_ms:
+            return None
+        width_s = int(-(-length_s // MOST_BINS))
+        bins = max(1, int(-(-length_s // width_s)))
+        rates = [np.zeros(bins, dtype=np.int64) for _ in range(3)]
+        for chunk in self.rows.chunks():
+            places = (self._due(chunk) - self.window.begin_ns) // (width_s * SECOND)
+            places = np.clip(places, 0, bins - 1)
+            completed = chunk["outcome"] == Outcome.COMPLETED
+            within = completed & (_first_ms(chunk) <= limit_ms)
+            if self.is_good is not None:
+                within = completed & self.is_good(chunk)
+            for rate, chosen in zip(
+                rates, (places, places[completed], places[within]), strict=True
+            ):
+                rate += np.bincount(chosen, minlength=bins)
+        due, done, good = ((rate / width_s).tolist() for rate in rates)
+        return DueCounts(
+            width_s=float(width_s), due_per_s=due, completed_per_s=done, within_per_s=good
+        )
+
+
+class _Seconds:
+    """Counts of the requests of a baseline, and of each second from an event on."""
+
+    def __init__(self, begin_ns: int, end_ns: int, before_s: int) -> None:
+        self.begin_ns, self.end_ns, self.before_s = begin_ns, end_ns, before_s
+        bins = -(-(end_ns - begin_ns) // SECOND)
+        self.all_before = self.due_before = self.completed_before = self.good_before = 0
+        """All requests of the baseline, and those that the event found in flight left out."""
+        self.due, self.completed, self.within, self.good = (_zeros(bins) for _ in range(4))
+        self.lost = _zeros(len(_NAMES))
+        self.lost_in_flight = 0
+        """Requests that were in flight at the event and got lost: their seconds are before it."""
+
+
+def _zeros(count: int) -> Counts:
+    return np.zeros(count, dtype=np.int64)
+
+
+def _seconds(found: int | None) -> float | None:
+    return None if found is None else float(found)
+
+
+def _first_ms(chunk: Chunk) -> Floats:
+    """Return the time from due to first token, or to the last one of what is no stream; NaN without
+    one."""
+    first = np.where(chunk["is_streamed"], chunk["first_token_wall_ns"], last_content(chunk))
+    found: Floats = (first - chunk["due_wall_ns"]) / 1e6
+    found[first == 0] = np.nan
+    return found
+
+
+def lost_kinds(chunk: Chunk) -> NDArray[np.int64]:
+    """Return the kind of each lost request, as its place in `LOST_KINDS`."""
+    error, outcome = chunk["error"], chunk["outcome"]
+    has_token = chunk["is_streamed"] & (chunk["first_token_wall_ns"] != 0)
+    is_broken = np.isin(error, _BROKEN)
+    rules: tuple[tuple[str, Mask], ...] = (
+        ("unsent", outcome == Outcome.UNSENT),
+        ("unanswered", outcome == Outcome.CANCELLED),
+        ("timeout", error == ErrorKind.TIMEOUT),
+        ("cut", has_token & (is_broken | np.isin(error, _ENDED_BY_SERVER))),
+        ("reset", is_broken),
+        ("refused", np.isin(error, _UNCONNECTED)),
+        ("5xx", (error == ErrorKind.STATUS) & (chunk["status"] >= 500)),
+    )
+    places = [_NAMES.index(name) for name, _ in rules]
+    found: NDArray[np.int64] = np.select(
+        [mask for _, mask in rules], places, default=_NAMES.index("other")
+    ).astype(np.int64)
+    return found
+
+
+def event_scalars(events: Sequence[Disturbance]) -> dict[str, float]:
+    """Return the metrics of the events of a run by tag. A time that was not reached is left out."""
+    judged = [each for each in events if each.judged_s]
+    if not judged:
+        return {}
+    found = {
+        "event_lost_requests": float(sum(each.lost_count for each in judged)),
+        "event_slo_debt": sum(each.debt_s for each in judged),
+    }
+    gaps = [each.longest_gap_s for each in judged if each.longest_gap_s is not None]
+    if gaps:
+        found["event_token_gap"] = max(gaps)
+    recoveries = [each.recovery_s for each in judged]
+    known = [each for each in recoveries if each is not None]
+    if len(known) == len(recoveries):
+        found["event_recovery_time"] = max(known)
+    return found

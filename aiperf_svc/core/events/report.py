@@ -1,0 +1,158 @@
+"""What is known of the events of a run: the runner's report of each, and what it did to the load.
+
+This module has only types, which the runner reads without NumPy.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+LOST_KINDS = {
+    "refused": "no connection: refused, unreachable, or not accepted in time",
+    "reset": "the connection broke before the first token",
+    "timeout": "no whole response within the request timeout",
+    "5xx": "a response with status 500 or above",
+    "cut": "the response ended after the first token and before its end",
+    "unanswered": "no whole response by the end of the run's grace period",
+    "unsent": "due and not sent before the load's end",
+    "other": "any other error",
+}
+"""Kinds of lost requests, and what each means."""
+
+
+class EventReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Report of the runner on one event. Times are by the clock of the run's records manager."""
+
+    number: int
+    """Its place in `events` of the config, from 0."""
+    what: str = ""
+    """Name of what was disturbed."""
+    begin_wall_ns: int = 0
+    """Time just before it was done; 0: not done."""
+    end_wall_ns: int = 0
+    """Time at which it was undone; 0: not yet, or nothing is to be undone."""
+    evidence: str = ""
+    """What shows that it happened, and that it was undone; empty: not verified."""
+    problem: str = ""
+    """Why it was not done, not verified, or not undone."""
+    is_over: bool = False
+    """True if nothing of it follows."""
+
+
+class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
+    """What an event did to the load. Times are in seconds; `begin_s` and `end_s` count from the
+    start of the load. Requests belong to the time at which they were due."""
+
+    do: str
+    """Kind of the event."""
+    what: str
+    begin_s: float
+    end_s: float
+    """When it was undone; of an event that is not undone, its begin."""
+    is_verified: bool
+    evidence: str
+    problem: str
+    judged_s: float = 0.0
+    """Time from its begin to the next event, or to the end of the load: what it is judged by."""
+    baseline_s: float = 0.0
+    """Length of the time before it that it is compared with."""
+    baseline_rate: float = 0.0
+    """Requests a second that were due in it."""
+    lost: dict[str, int] = {}
+    """Requests that got no whole response, by kind: those due since its begin, and those that were
+    in flight then."""
+    longest_gap_s: float | None = None
+    """Longest time without a token of a request that completed. Of each request the first, the
+    second and the last token are known. None without a measurement."""
+    usual_gap_s: float | None = None
+    """The same in the baseline."""
+    throughput_recovery_s: float | None = None
+    """Time from its begin after which the share of requests that complete stays at 95% of the
+    baseline's; None: not reached in `judged_s`."""
+    latency_recovery_s: float | None = None
+    """Time from its begin after which 95% of the requests due stay within `limit_ms`; None: not
+    reached in `judged_s`."""
+    limit_ms: float = 0.0
+    """Limit of the time from due to first token, or to the last one of what is no stream."""
+    limit_source: str = ""
+    """Where this limit comes from: `slo` or `baseline`."""
+    debt_requests: float = 0.0
+    """Requests beyond the SLO that the share of the baseline does not explain."""
+    debt_s: float = 0.0
+    """The same in seconds of the baseline's rate."""
+
+    @property
+    def lost_count(self) -> int:
+        """Number of lost requests."""
+        return sum(self.lost.values())
+
+    @property
+    def recovery_s(self) -> float | None:
+        """Time after which both throughput and latency have recovered; None: not reached."""
+        if self.throughput_recovery_s is None or self.latency_recovery_s is None:
+            return None
+        return max(self.throughput_recovery_s, self.latency_recovery_s)
+
+    @property
+    def summary(self) -> str:
+        """How it was verified, and what it was compared with, in one line."""
+        proof = f"verified: {self.evidence}" if self.is_verified else self.problem
+        if not self.judged_s:
+            return f"{self.do}: {proof}"
+        source = "the SLO" if self.limit_source == "slo" else "1.25 x the p95 before it"
+        return (
+            f"{self.do}: {proof}; judged for {self.judged_s:.0f} s, compared with the "
+            f"{self.baseline_s:.0f} s before it; limit of the first token {self.limit_ms:.4g} ms "
+            f"({source})"
+        )
+
+    def recovery_text(self, recovery_s: float | None) -> str:
+        """Return one of its recovery times in words."""
+        return f"> {self.judged_s:.0f} s" if recovery_s is None else f"{recovery_s:.0f} s"
+
+
+class DueCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests by the time at which they were due, from the start of the load, as a rate in each
+    bin of `width_s`."""
+
+    width_s: float
+    due_per_s: list[float]
+    completed_per_s: list[float]
+    within_per_s: list[float]
+    """Those within the SLO, or within the limit of the first event."""
+
+
+def event_rows(events: Iterable[Disturbance]) -> Iterator[list[str]]:
+    """Yield the cells of a table: a row for each event, in the order of `EVENT_COLUMNS`."""
+    for each in events:
+        begin = f"{each.begin_s:.1f} s"
+        if each.end_s > each.begin_s:
+            begin += f" to {each.end_s:.1f} s"
+        if not each.judged_s:
+            yield [begin, each.do, each.what, *["–"] * 5]
+            continue
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in each.lost.items())
+        gap = "–" if each.longest_gap_s is None else f"{each.longest_gap_s:.2f} s"
+        usual = "" if each.usual_gap_s is None else f" (before: {each.usual_gap_s:.2f} s)"
+        yield [
+            begin,
+            each.do,
+            each.what,
+            kinds or "0",
+            gap + usual,
+            each.recovery_text(each.throughput_recovery_s),
+            each.recovery_text(each.latency_recovery_s),
+            f"{each.debt_requests:,.0f} requests, {each.debt_s:.1f} s",
+        ]
+
+
+EVENT_COLUMNS = (
+    "at",
+    "event",
+    "of",
+    "lost requests",
+    "longest gap",
+    "throughput recovers",
+    "first token recovers",
+    "SLO debt",
+)

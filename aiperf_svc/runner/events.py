@@ -1,0 +1,117 @@
+"""Carries out the events of a run while its load lasts, and reports them to the run.
+
+    status (start of the load) ──> EventRun of each event ──> adapter ──> server
+                                          └── reports ──> records manager, which judges them
+
+The records manager needs the reports for its verdict, so all of them are sent again whenever one
+changes. Each trial of an experiment has the same events.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from aiperf_svc.adapters.events.event_run import EventRun, Perform
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.config.events import Event
+from aiperf_svc.runner.follower import Follower
+from aiperf_svc.runner.start_gate import measure_offset
+
+LOOK_S = 0.05
+"""Time between two looks at the status that the follower has."""
+RETRY_S = 0.5
+LAST_REPORT_S = 10.0
+"""Longest time to bring the last report to the run."""
+
+
+class EventWatch:
+    """Carries out the events of each trial, while the run is followed."""
+
+    def __init__(
+        self, api: RunApi, events: Sequence[Event], perform: Perform, *, seed: int
+    ) -> None:
+        self._api, self._events, self._perform, self._seed = api, events, perform, seed
+
+    async def __call__(self, follower: Follower) -> None:
+        """Follow the starts of the loads. Never returns."""
+        started_wall_ns = 0
+        while True:
+            start_wall_ns = _start_of(follower)
+            if start_wall_ns and start_wall_ns != started_wall_ns:
+                started_wall_ns = start_wall_ns
+                await self._during_load(start_wall_ns, follower)
+            await asyncio.sleep(LOOK_S)
+
+    async def _during_load(self, start_wall_ns: int, follower: Follower) -> None:
+        """Carry out the events of the load that has started. Undoes what is not undone when the
+        load ends, or when nobody follows the run any more."""
+        changed = asyncio.Event()
+        ahead_ns = await self._clock_ahead_ns()
+        runs = [
+            EventRun(
+                number,
+                event,
+                seed=self._seed,
+                start_wall_ns=start_wall_ns,
+                clock_ahead_ns=ahead_ns,
+                changed=changed,
+            )
+            for number, event in enumerate(self._events)
+        ]
+        tasks = [
+            asyncio.create_task(self._carry_out(run, follower), name=f"event {number}")
+            for number, run in enumerate(runs, start=1)
+        ]
+        sender = asyncio.create_task(
+            self._send_reports(start_wall_ns, runs, changed), name="event reports"
+        )
+        try:
+            while _start_of(follower) == start_wall_ns:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(LOOK_S)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+            with contextlib.suppress(TimeoutError, ApiRefused):
+                async with asyncio.timeout(LAST_REPORT_S):
+                    await self._send(start_wall_ns, runs)
+
+    async def _clock_ahead_ns(self) -> int:
+        while True:
+            try:
+                return (await measure_offset(self._api)).ns
+            except ApiUnavailable:
+                await asyncio.sleep(RETRY_S)
+
+    async def _carry_out(self, run: EventRun, follower: Follower) -> None:
+        try:
+            await run.carry_out(self._perform)
+        finally:
+            number, report = run.report.number + 1, run.report
+            text = report.problem or f"{report.what}: {report.evidence}"
+            follower.display.note(f"event {number} ({run.event.do}): {text}")
+
+    async def _send_reports(
+        self, start_wall_ns: int, runs: Sequence[EventRun], changed: asyncio.Event
+    ) -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            with contextlib.suppress(ApiRefused):
+                await self._send(start_wall_ns, runs)
+
+    async def _send(self, start_wall_ns: int, runs: Sequence[EventRun]) -> None:
+        while True:
+            try:
+                await self._api.set_events(start_wall_ns, tuple(run.report for run in runs))
+            except ApiUnavailable:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+
+def _start_of(follower: Follower) -> int:
+    """Return when the load started that lasts now, by the clock of the run; 0 if there is none."""
+    return follower.status.load_start_wall_ns if follower.status is not None else 0
