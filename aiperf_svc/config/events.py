@@ -8,12 +8,16 @@ from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.load import Load
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs, format_duration
 
-Kind = Literal["kill", "stall", "delay"]
-LASTING: tuple[Kind, ...] = ("stall", "delay")
-"""Kinds that are undone after their duration."""
+Kind = Literal[
+    "kill", "stall", "delay", "delete-pod", "evict", "drain", "restart", "scale", "cut", "cpu"
+]  # fmt: skip
+LASTING: tuple[Kind, ...] = ("stall", "delay", "drain", "cut", "cpu")
+"""Kinds that are undone after their duration; `scale` is if it has one."""
 LOCAL: tuple[Kind, ...] = ("kill", "stall", "delay")
 """Kinds that a run on this machine can do."""
-ON_CLUSTERS: tuple[Kind, ...] = ()
+ON_CLUSTERS: tuple[Kind, ...] = (
+    "kill", "stall", "delete-pod", "evict", "drain", "restart", "scale", "cut", "cpu"
+)  # fmt: skip
 """Kinds that a stack can do."""
 LEAST_BEFORE_NS = 10 * SECOND_NS
 """Shortest undisturbed time before an event, with which it is compared."""
@@ -27,7 +31,9 @@ class Event(Model):
     do: Kind
     """`kill` ends processes of the server (SIGKILL), `stall` stops them and lets them continue
     after `duration` (SIGSTOP, SIGCONT), `delay` adds `latency` to each time to first token of the
-    mock server."""
+    mock server. In a stack: `delete-pod`, `evict`, `drain` the node of a pod, `restart` the
+    Deployment, `scale` it to `replicas`, `cut` the target off by a NetworkPolicy, keep
+    `cores` busy in its container (`cpu`)."""
     duration: PositiveDurationNs | None = None
     """Time after which it is undone."""
     latency: PositiveDurationNs | None = None
@@ -37,6 +43,15 @@ class Event(Model):
     process: Annotated[str, Field(min_length=1)] | None = None
     """A local run: PID or name of the process. Default: the mock server's processes that listen at
     the endpoint's URL."""
+    replicas: Annotated[int, Field(ge=0, le=1_000)] | None = None
+    """Number of replicas that `scale` sets."""
+    cores: Annotated[int, Field(gt=0, le=1_000)] | None = None
+    """Number of busy loops of `cpu`. They stay within the limit of the container."""
+    grace: DurationNs | None = None
+    """Time that `delete-pod` gives the pod to end. Default: that of the pod."""
+    deployment: Annotated[str, Field(pattern=r"^([a-z0-9-]+/)?[a-z0-9.-]+$")] | None = None
+    """A stack: name of one of its Deployments, or with `foreign` one of others, `NAMESPACE/NAME`.
+    Default: the stack's own target."""
     foreign: bool = False
     """Allow to disturb what this tool did not start. It must be named."""
 
@@ -45,20 +60,41 @@ class Event(Model):
         is_lasting = self.do in LASTING
         if is_lasting and self.duration is None:
             raise ValueError(f"{{do}} {self.do} needs {{duration}}, after which it is undone")
-        if not is_lasting and self.duration is not None:
-            raise ValueError(f"{{duration}} is for {{do}} {', '.join(LASTING)}, not {self.do}")
-        if (self.do == "delay") != (self.latency is not None):
-            raise ValueError("{latency} is for {do} delay, which needs it")
-        if self.process is not None and not self.foreign:
+        if not is_lasting and self.duration is not None and self.do != "scale":
+            kinds = ", ".join((*LASTING, "scale"))
+            raise ValueError(f"{{duration}} is for {{do}} {kinds}, not {self.do}")
+        for name, kind in (("latency", "delay"), ("replicas", "scale"), ("cores", "cpu")):
+            if (self.do == kind) != (getattr(self, name) is not None):
+                raise ValueError(f"{{{name}}} is for {{do}} {kind}, which needs it")
+        if self.grace is not None and self.do != "delete-pod":
+            raise ValueError(f"{{grace}} is for {{do}} delete-pod, not {self.do}")
+        self._check_foreign()
+        return self
+
+    def _check_foreign(self) -> None:
+        if self.process is not None and self.deployment is not None:
             raise ValueError(
-                f"{{process}} {self.process!r} was not started by this tool; add {{foreign}}: true "
-                "to disturb it"
+                "{process} is for a local run, {deployment} for a stack; leave out one of both"
             )
-        if self.foreign and self.process is None:
-            raise ValueError("{foreign} needs the name of what may be disturbed: {process}")
+        key = "process" if self.process is not None else "deployment"
+        named = self.process or self.deployment
+        is_others = self.process is not None or "/" in (self.deployment or "")
+        if is_others and not self.foreign:
+            raise ValueError(
+                f"{{{key}}} {named!r} was not started by this tool; add {{foreign}}: true to "
+                "disturb it"
+            )
+        if self.foreign and not is_others:
+            raise ValueError(
+                "{foreign} needs the name of what may be disturbed: {process}, or {deployment} as "
+                "NAMESPACE/NAME"
+            )
+        if self.deployment is not None and self.do == "cut":
+            raise ValueError("{do} cut is for the stack's own target; leave out {deployment}")
+        if self.foreign and self.do == "scale" and self.duration is None:
+            raise ValueError("{do} scale of a {deployment} of others needs {duration}")
         if self.do == "delay" and self.process is not None:
             raise ValueError("{do} delay is for the mock server; leave out {process}")
-        return self
 
     @property
     def end(self) -> int:

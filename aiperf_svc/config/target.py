@@ -72,6 +72,9 @@ class Target(Release):
     port: Annotated[int, Field(gt=0, le=65_535)] = 8000
     replicas: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Number of replicas. Several are reached by the Service's name as several addresses."""
+    rollout: Literal["Recreate", "RollingUpdate"] = "Recreate"
+    """How a restart replaces the pods: `Recreate` ends all of them first, `RollingUpdate` has each
+    new one ready before an old one ends."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables, in plain text. Put secret values into `secret_env`."""
     secret_env: dict[str, str] = Field(default_factory=dict)

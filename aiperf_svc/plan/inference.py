@@ -75,6 +75,14 @@ class InferenceStack(StackKind[BenchmarkConfig]):
         objects = [each for source in self.rendered for each in source.objects]
         return f"{services} {digest_of(objects)}" if objects else services
 
+    @property
+    def evicted(self) -> tuple[str, ...]:
+        """The target, if events of the run evict it."""
+        does = any(
+            each.do in ("evict", "drain") and not each.foreign for each in self.config.events
+        )
+        return (HOST,) if does else ()
+
     def topology(self) -> Topology:
         return largest_topology([plan(each, Facts(where="cluster")) for each in self.trials])
 

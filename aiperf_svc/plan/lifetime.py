@@ -23,6 +23,8 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
     hold: int | None
     """Time in ns after its creation at which it is deleted; None: it stays until the stack is
     gone."""
+    leaves_out: tuple[str, ...] = ()
+    """Components whose pods may be evicted: what the run's own events evict."""
 
 
 class LongestTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -178,6 +178,10 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     """True if the pod gets a ServiceAccount's token."""
     run_as_root: bool = False
     read_only_root: bool = True
+    shares_processes: bool = False
+    """True if the containers share a PID namespace, so that no server is its first process."""
+    rollout: Literal["Recreate", "RollingUpdate"] = "Recreate"
+    """How a Deployment replaces its pods."""
     ready_timeout_s: int
 
     @property

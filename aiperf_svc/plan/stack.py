@@ -286,6 +286,8 @@ def plan_kind(
     made = _from_mirror(kind.pods(basis), deployment.registry_mirror)
     queue, made = plan_queue(deployment, identity, made, has_shapes=shared.whole is not None)
     budget = plan_budget(deployment, shared.lifetime or kind.longest_hold, identity)
+    if budget is not None and kind.evicted:
+        budget = msgspec.structs.replace(budget, leaves_out=kind.evicted)
     deadline = deadline_pod(resolved, identity, image, budget=budget)
     target = (made.target,) if made.target else ()
     gate = (made.release.gate,) if made.release else ()

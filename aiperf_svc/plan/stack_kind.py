@@ -64,6 +64,11 @@ class StackKind(ABC, Generic[ConfigT]):
         """The times for which the drain of a node may have to wait."""
         return self.times
 
+    @property
+    def evicted(self) -> tuple[str, ...]:
+        """Components whose pods the run itself evicts."""
+        return ()
+
     def check(self) -> None:
         """Raise ConfigError for a config that no stack of this kind can have."""
 

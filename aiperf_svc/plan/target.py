@@ -66,6 +66,11 @@ def target_pod(
         placement=_placement(target, config.deployment.placement),
         run_as_root=target.run_as_root,
         read_only_root=not target.writable,
+        # A server that is the first process of its pod ignores the signals of an event.
+        shares_processes=any(
+            each.do in ("kill", "stall") and not each.foreign for each in config.events
+        ),
+        rollout=target.rollout,
         ready_timeout_s=seconds(target.ready_timeout),
     )
 

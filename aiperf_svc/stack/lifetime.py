@@ -154,7 +154,12 @@ class Lifetime(pulumi.ComponentResource):
                     key=COMPONENT_LABEL,
                     operator="NotIn",
                     # An index that is evicted begins anew on another node.
-                    values=["deadline", "preflight", *(j.pod.name for j in self._args.plan.jobs)],
+                    values=[
+                        "deadline",
+                        "preflight",
+                        *(job.pod.name for job in self._args.plan.jobs),
+                        *budget.leaves_out,
+                    ],
                 )
             ],
         )

@@ -87,7 +87,7 @@ def make_deployment(
         spec=apps.DeploymentSpecArgs(
             replicas=plan.replicas,
             # A surge could exceed a quota, and run two instances of a singleton.
-            strategy=apps.DeploymentStrategyArgs(type="Recreate"),
+            strategy=apps.DeploymentStrategyArgs(type=plan.rollout),
             progress_deadline_seconds=plan.ready_timeout_s,
             revision_history_limit=0,
             selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
@@ -194,6 +194,7 @@ def _pod_spec(
         ]
         or None,
         host_network=placement.host_network or None,
+        share_process_namespace=plan.shares_processes or None,
         dns_policy="ClusterFirstWithHostNet" if placement.host_network else None,
         runtime_class_name=gpu.runtime_class if gpu else None,
         priority_class_name=placement.priority_class,

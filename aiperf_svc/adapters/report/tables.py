@@ -162,8 +162,9 @@ def scaling(found: ScalingResult | None) -> list[Block]:
 
 def events(found: Sequence[Disturbance]) -> list[Block]:
     """Return what each event did to the load, and how it was verified; nothing without events."""
-    rows = [Row([Cell(text, "text") for text in cells]) for cells in event_rows(found)]
-    head = [Cell(name, "text") for name in EVENT_COLUMNS]
+    styles = ["text" if name == "lost requests" else "" for name in EVENT_COLUMNS]
+    rows = [Row(list(map(Cell, cells, styles))) for cells in event_rows(found)]
+    head = [Cell(name, style or "wrap") for name, style in zip(EVENT_COLUMNS, styles, strict=True)]
     notes = [Note(f"{each.summary}.") for each in found]
     return section("Events", table(head, rows), *notes)
 

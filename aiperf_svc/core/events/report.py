@@ -142,7 +142,7 @@ def event_rows(events: Iterable[Disturbance]) -> Iterator[list[str]]:
             gap + usual,
             each.recovery_text(each.throughput_recovery_s),
             each.recovery_text(each.latency_recovery_s),
-            f"{each.debt_requests:,.0f} requests, {each.debt_s:.1f} s",
+            f"{each.debt_s:.1f} s",
         ]
 
 

@@ -11,6 +11,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, this_process
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
+from aiperf_svc.adapters.cluster.teardown.event_undo import undo_recorded
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
     find_left,
@@ -349,8 +350,8 @@ class _Removal:
         return cli
 
     async def _claim(self, record: RunRecord) -> None:
-        """Hold the Leases of what is removed, so that no other process begins to use it. Raises
-        StackInUse if somebody else does."""
+        """Hold the Leases of what is removed, so that no other process begins to use it, and undo
+        what a killed runner has not undone. Raises StackInUse if somebody else uses it."""
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
@@ -364,6 +365,7 @@ class _Removal:
                 take_over=self._request.take_over,
                 say=output.say,
             )
+        await undo_recorded(self._cluster, ours, output.say)
 
     def _do_without_state(self, why: str) -> None:
         if not self._request.force:

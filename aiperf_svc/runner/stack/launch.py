@@ -7,6 +7,8 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
+from aiperf_svc.adapters.cluster.teardown.event_undo import undo_recorded
+from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
@@ -341,8 +343,23 @@ class Launch:
     async def _destroy(self) -> StageResult:
         assert self._record is not None
         await self._end_measuring()
+        await self._undo_events(self._record)
         await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE
+
+    async def _undo_events(self, record: RunRecord) -> None:
+        """Undo what an event has left, if it could not be undone when it ended."""
+        config = self._request.config.inference
+        if config is None or not config.events:
+            return
+        try:
+            roots = await find_roots(
+                self._cluster, stack=record.stack, or_namespace=record.namespace
+            )
+            ours = [each for each in roots if each.uid in (record.own or ())]
+            await undo_recorded(self._cluster, ours, self._say)
+        except AiperfError as error:
+            self._say(f"whether an event is left to be undone is unknown: {error}")
 
     async def _check(self) -> StageResult:
         assert self._record is not None

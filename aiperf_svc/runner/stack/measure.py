@@ -12,6 +12,7 @@ from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
+from aiperf_svc.adapters.events.deployments import DeploymentEvents
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.client import ResultsClient
@@ -21,6 +22,7 @@ from aiperf_svc.adapters.storage import folders
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
+from aiperf_svc.runner.events import EventWatch
 from aiperf_svc.runner.follower import Follower, Watch, make_outlets
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
@@ -115,7 +117,12 @@ class Measuring:
             client,
             interrupts=context.interrupts,
             display=display,
-            watches=(watch_lease, watch_stack, *self._scaling_watches(client)),
+            watches=(
+                watch_lease,
+                watch_stack,
+                *self._scaling_watches(client),
+                *self._event_watches(client),
+            ),
             gate=context.gate,
             is_collected=False,
             unresponsive_s=UNRESPONSIVE_S,
@@ -146,6 +153,16 @@ class Measuring:
         pods = watched_pods(config, self._plan.identity, namespace)
         server = watched_server(pods, config.scaling)
         return (ScalingReporter(self._cluster, client, server),)
+
+    def _event_watches(self, client: ResultsClient) -> tuple[Watch, ...]:
+        config = self._plan.config.inference
+        if config is None or not config.events:
+            return ()
+        events = DeploymentEvents(
+            self._cluster, self._plan, namespace=str(self._outputs["namespace"])
+        )
+        watch = EventWatch(client, config.events, events.perform, seed=config.random_seed)
+        return (watch,)
 
     def _handle_loss(self, loss: Loss, follower: Follower) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""

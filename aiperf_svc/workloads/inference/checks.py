@@ -159,11 +159,36 @@ def _programs(config: BenchmarkConfig) -> tuple[NeededProgram, ...]:
 
 def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str) -> list[Problem]:
     """Return the events that cannot be done there."""
-    return [
+    found = [
+        Problem(f"events.{number}.{key}", f"{getattr(event, key)!r}: {where} has none")
+        for number, event in enumerate(config.events)
+        for key in ("process" if kinds is ON_CLUSTERS else "deployment",)
+        if getattr(event, key) is not None
+    ]
+    if kinds is ON_CLUSTERS:
+        found += _stack_event_problems(config)
+    return found + [
         Problem(f"events.{number}.do", f"{event.do}: {where} can {_listed(kinds)}")
         for number, event in enumerate(config.events)
         if event.do not in kinds
     ]
+
+
+def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
+    """Return the events for which the stack has nothing, or not what they need."""
+    deployment, found = config.deployment, []
+    for number, event in enumerate(config.events):
+        key = f"events.{number}.do"
+        if event.deployment is None and deployment.target.kind in ("none", "release"):
+            text = "needs deployment: NAME of one of the stack's Deployments"
+            if deployment.target.kind == "none":
+                text = "needs a target of the stack's own (deployment.target.kind), or the "
+                text += "Deployment of others: deployment: NAMESPACE/NAME with foreign: true"
+            found.append(Problem(key, f"{event.do}: {text}"))
+        if event.do == "cut" and not deployment.network_policies:
+            text = "needs the stack's NetworkPolicies, and deployment.network_policies is false"
+            found.append(Problem(key, f"{event.do}: {text}"))
+    return found
 
 
 def _listed(kinds: tuple[Kind, ...]) -> str:

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.cluster.preflight.capacity import (
     rooms,
 )
 from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, read_nodes
+from aiperf_svc.adapters.cluster.preflight.event_checks import check_events
 from aiperf_svc.adapters.cluster.preflight.images import check_image, check_kind, judge_image
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_mesh,
@@ -115,6 +116,7 @@ class _Preflight:
         if not any(check.state == "failed" for check in self.done):
             # After a failed check, this would only report the same problem again.
             await self._admission()
+        self._add(await check_events(cluster, plan))
         self._add(await check_kind(cluster, plan, namespace=self._existing))
         checks = await check_target(cluster, plan, namespace=self._existing)
         by_nodes, by_pod = self._image_on_nodes(nodes), checks.image

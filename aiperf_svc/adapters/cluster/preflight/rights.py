@@ -84,11 +84,45 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         if any(volume.kind == "shared-claim" for volume in plan.ranks.all_volumes):
             add("", MAKE, "persistentvolumeclaims")
     add("", ("get",), "pods/log")
+    rights += event_rights(plan)
     if not is_guest:
         of_all = ("create", "list", "watch")
         rights += [Right("", "namespaces", verb, name="" if verb in of_all else namespace)
                    for verb in MAKE]  # fmt: skip
     return tuple(rights)
+
+
+OF_EVENTS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
+    "delete-pod": (("", "pods", ("list", "delete")),),
+    "evict": (("", "pods", ("list",)), ("", "pods/eviction", ("create",))),
+    "drain": (("", "pods", ("list",)), ("", "pods/eviction", ("create",))),
+    "restart": (("", "pods", ("list",)), ("apps", "deployments", ("patch",))),
+    "scale": (("", "pods", ("list",)), ("apps", "deployments/scale", ("patch",))),
+    "kill": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
+    "stall": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
+    "cpu": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
+    "cut": (("", "pods/exec", ("get", "create")),),
+}
+"""API group, resource and verbs for each kind of event, in the namespace of what it disturbs. A
+WebSocket begins as a GET; newer API servers require `create` as well."""
+
+
+def event_rights(plan: StackPlan) -> list[Right]:
+    """Return the rights that the events of the config need."""
+    config, rights = plan.config.inference, list[Right]()
+    for event in config.events if config is not None else ():
+        namespace = namespace_of(plan)
+        if event.foreign and event.deployment is not None:
+            namespace = event.deployment.partition("/")[0]
+        needed = [*OF_EVENTS[event.do], ("apps", "deployments", ("get",))]
+        rights += [
+            Right(group, resource, verb, namespace)
+            for group, resource, verbs in needed
+            for verb in verbs
+        ]
+        if event.do == "drain":
+            rights += [Right("", "nodes", verb) for verb in ("get", "patch")]
+    return list(dict.fromkeys(rights))
 
 
 def granted_rights(plan: StackPlan) -> tuple[Right, ...]:

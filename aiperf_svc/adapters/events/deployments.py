@@ -1,0 +1,388 @@
+"""Events of a stack: they disturb the pods of one Deployment, the stack's own target or one of
+others that the event names.
+
+Each waits for a proof: another pod with another UID, a container that restarted, the states of
+processes, a connection that a policy drops.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.teardown.event_undo import Undo, record_undo
+from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
+from aiperf_svc.adapters.events.pod_commands import (
+    BUSY,
+    FIRST_IS_SERVER,
+    KILL,
+    STALL,
+    PodCommand,
+    pod_command,
+)
+from aiperf_svc.config.target import HOST
+from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.protocol.services import Service
+
+REPLACED_S = 120.0
+"""Longest time until the pods of an event have successors."""
+CUT_S = 5.0
+"""Longest time until a connection that a policy drops counts as dropped."""
+TICKS, LEAST_BUSY = 100, 0.05
+"""Ticks of a second in /proc, and the least share of a core that a busy loop has had."""
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+_CONNECT = (
+    "import socket,sys\n"
+    "for address in sys.argv[2:]:\n"
+    " try: socket.create_connection((address,int(sys.argv[1])),{limit}).close()\n"
+    " except OSError as error: print('dropped' if isinstance(error,TimeoutError) else error)\n"
+    " else: print('open')\n"
+)
+
+
+class DeploymentEvents:
+    """Carries out the events of the run of a stack."""
+
+    def __init__(self, cluster: Cluster, plan: StackPlan, *, namespace: str) -> None:
+        self._cluster, self._plan, self._namespace = cluster, plan, namespace
+        root = f"/api/v1/namespaces/{namespace}"
+        if plan.config.deployment.namespace.mode == "existing":
+            root += f"/configmaps/{plan.identity.name(ANCHOR)}"
+        self._root = root
+
+    async def perform(self, run: EventRun) -> None:
+        """Carry out an event. Raises EventFailed, Refused, Unreachable."""
+        namespace, name = self._namespace, run.event.deployment or self._plan.identity.name(HOST)
+        if run.event.foreign:
+            namespace, _, name = name.partition("/")
+        target = _Target(self._cluster, namespace, name)
+        await target.read()
+        stack = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)
+        if not run.event.foreign and stack != self._plan.identity.stack:
+            raise EventFailed(f"Deployment {name} has not the label of this stack")
+        await _KINDS[run.event.do](self, run, target)
+
+    async def _delete_pod(self, run: EventRun, target: "_Target") -> None:
+        before, chosen = await target.begin(run)
+        grace = None if run.event.grace is None else run.event.grace // 10**9
+        for pod in chosen:
+            path = f"{target.pods_path}/{_name(pod)}"
+            await self._cluster.delete(path, uid=_uid(pod), grace_s=grace)
+        run.verify(await target.successors(before, chosen))
+
+    async def _evict(self, run: EventRun, target: "_Target") -> None:
+        before, chosen = await target.begin(run)
+        await self._evict_pods(target, chosen)
+        run.verify(await target.successors(before, chosen))
+
+    async def _evict_pods(self, target: "_Target", pods: Sequence[Json]) -> None:
+        for pod in pods:
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": _name(pod), "namespace": target.namespace},
+                "deleteOptions": {"preconditions": {"uid": _uid(pod)}},
+            }
+            try:
+                await self._cluster.post(f"{target.pods_path}/{_name(pod)}/eviction", body)
+            except Refused as error:
+                if error.status == 429:
+                    raise EventFailed(
+                        f"pod {_name(pod)} is not evicted: a PodDisruptionBudget protects it"
+                    ) from error
+                raise
+
+    async def _drain(self, run: EventRun, target: "_Target") -> None:
+        before = await target.pods()
+        node = run.pick(sorted({pod["spec"]["nodeName"] for pod in before}))[0]
+        chosen = [pod for pod in before if pod["spec"]["nodeName"] == node]
+        path = f"/api/v1/nodes/{node}"
+        found = await self._cluster.get(path)
+        if found["spec"].get("unschedulable"):
+            raise EventFailed(f"node {node} is cordoned already")
+        undo = Undo(kind="uncordon", name=node, uid=found["metadata"]["uid"])
+        await run.until_due()
+        async with self._undone(run, undo):
+            run.begin(f"node {node}: {_names(chosen)}")
+            await self._cluster.patch(path, {"spec": {"unschedulable": True}})
+            await self._evict_pods(target, chosen)
+            run.verify(f"node cordoned; {await target.successors(before, chosen)}")
+            await run.hold()
+        found = await self._cluster.get(path)
+        if found["spec"].get("unschedulable"):
+            raise EventFailed(f"node {node} is still cordoned")
+        run.verify("uncordoned after it")
+
+    async def _restart(self, run: EventRun, target: "_Target") -> None:
+        before = await target.pods()
+        await run.until_due()
+        run.begin(f"Deployment {target.name}")
+        stamp = {RESTARTED: datetime.now(UTC).isoformat(timespec="seconds")}
+        template = {"metadata": {"annotations": stamp}}
+        await self._cluster.patch(target.path, {"spec": {"template": template}})
+        run.verify(await target.successors(before, before))
+
+    async def _scale(self, run: EventRun, target: "_Target") -> None:
+        wanted, before = run.event.replicas, int(target.found["spec"]["replicas"])
+        if wanted == before:
+            raise EventFailed(f"Deployment {target.name} has {before} replicas already")
+        assert wanted is not None
+        undo = Undo(
+            kind="scale",
+            name=target.name,
+            namespace=target.namespace,
+            uid=target.found["metadata"]["uid"],
+            replicas=before,
+        )
+        await run.until_due()
+        if run.event.duration is None:
+            await self._scale_to(run, target, wanted)
+            return
+        async with self._undone(run, undo):
+            await self._scale_to(run, target, wanted)
+            await run.hold()
+        await target.has_replicas(before)
+        run.verify(f"{before} again after it")
+
+    async def _scale_to(self, run: EventRun, target: "_Target", wanted: int) -> None:
+        run.begin(f"Deployment {target.name}, from {target.found['spec']['replicas']} replicas")
+        await self._cluster.patch(f"{target.path}/scale", {"spec": {"replicas": wanted}})
+        await target.has_replicas(wanted)
+        run.verify(f"{wanted} pods exist")
+
+    @contextlib.asynccontextmanager
+    async def _undone(self, run: EventRun, undo: Undo) -> AsyncIterator[None]:
+        """Undo an event when the context ends, and record on the stack's root how, until then."""
+        await record_undo(self._cluster, self._root, undo)
+        try:
+            yield
+        finally:
+            await undo.carry_out(self._cluster)
+            run.end()
+            await record_undo(self._cluster, self._root, None)
+
+    async def _kill(self, run: EventRun, target: "_Target") -> None:
+        chosen = run.pick(await target.pods())
+        before = {_uid(pod): _restarts(pod) for pod in chosen}
+        async with _commands(self._cluster, target, chosen, KILL) as commands:
+            await run.until_due()
+            run.begin(_names(chosen))
+            for command in commands:
+                await command.send("go")
+
+        async def look() -> str | None:
+            now = {_uid(pod): _restarts(pod) for pod in await target.pods(is_ready=False)}
+            is_restarted = all(now.get(uid, 0) > count for uid, count in before.items())
+            return "restarted" if is_restarted else None
+
+        await proof(look, f"no container of {_names(chosen)} restarted", REPLACED_S)
+        run.verify("restartCount is higher")
+
+    async def _stall(self, run: EventRun, target: "_Target") -> None:
+        chosen = run.pick(await target.pods())
+        async with _commands(self._cluster, target, chosen, STALL) as commands:
+            await run.until_due()
+            run.begin(_names(chosen))
+            for command in commands:
+                await command.send("go")
+            for command in commands:
+                _check_stopped(await command.line())
+            run.verify("state T in /proc/PID/stat")
+            try:
+                await run.hold()
+            finally:
+                # The commands let the processes continue when their input ends.
+                run.end()
+            for command in commands:
+                await command.send("go")
+                _check_stopped(await command.line())
+                if ":T" in await command.line():
+                    raise EventFailed(f"{_names(chosen)} is still stopped")
+        run.verify("continued after it")
+
+    async def _cpu(self, run: EventRun, target: "_Target") -> None:
+        chosen = run.pick(await target.pods())
+        cores, length_ns = run.event.cores or 0, run.event.duration or 0
+        async with _commands(self._cluster, target, chosen, BUSY, is_signal=False) as commands:
+            await run.until_due()
+            run.begin(_names(chosen))
+            for command in commands:
+                await command.send(str(cores))
+                await command.line()
+            try:
+                await run.hold()
+            finally:
+                # The loops end with the input of the commands.
+                run.end()
+            used = 0.0
+            for command in commands:
+                await command.send("end")
+                used += int(await command.line()) / TICKS
+        if used < LEAST_BUSY * cores * len(chosen) * length_ns / 1e9:
+            raise EventFailed(f"not verified: the busy loops had {used:.2f} s of CPU")
+        run.verify(f"busy loops used {used:.1f} s of CPU")
+
+    async def _cut(self, run: EventRun, target: "_Target") -> None:
+        """Let the stack's policy admit nobody to the target, and connect from a worker for the
+        proof."""
+        pods = await target.pods()
+        path = f"/apis/networking.k8s.io/v1/namespaces/{target.namespace}/networkpolicies/"
+        path += self._plan.identity.name(HOST)
+        ingress = (await self._cluster.get(path))["spec"]["ingress"]
+        await run.until_due()
+        run.begin(f"NetworkPolicy of {_names(pods)}")
+        try:
+            await self._cluster.patch(path, {"spec": {"ingress": []}})
+            await proof(
+                lambda: self._connections(pods, "dropped"),
+                "a worker still connects to the target: the cluster does not enforce the policy",
+                REPLACED_S,
+            )
+            run.verify("connections from a worker are dropped")
+            await run.hold()
+        finally:
+            await self._cluster.patch(path, {"spec": {"ingress": ingress}})
+            run.end()
+        await proof(
+            lambda: self._connections(pods, "open"), "the target is still cut off", REPLACED_S
+        )
+        run.verify("accepted after it")
+
+    async def _connections(self, pods: Sequence[Json], wanted: str) -> str | None:
+        """Return what is wanted if all connections from a worker to these pods end like that."""
+        labels = f"{COMPONENT_LABEL}={Service.WORKER.value}"
+        path = f"/api/v1/namespaces/{self._namespace}/pods"
+        selector = ",".join(
+            [labels, *(f"{k}={v}" for k, v in self._plan.identity.selector().items())]
+        )
+        workers = (await self._cluster.get(path, labelSelector=selector))["items"]
+        if not workers:
+            return None
+        container = workers[0]["spec"]["containers"][0]["name"]
+        port = str(self._plan.config.deployment.target.port)
+        addresses = [pod["status"]["podIP"] for pod in pods]
+        program = ("python", "-P", "-c", _CONNECT.format(limit=CUT_S), port, *addresses)
+        async with pod_command(
+            self._cluster, self._namespace, _name(workers[0]), container, program
+        ) as command:
+            seen = {await command.line() for _ in addresses}
+        return wanted if seen == {wanted} else None
+
+
+_KINDS: dict[str, Callable[[DeploymentEvents, EventRun, "_Target"], Any]] = {
+    "delete-pod": DeploymentEvents._delete_pod,
+    "evict": DeploymentEvents._evict,
+    "drain": DeploymentEvents._drain,
+    "restart": DeploymentEvents._restart,
+    "scale": DeploymentEvents._scale,
+    "kill": DeploymentEvents._kill,
+    "stall": DeploymentEvents._stall,
+    "cut": DeploymentEvents._cut,
+    "cpu": DeploymentEvents._cpu,
+}
+
+
+class _Target:
+    """The Deployment that an event disturbs, and its pods."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
+        self._cluster, self.namespace, self.name = cluster, namespace, name
+        self.path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+        self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
+        self.found: Json = {}
+
+    async def read(self) -> None:
+        self.found = await self._cluster.get(self.path)
+
+    async def pods(self, *, is_ready: bool = True) -> list[Json]:
+        """Return its pods, without those that are being deleted. Raises EventFailed if there are
+        none that run."""
+        labels = self.found["spec"]["selector"].get("matchLabels") or {}
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        found = (await self._cluster.get(self.pods_path, labelSelector=selector))["items"]
+        live = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        if not is_ready:
+            return live
+        running = [pod for pod in live if pod["status"].get("phase") == "Running"]
+        if not running:
+            raise EventFailed(f"Deployment {self.name} has no pod that runs")
+        return sorted(running, key=_name)
+
+    async def begin(self, run: EventRun) -> tuple[list[Json], list[Json]]:
+        """Wait until an event is due; return its pods, and those that it is for."""
+        before = await self.pods()
+        chosen = run.pick(before)
+        await run.until_due()
+        run.begin(_names(chosen))
+        return before, chosen
+
+    async def successors(self, before: Sequence[Json], gone: Sequence[Json]) -> str:
+        """Wait until other pods are there in the place of those that are gone; return the proof."""
+        old, lost = {_uid(pod) for pod in before}, {_uid(pod) for pod in gone}
+
+        async def look() -> list[Json] | None:
+            live = await self.pods(is_ready=False)
+            new = [pod for pod in live if _uid(pod) not in old]
+            is_left = any(_uid(pod) in lost for pod in live)
+            return new if len(new) >= len(lost) and not is_left else None
+
+        new = await proof(look, f"{_names(gone)} has no successor", REPLACED_S)
+        return ", ".join(f"{_name(pod)} (UID {_uid(pod)[:8]})" for pod in new) + " instead"
+
+    async def has_replicas(self, wanted: int) -> None:
+        """Wait until there are so many pods."""
+
+        async def look() -> int | None:
+            return wanted if len(await self.pods(is_ready=False)) == wanted else None
+
+        await proof(look, f"Deployment {self.name} has not {wanted} pods", REPLACED_S)
+
+
+@contextlib.asynccontextmanager
+async def _commands(
+    cluster: Cluster, target: _Target, pods: Sequence[Json], program: str, *, is_signal: bool = True
+) -> AsyncIterator[list[PodCommand]]:
+    """Run a shell text in the first container of each pod while the context is open."""
+    async with contextlib.AsyncExitStack() as stack:
+        commands = []
+        for pod in pods:
+            container = pod["spec"]["containers"][0]["name"]
+            if is_signal and not pod["spec"].get("shareProcessNamespace"):
+                raise EventFailed(
+                    f"pod {_name(pod)} does not share its process namespace, so its server is "
+                    "process 1, which ignores these signals; set shareProcessNamespace: true in "
+                    "its template"
+                )
+            made = pod_command(
+                cluster, target.namespace, _name(pod), container, ("sh", "-c", program)
+            )
+            commands.append(await stack.enter_async_context(made))
+        yield commands
+
+
+def _check_stopped(line: str) -> None:
+    """Raise EventFailed unless all processes are stopped."""
+    if line == FIRST_IS_SERVER:
+        raise EventFailed("the server is process 1 of its pod, which ignores these signals")
+    states = [each.partition(":")[2] for each in line.split()[1:]]
+    if not states or set(states) != {"T"}:
+        raise EventFailed(f"not verified: the states of the processes are {line!r}")
+
+
+def _name(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _uid(pod: Json) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+def _names(pods: Sequence[Json]) -> str:
+    return ", ".join(f"pod {_name(pod)}" for pod in pods)
+
+
+def _restarts(pod: Json) -> int:
+    statuses = pod["status"].get("containerStatuses") or ()
+    return max((int(each.get("restartCount", 0)) for each in statuses), default=0)

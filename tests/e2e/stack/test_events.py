@@ -1,0 +1,102 @@
+"""Events of a run on two nodes: each is done to the stack's own target, verified and undone."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.cluster.teardown.event_undo import UNDO_ANNOTATION
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config, modest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
+
+REPLICAS, RATE = 2, 10
+EVENTS: list[dict[str, Any]] = [
+    {"at": "12s", "do": "delete-pod"},
+    {"at": "24s", "do": "evict"},
+    {"at": "36s", "do": "restart"},
+    {"at": "50s", "do": "scale", "replicas": 3, "duration": "3s"},
+    {"at": "66s", "do": "kill", "pick": "all"},
+    {"at": "80s", "do": "stall", "duration": "4s", "pick": "all"},
+    {"at": "96s", "do": "cut", "duration": "8s"},
+    {"at": "118s", "do": "cpu", "cores": 1, "duration": "3s"},
+    {"at": "132s", "do": "drain", "duration": "3s"},
+]
+PROOFS = {
+    "delete-pod": "instead",
+    "evict": "instead",
+    "restart": "instead",
+    "scale": "3 pods exist; 2 again after it",
+    "kill": "restartCount is higher",
+    "stall": "state T in /proc/PID/stat; continued after it",
+    "cut": "connections from a worker are dropped; accepted after it",
+    "cpu": "busy loops used ",
+    "drain": "uncordoned after it",
+}
+WAIT_S = 120.0
+
+
+def disturbed(benchmark: Config, events: list[dict[str, Any]], duration: str) -> None:
+    benchmark["load"] = {"request_rate": RATE, "duration": duration, "grace_period": "5s"}
+    benchmark["events"] = events
+    target = benchmark["deployment"]["target"]
+    target |= {"replicas": REPLICAS, "rollout": "RollingUpdate"}
+    # Fewer tokens: a request that is cut off after its first token is rare.
+    target["args"] = ["--ttft", "50ms", "--itl", "5ms", "--tokens", "16"]
+
+
+def unschedulable(cluster: Cluster) -> list[str]:
+    """Names of the nodes that are cordoned."""
+    return [
+        node["metadata"]["name"]
+        for node in cluster.objects("nodes")
+        if node["spec"].get("unschedulable")
+    ]
+
+
+def test_each_event_is_verified_and_undone(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(modest)
+    runner.change(lambda benchmark: disturbed(benchmark, EVENTS, "150s"))
+    ended = runner.run()
+    own = runner.summary()["aiperf_svc"]
+    found = {event["do"]: event for event in own["events"]}
+    problems = {do: event["problem"] for do, event in found.items() if not event["is_verified"]}
+    assert problems == {}, ended.errors
+    for do, proof in PROOFS.items():
+        assert proof in found[do]["evidence"], found[do]
+    assert "events" not in {reason["check"] for reason in own["reasons"]}
+    # All processes of the target were stopped. Open connections survive a cut.
+    assert found["stall"]["longest_gap_s"] >= 4
+    assert found["kill"]["lost"]
+    assert unschedulable(cluster) == []
+    assert ended.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), ended.errors
+
+
+def test_gc_uncordons_the_node_of_a_killed_runner(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(modest)
+    drain = [{"at": "12s", "do": "drain", "duration": "5m"}]
+    runner.change(lambda benchmark: disturbed(benchmark, drain, "6m"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        deadline = time.monotonic() + WAIT_S
+        while not unschedulable(cluster):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        command.send(signal.SIGKILL)
+    ended = runner.call("gc", runner.name, "--yes")
+    assert ended.code == ExitCode.OK, ended.errors
+    assert "an event was not undone: node " in ended.errors
+    assert unschedulable(cluster) == []
+    left = cluster.objects("namespaces")
+    assert not any(UNDO_ANNOTATION in (n["metadata"].get("annotations") or {}) for n in left)

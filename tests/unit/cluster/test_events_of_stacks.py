@@ -1,0 +1,287 @@
+"""Events of a stack, against an API server that the test plays."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.cluster.api.connection import Refused
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.preflight.event_checks import check_events
+from aiperf_svc.adapters.cluster.preflight.rights import event_rights, judge_rights
+from aiperf_svc.adapters.cluster.teardown.event_undo import (
+    UNDO_ANNOTATION,
+    Undo,
+    record_undo,
+    undo_recorded,
+)
+from aiperf_svc.adapters.events.deployments import DeploymentEvents
+from aiperf_svc.adapters.events.event_run import EventRun
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.events import Event
+from aiperf_svc.core.events.report import EventReport
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import workload_of
+from tests.support.fake_cluster import FakeCluster, Json
+from tests.support.plans import plan_it
+
+NAMESPACE = "ns"
+ROOT = f"/api/v1/namespaces/{NAMESPACE}"
+PODS = f"{ROOT}/pods"
+LABELS = {STACK_LABEL: "bench"}
+NODE = "/api/v1/nodes/node-1"
+
+
+def planned(*events: dict[str, Any], **deployment: Any) -> StackPlan:
+    """A stack with a target of its own and these events."""
+    return plan_it(stack_config(*events, **deployment))
+
+
+def stack_config(*events: dict[str, Any], **deployment: Any) -> BenchmarkConfig:
+    has_target = deployment.setdefault("target", {"kind": "mock"})["kind"] != "none"
+    return BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://target" if has_target else "http://10.0.0.1", "model": "m"},
+            "load": {"request_rate": 10, "duration": "50m"},
+            "events": [{"at": "20s", **event} for event in events],
+            "deployment": deployment,
+        }
+    )
+
+
+class PlayedCluster(FakeCluster):
+    """A cluster with a Deployment whose deleted and evicted pods get a successor at once."""
+
+    def __init__(self, deployment: str, *, refuses_eviction: bool = False) -> None:
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{deployment}"
+        spec = {"replicas": 2, "selector": {"matchLabels": {"app": "server"}}}
+        super().__init__(
+            {
+                path: {"metadata": {"uid": "d-1", "labels": LABELS}, "spec": spec},
+                NODE: {"metadata": {"uid": "n-1"}, "spec": {}},
+                ROOT: {"metadata": {"annotations": {}}},
+            }
+        )
+        self.deployment, self._refuses = path, refuses_eviction
+        self.pods = [self._pod(number) for number in (1, 2)]
+        self.calls: list[tuple[str, str]] = []
+
+    def _pod(self, number: int) -> Json:
+        return {
+            "metadata": {"name": f"p-{number}", "uid": f"uid-{number}"},
+            "spec": {"nodeName": "node-1", "containers": [{"name": "server"}]},
+            "status": {"phase": "Running"},
+        }
+
+    def _replace(self, path: str) -> None:
+        name = path.removeprefix(f"{PODS}/").split("/")[0]
+        self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
+        self.pods.append(self._pod(10 + len(self.calls)))
+
+    async def get(self, path: str, **params: str) -> Json:
+        return {"items": list(self.pods)} if path == PODS else await super().get(path, **params)
+
+    async def delete(self, path: str, **how: Any) -> None:
+        self.calls.append(("DELETE", f"{path} {how['uid']} {how['grace_s']}"))
+        self._replace(path)
+
+    async def post(self, path: str, body: Json, **params: str) -> Json:
+        self.calls.append(("POST", path))
+        if self._refuses:
+            raise Refused("the budget", status=429, reason="TooManyRequests")
+        self._replace(path)
+        return body
+
+    async def patch(self, path: str, changes: Json) -> Json:
+        self.calls.append(("PATCH", f"{path} {changes}"))
+        if path == NODE:
+            self.objects[NODE]["spec"].update(changes["spec"])
+        if path == f"{self.deployment}/scale":
+            wanted = changes["spec"]["replicas"]
+            self.pods = [self._pod(number) for number in range(1, wanted + 1)]
+        if path == self.deployment:
+            self.pods = [self._pod(20 + number) for number in (1, 2)]
+        if path == ROOT:
+            self.objects[ROOT]["metadata"]["annotations"] = changes["metadata"]["annotations"]
+        return {}
+
+
+async def carry_out(event: dict[str, Any], *, refuses: bool = False) -> tuple[EventReport, Any]:
+    """What is reported of an event that is due now, and the cluster."""
+    plan = planned(event)
+    cluster = PlayedCluster(plan.identity.name("target"), refuses_eviction=refuses)
+    run = EventRun(0, Event.model_validate({"at": 0, **event}), changed=asyncio.Event())
+    await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
+    return run.report, cluster
+
+
+async def test_deleted_pod_is_verified_by_its_successor() -> None:
+    report, cluster = await carry_out({"do": "delete-pod", "grace": "0s"})
+    assert report.problem == ""
+    ((_, call),) = cluster.calls
+    name = call.split()[0].removeprefix(f"{PODS}/")
+    assert call.split()[1:] == [f"uid-{name[2:]}", "0"]
+    assert report.what == f"pod {name}"
+    assert report.evidence.endswith(" instead")
+
+
+async def test_all_pods_are_evicted_and_replaced() -> None:
+    report, cluster = await carry_out({"do": "evict", "pick": "all"})
+    assert report.problem == ""
+    assert {call for _, call in cluster.calls} == {f"{PODS}/p-{n}/eviction" for n in (1, 2)}
+
+
+async def test_protected_pod_is_a_problem() -> None:
+    report, _ = await carry_out({"do": "evict"}, refuses=True)
+    assert "a PodDisruptionBudget protects it" in report.problem
+
+
+async def test_drained_node_is_uncordoned() -> None:
+    report, cluster = await carry_out({"do": "drain", "duration": "1ms"})
+    assert report.problem == ""
+    assert report.evidence.endswith("uncordoned after it")
+    patches = [call for method, call in cluster.calls if method == "PATCH"]
+    assert UNDO_ANNOTATION in patches[0]
+    assert "'unschedulable': True" in patches[1]
+    assert "'unschedulable': None" in patches[2]
+    assert patches[3].endswith(f"{{'{UNDO_ANNOTATION}': None}}}}}}")
+
+
+async def test_drain_that_fails_uncordons_too() -> None:
+    report, cluster = await carry_out({"do": "drain", "duration": "1ms"}, refuses=True)
+    assert "a PodDisruptionBudget protects it" in report.problem
+    assert cluster.objects[NODE]["spec"] == {"unschedulable": None}
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO_ANNOTATION: None}
+
+
+async def test_scaled_deployment_has_its_replicas_again() -> None:
+    report, cluster = await carry_out({"do": "scale", "replicas": 5, "duration": "1ms"})
+    assert report.problem == ""
+    assert report.evidence == "5 pods exist; 2 again after it"
+    assert len(cluster.pods) == 2
+
+
+async def test_restart_replaces_every_pod() -> None:
+    report, _ = await carry_out({"do": "restart"})
+    assert report.problem == ""
+    assert report.evidence.count("UID") == 2
+
+
+async def test_deployment_without_the_label_of_the_stack_is_left_alone() -> None:
+    event = {"do": "delete-pod", "deployment": "other"}
+    plan = planned(event)
+    cluster = PlayedCluster("other")
+    cluster.objects[cluster.deployment]["metadata"]["labels"] = {}
+    run = EventRun(0, Event.model_validate({"at": 0, **event}), changed=asyncio.Event())
+    await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
+    assert run.report.problem == "Deployment other has not the label of this stack"
+    assert cluster.calls == []
+
+
+async def test_server_that_is_process_1_gets_no_signal() -> None:
+    report, _ = await carry_out({"do": "kill"})
+    assert "set shareProcessNamespace: true" in report.problem
+
+
+async def undo(uid: str) -> tuple[bool, Any]:
+    cluster = PlayedCluster("d")
+    cluster.objects[NODE]["spec"]["unschedulable"] = True
+    found = await Undo(kind="uncordon", name="node-1", uid=uid).carry_out(cluster.typed)
+    return found, cluster.objects[NODE]["spec"]["unschedulable"]
+
+
+async def test_only_the_node_that_was_cordoned_is_uncordoned() -> None:
+    assert await undo("n-1") == (True, None)
+    assert await undo("n-2") == (False, True)
+    gone = Undo(kind="uncordon", name="node-9", uid="n-9")
+    assert not await gone.carry_out(PlayedCluster("d").typed)
+
+
+@pytest.mark.parametrize(("text", "said"), [("", 0), ("{}", 1), ("no json", 1)])
+async def test_record_that_cannot_be_read_changes_nothing(text: str, said: int) -> None:
+    lines: list[str] = []
+    cluster = PlayedCluster("d")
+    root = ObjectRef(
+        kind="Namespace",
+        namespace="",
+        name=NAMESPACE,
+        uid="u",
+        path=ROOT,
+        annotations={UNDO_ANNOTATION: text},
+    )
+    await undo_recorded(cluster.typed, [root], lines.append)
+    assert len(lines) == said
+    assert cluster.calls == []
+
+
+async def test_recorded_event_is_undone_once() -> None:
+    cluster, lines = PlayedCluster("d"), list[str]()
+    await record_undo(cluster.typed, ROOT, Undo(kind="uncordon", name="node-1", uid="n-1"))
+    annotations = cluster.objects[ROOT]["metadata"]["annotations"]
+    root = ObjectRef(
+        kind="Namespace", namespace="", name=NAMESPACE, uid="u", path=ROOT, annotations=annotations
+    )
+    await undo_recorded(cluster.typed, [root], lines.append)
+    assert lines == ["an event was not undone: node node-1 is uncordoned"]
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO_ANNOTATION: None}
+
+
+# --- before the stack is made --------------------------------------------------------------------
+
+
+FOREIGN = {"deployment": "prod/vllm", "foreign": True}
+
+
+@pytest.mark.parametrize(
+    ("event", "rights"),
+    [
+        ({"do": "delete-pod"}, {"delete pods", "list pods", "get deployments.apps"}),
+        ({"do": "scale", "replicas": 3}, {"patch deployments/scale.apps"}),
+        ({"do": "kill"}, {"get pods/exec", "create pods/exec"}),
+        ({"do": "drain", "duration": "1s"}, {"create pods/eviction", "patch nodes", "get nodes"}),
+    ],
+)
+def test_rights_of_each_event_are_asked_for(event: dict[str, Any], rights: set[str]) -> None:
+    plan = planned(event)
+    needed = event_rights(plan)
+    assert rights <= set(map(str, needed))
+    check = judge_rights(plan, frozenset(needed))
+    assert check.state == "failed"
+    assert str(needed[-1]) in check.detail
+
+
+def test_rights_on_others_are_in_their_namespace() -> None:
+    needed = event_rights(planned({"do": "delete-pod", **FOREIGN}))
+    assert {right.namespace for right in needed} == {"prod"}
+
+
+async def test_missing_deployment_is_found_before_the_stack() -> None:
+    plan = planned({"do": "delete-pod", **FOREIGN})
+    check = await check_events(FakeCluster().typed, plan)
+    assert check is not None
+    assert check.state == "failed"
+    assert check.detail == "events: number 1 (delete-pod): there is no Deployment prod/vllm"
+
+
+async def test_deployment_whose_server_ignores_signals_is_refused() -> None:
+    found: Json = {"spec": {"template": {"spec": {}}}}
+    cluster = FakeCluster({"/apis/apps/v1/namespaces/prod/deployments/vllm": found})
+    check = await check_events(cluster.typed, planned({"do": "kill", **FOREIGN}))
+    assert check is not None
+    assert "is process 1 of its pods" in check.detail
+
+
+def test_stack_without_a_target_has_nothing_to_disturb() -> None:
+    config = stack_config({"do": "delete-pod"}, target={"kind": "none"})
+    (problem,) = workload_of(config).cluster_problems(config)
+    assert "needs a target of the stack's own" in problem.text
+
+
+def test_own_target_can_be_signalled_and_evicted() -> None:
+    plan = planned({"do": "stall", "duration": "1s"}, {"at": "40s", "do": "evict"})
+    assert plan.target is not None
+    assert plan.target.shares_processes
+    assert plan.budget is not None
+    assert plan.budget.leaves_out == ("target",)
+    assert planned({"do": "delete-pod"}).budget.leaves_out == ()  # type: ignore[union-attr]
