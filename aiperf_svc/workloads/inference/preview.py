@@ -13,11 +13,16 @@ from aiperf_svc.protocol.services import Service
 def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
     """Return the first rows: name and text."""
     first = "of the first trial: " if config.experiment else ""
+    events = [
+        f"{each.do} {each.deployment or 'target'} at {format_duration(each.at)}"
+        for each in config.events
+    ]
     return [
         ("load", first + _load_line(config.load)),
         ("target", _target(config)),
         ("model", config.endpoint.model),
         ("tokens", _lengths(config)),
+        *([("events", ", ".join(events))] if events else []),
     ]
 
 

@@ -22,6 +22,7 @@ from aiperf_svc.config.events import Event
 from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.inference.preview import inference_rows
 from aiperf_svc.workloads.registry import workload_of
 from tests.support.fake_cluster import FakeCluster, Json
 from tests.support.plans import plan_it
@@ -276,6 +277,12 @@ def test_stack_without_a_target_has_nothing_to_disturb() -> None:
     config = stack_config({"do": "delete-pod"}, target={"kind": "none"})
     (problem,) = workload_of(config).cluster_problems(config)
     assert "needs a target of the stack's own" in problem.text
+
+
+def test_preview_names_each_event() -> None:
+    config = stack_config({"do": "delete-pod"}, {"at": "40s", "do": "restart", **FOREIGN})
+    shown = dict(inference_rows(config))["events"]
+    assert shown == "delete-pod target at 20s, restart prod/vllm at 40s"
 
 
 def test_own_target_can_be_signalled_and_evicted() -> None:
