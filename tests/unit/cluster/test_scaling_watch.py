@@ -165,6 +165,16 @@ async def test_log_and_page_show_when_a_replica_is_of_use(monkeypatch: Any) -> N
         await until(lambda: {"loaded", "first_token"} <= replica(watch, "b").wall_ns.keys())
 
 
+async def test_logs_beyond_the_limit_are_named(monkeypatch: Any) -> None:
+    api = Api({PODS: [[]]})
+    monkeypatch.setattr(scaling_watch, "MOST_LOGS", 1)
+    async with watching(api, monkeypatch, "model loaded") as watch:
+        for name in ("a", "b"):
+            api.send(PODS, "ADDED", pod(name, "Ready"))
+        await until(lambda: watch.log.report().not_watched)
+        assert "more than 1 replicas" in watch.log.report().not_watched[0]
+
+
 async def test_tokens_before_readiness_are_none_of_the_loads(monkeypatch: Any) -> None:
     api = Api({PODS: [[]]})
     page = f"{PODS}/b:8000/proxy/metrics"

@@ -8,8 +8,8 @@ of metrics are read.
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import label_selector
@@ -31,6 +31,9 @@ PAGE_S = 0.25
 WATCH_S = 290
 """Time after which the API server ends a watch, and it begins again where it ended."""
 GONE = 410
+MOST_LOGS = 16
+"""Most logs that are followed at the same time: each keeps one of the runner's connections to the
+API server, of which the run needs some too."""
 TOKENS = frozenset({"generation_tokens", "time_to_first_token"})
 """Quantities of a server's page that count from its first token on."""
 
@@ -89,6 +92,7 @@ class ScalingWatch:
         self.log = ReplicaLog(server.labels)
         self.has_begun = asyncio.Event()
         self._left_to_list = len(TYPES)
+        self._open_logs = 0
         self._followers = set[asyncio.Task[None]]()
 
     async def run(self) -> None:
@@ -198,7 +202,10 @@ class ScalingWatch:
     async def _read_log(self, replica: FollowReplica, loaded: re.Pattern[str]) -> None:
         """Follow the log of a replica until the line comes that is looked for."""
         path = f"{PODS.path(self._server.namespace)}/{replica.name}/log"
-        with self._unless_refused("pods/log"):
+        if self._open_logs >= MOST_LOGS:
+            self._leave_out(f"pods/log (more than {MOST_LOGS} replicas start at the same time)")
+            return
+        with self._unless_refused("pods/log"), self._counted_log():
             async with self._cluster.stream("GET", path, params={"follow": "true"}) as response:
                 if response.status >= 400:
                     raise Refused(await response.text(), status=response.status, reason="")
@@ -241,10 +248,20 @@ class ScalingWatch:
         )
 
     @contextlib.contextmanager
-    def _unless_refused(self, what: str) -> Any:
+    def _unless_refused(self, what: str) -> Iterator[None]:
         try:
             yield
         except (Refused, Unreachable, OSError) as error:
-            line = f"{what} ({error})"
-            if line not in self.log.not_watched:
-                self.log.not_watched.append(line)
+            self._leave_out(f"{what} ({error})")
+
+    @contextlib.contextmanager
+    def _counted_log(self) -> Iterator[None]:
+        self._open_logs += 1
+        try:
+            yield
+        finally:
+            self._open_logs -= 1
+
+    def _leave_out(self, line: str) -> None:
+        if line not in self.log.not_watched:
+            self.log.not_watched.append(line)
