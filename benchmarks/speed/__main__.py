@@ -29,7 +29,7 @@ def main() -> int:
         cases[name] = CASES[name](is_quick=options.quick)
         if not options.json:
             print_case(name, cases[name])
-    targets = judged(cases)
+    targets = judged(cases, is_quick=options.quick)
     if options.json:
         print(json.dumps({"machine": describe(), "cases": cases, "targets": targets}, indent=1))
     else:

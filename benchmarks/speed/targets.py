@@ -11,6 +11,8 @@ class Target(NamedTuple):
     limit: float
     is_least: bool
     text: str
+    is_of_quick: bool = True
+    """Whether a quick run is exact enough for it."""
 
 
 TARGETS = (
@@ -21,18 +23,20 @@ TARGETS = (
     Target("streams", "cpu_us_per_chunk", 7, False, "at most 7 µs"),
     Target("interpreted", "chunks_per_s", 120_000, True, "at least 120,000/s"),
     Target("lifecycle", "idle_pss_mib", 300, False, "at most 300 MiB"),
-    Target("memory", "kib_per_connection", 10, False, "at most 10 KiB"),
+    # A quick run compares 400 connections, which the limit gives 4 MiB. Runs of one commit in turns
+    # on a busy machine differ by 5 MiB.
+    Target("memory", "kib_per_connection", 10, False, "at most 10 KiB", is_of_quick=False),
     Target("conversations", "kib_per_conversation", 60, False, "at most 60 KiB"),
     Target("conversations", "schedule_lag_p99_ms", 2, False, "at most 2 ms"),
 )
 
 
-def judged(cases: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each target whose figure was measured."""
+def judged(cases: dict[str, dict[str, Any]], *, is_quick: bool) -> list[dict[str, Any]]:
+    """Each target whose figure was measured, exactly enough."""
     found = []
     for target in TARGETS:
         value = cases.get(target.case, {}).get(target.figure)
-        if value is not None:
+        if value is not None and (target.is_of_quick or not is_quick):
             met = value >= target.limit if target.is_least else value <= target.limit
             found.append(
                 {
