@@ -13,9 +13,11 @@ from zlib import crc32
 
 import pytest
 
+from aiperf_svc.adapters.pulumi import rendering
 from aiperf_svc.mock_server import running
 from tests.support.forked_servers import ForkedServer
 from tests.support.forking import template_processes
+from tests.support.stored_charts import with_stored_charts
 
 collect_ignore = [] if "PACKAGE_DIST" in os.environ else ["package"]
 """Tests of built packages run by `make package` alone."""
@@ -43,6 +45,7 @@ def pytest_configure() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
     running.start = ForkedServer  # type: ignore[assignment]
+    rendering._invoke = with_stored_charts(rendering._invoke)  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

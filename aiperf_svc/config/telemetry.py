@@ -73,6 +73,15 @@ class NamedPage(NamedTuple):
     is_gpu: bool
 
 
+class PoolPages(Model):
+    """Pages of metrics of the pods of a release's pool."""
+
+    name: str
+    """Name of the pool."""
+    url: MetricsUrl
+    """URL whose host has the addresses of all its pods."""
+
+
 class Telemetry(Model):
     """Pages that are read during a run. A page that fails is reported and never fails the run."""
 
@@ -95,6 +104,8 @@ class Telemetry(Model):
     `gpu_telemetry` names none."""
     exporters: tuple[ClusterExporters, ...] = ()
     """The exporters found. Filled in by `run`."""
+    pools: tuple[PoolPages, ...] = ()
+    """Pages of the pools of a release. Filled in from `deployment.target.pools`."""
     interval: PositiveDurationNs = SECOND_NS
     """Time between two reads of a page."""
 

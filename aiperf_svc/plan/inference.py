@@ -23,7 +23,13 @@ from aiperf_svc.plan.release import (
 )
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, ServiceNeeds, service_pods
 from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
-from aiperf_svc.plan.target import first_completion_ns, resolve_pages, resolve_url, target_pod
+from aiperf_svc.plan.target import (
+    first_completion_ns,
+    pool_pages,
+    resolve_pages,
+    resolve_url,
+    target_pod,
+)
 from aiperf_svc.plan.topology import Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
 
@@ -66,7 +72,9 @@ class InferenceStack(StackKind[BenchmarkConfig]):
                             "wait_for_server": first_completion_ns(self.config),
                         }
                     ),
-                    "telemetry": resolve_pages(self.config, host),
+                    "telemetry": resolve_pages(self.config, host).model_copy(
+                        update={"pools": pool_pages(self.config, identity)}
+                    ),
                 }
             )
         )

@@ -108,6 +108,19 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
         """Objects from which operators make others."""
         return tuple(each for each in self.objects if is_custom(each))
 
+    @property
+    def deleted_first(self) -> tuple[Manifest, ...]:
+        """Custom resources of the stack's namespace."""
+        custom = self.custom_resources
+        return tuple(each for each in custom if name_of(each) not in self.cluster_scoped)
+
+
+def path_of(manifest: Mapping[str, Any]) -> str:
+    """Return the path of an object in the API, with `{namespace}` for `namespaces/NAME`."""
+    version = manifest["apiVersion"]
+    base = f"/{'apis' if '/' in version else 'api'}/{version}"
+    return f"{base}/{{namespace}}/{resource_of(manifest['kind'])}/{manifest['metadata']['name']}"
+
 
 def name_of(manifest: Mapping[str, Any]) -> str:
     """Return `KIND/NAME`."""
@@ -187,7 +200,9 @@ def plan_release(
         pods=tuple(_pods(config, ordered, image)),
         gate=_gate(config, ordered, image),
         pools=dict(target.pools),
-        cluster_scoped=tuple(name_of(each) for each in ordered if is_cluster_scoped(each)),
+        cluster_scoped=tuple(
+            name for name in map(name_of, ordered) if name in target.cluster_scoped
+        ),
         calls_api=any(each["kind"] in BINDINGS or is_custom(each) for each in ordered),
         charts=tuple(each.chart if each.has_hooks else "" for each in rendered),
         installed=tuple(installed),

@@ -1,5 +1,7 @@
 """The pods of the services, one for each group of the topology, and the deadline pod."""
 
+import json
+
 import msgspec
 
 from aiperf_svc.config.workload import Config, ConfigT
@@ -14,6 +16,7 @@ from aiperf_svc.plan.pod_settings import (
     with_storage,
 )
 from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, SecretKey, Volume
+from aiperf_svc.plan.release import ReleasePlan, path_of
 from aiperf_svc.plan.stack_kind import StackBasis
 from aiperf_svc.plan.topology import SINGLETONS, Group, Topology
 from aiperf_svc.protocol.ports import BOUND_BY, Port, key_file, with_peers
@@ -95,6 +98,7 @@ def deadline_pod(
     image: ImagePlan,
     *,
     budget: DisruptionBudget | None = None,
+    release: ReleasePlan | None = None,
 ) -> PodPlan:
     """Return the pod that deletes the stack when its TTL is over. It also deletes the disruption
     budget when the load must be over. No other pod talks to the API server."""
@@ -105,6 +109,12 @@ def deadline_pod(
         hold_env = {
             "AIPERF_BUDGET": budget.name,
             "AIPERF_BUDGET_SECONDS": str(seconds(budget.hold)),
+        }
+    if release is not None and release.deleted_first:
+        paths = [path_of(each) for each in release.deleted_first]
+        hold_env |= {
+            "AIPERF_CUSTOM_RESOURCES": json.dumps(paths),
+            "AIPERF_CUSTOM_RESOURCES_SECONDS": str(seconds(config.deployment.delete_timeout)),
         }
     return PodPlan(
         name="deadline",

@@ -288,7 +288,7 @@ def plan_kind(
     budget = plan_budget(deployment, shared.lifetime or kind.longest_hold, identity)
     if budget is not None and kind.evicted:
         budget = msgspec.structs.replace(budget, leaves_out=kind.evicted)
-    deadline = deadline_pod(resolved, identity, image, budget=budget)
+    deadline = deadline_pod(resolved, identity, image, budget=budget, release=made.release)
     target = (made.target,) if made.target else ()
     gate = (made.release.gate,) if made.release else ()
     pods = (deadline, *made.services, *target, *gate, *(job.pod for job in made.jobs))

@@ -7,7 +7,7 @@ import msgspec
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target, TargetPods
-from aiperf_svc.config.telemetry import Telemetry
+from aiperf_svc.config.telemetry import PoolPages, Telemetry
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.lifetime import seconds
@@ -148,6 +148,15 @@ def first_completion_ns(config: BenchmarkConfig) -> int:
     if config.deployment.queue is not None and target.kind != "none":
         return max(wait_ns, target.ready_timeout)
     return wait_ns or (target.ready_timeout if target.kind == "release" else 0)
+
+
+def pool_pages(config: BenchmarkConfig, identity: Identity) -> tuple[PoolPages, ...]:
+    """Return the pages of a release's pools, by the names of their Services."""
+    return tuple(
+        PoolPages(name=name, url=f"http://{identity.name(f'pool-{name}')}:{pool.port}{pool.path}")
+        for name, pool in config.deployment.target.pools.items()
+        if pool.port is not None
+    )
 
 
 def resolve_pages(config: BenchmarkConfig, host: str) -> Telemetry:

@@ -132,8 +132,8 @@ class TelemetryReader:
 
     async def _addresses_of(self, source: SourceLog) -> list[SourceAddress]:
         """Return the source with its addresses. The target's name gives a source for each address,
-        since each is a server to which requests go in turn. With TLS the name itself is read, since
-        certificates contain names."""
+        since each is a server to which requests go in turn, and so does the name of a pool. With
+        TLS the name itself is read, since certificates contain names."""
         if source.url == NVML_URL:
             return [SourceAddress(source, frozenset())]
         host, port, is_tls = address_of(source.url)
@@ -149,11 +149,16 @@ class TelemetryReader:
             return [SourceAddress(source, frozenset({host}))]
         # A machine may have IPv4 and IPv6 addresses.
         hosts = [str(each.address[0]) for each in found if each.family == found[0].family]
-        if not is_target or is_tls or len(hosts) == 1:
+        has_several = is_target or source.pool
+        if not has_several or is_tls or len(hosts) == 1:
             return [SourceAddress(source, frozenset(str(each.address[0]) for each in found))]
         return [
             SourceAddress(
-                SourceLog(f"http://{f'[{h}]' if ':' in h else h}:{port}/metrics", is_guess=True),
+                SourceLog(
+                    f"http://{f'[{h}]' if ':' in h else h}:{port}{urlsplit(source.url).path}",
+                    is_guess=source.is_guess,
+                    pool=source.pool,
+                ),
                 frozenset({h}),
             )
             for h in hosts[:MAX_SOURCES]
@@ -245,6 +250,7 @@ def _sources(config: BenchmarkConfig) -> list[SourceLog]:
         for url in each.pages
     }
     found |= {url: source for url, source in named.items() if not source.is_gpu}
+    found |= {each.url: SourceLog(each.url, pool=each.name) for each in telemetry.pools}
     if telemetry.target:
         for target in config.endpoint.all_urls:
             parts = urlsplit(target)

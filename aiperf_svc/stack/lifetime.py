@@ -15,6 +15,7 @@ from aiperf_svc.plan.identity import (
     TTL_ANNOTATION,
 )
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
+from aiperf_svc.plan.release import group_of, resource_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.stack.access import make_account, rule
 from aiperf_svc.stack.containers import MountedNames
@@ -140,6 +141,9 @@ class Lifetime(pulumi.ComponentResource):
         if plan.budget and plan.budget.hold is not None:
             name = plan.budget.name
             rules.append(rule("policy", "poddisruptionbudgets", "get", "delete", name=name))
+        for each in plan.release.deleted_first if plan.release else ():
+            resource, name = resource_of(each["kind"]), each["metadata"]["name"]
+            rules.append(rule(group_of(each), resource, "get", "delete", name=name))
         name = scope.identity.name(LEASE)
         rules.append(rule("coordination.k8s.io", "leases", "patch", name=name))
         return rules

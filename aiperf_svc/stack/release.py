@@ -109,9 +109,8 @@ class Release(pulumi.ComponentResource):
     def _helm(self, args: ReleaseArgs) -> list[pulumi.Resource]:
         """Install the charts whose hooks run."""
         scope = args.scope
-        options = scope.options(
-            self, create_timeout_s=args.plan.gate.ready_timeout_s, is_deleted_first=True
-        )
+        # The runner deletes the namespace first, and then Helm would find no release.
+        options = scope.options(self, create_timeout_s=args.plan.gate.ready_timeout_s)
         return [
             k8s.helm.v3.Release(
                 f"release-{source.name}",

@@ -389,3 +389,47 @@ def test_outside_a_pod_the_missing_variable_is_named(tmp_path: Path) -> None:
 def test_a_pod_without_a_service_account_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="no service account"):
         read_deadline(_environ(), account=tmp_path)
+
+
+GRAPH = "/apis/example.com/v1/namespaces/bench/graphs/graph"
+
+
+@pytest.mark.parametrize("operator_s", [4, None])
+def test_custom_resources_go_before_the_namespace(
+    operator_s: int | None, api: FakeApi, account: Path
+) -> None:
+    api.created_s[GRAPH] = CREATED_S
+    over_s = CREATED_S + 100
+    deadline = Deadline(
+        objects=(Expiring(path=PATH, ttl_s=100, before=(GRAPH,), before_s=10),),
+        ready_file=account / "kept",
+    )
+    clock = FakeTime(api, waits=12)
+
+    def wait(seconds: float) -> bool:
+        is_over = clock.wait(seconds)
+        if operator_s is not None and api.now_s >= over_s + operator_s:
+            api.created_s.pop(GRAPH, None)
+        return is_over
+
+    keep_deadline(deadline, _server(api, account), wait=wait)
+    paths = [each["path"] for each in api.deletions]
+    assert paths[0] == GRAPH
+    assert paths[-1] == PATH
+
+
+def test_custom_resources_are_read_from_the_environment(account: Path) -> None:
+    environ = {
+        "AIPERF_NAMESPACE": "bench",
+        "AIPERF_ANCHOR": "anchor-x",
+        "AIPERF_DEADLINE_DELETES": "namespace",
+        "AIPERF_TTL_SECONDS": "60",
+        "AIPERF_READY_FILE": "/tmp/kept",
+        "AIPERF_CUSTOM_RESOURCES": json.dumps(["/apis/example.com/v1/{namespace}/graphs/graph"]),
+        "AIPERF_CUSTOM_RESOURCES_SECONDS": "30",
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "KUBERNETES_SERVICE_PORT": "443",
+    }
+    (account / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
+    deadline, _ = read_deadline(environ, account=account)
+    assert deadline.objects == (Expiring(path=PATH, ttl_s=60.0, before=(GRAPH,), before_s=30.0),)

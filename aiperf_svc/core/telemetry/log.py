@@ -46,8 +46,12 @@ class Curve(NamedTuple):
 class SourceLog:
     """Everything that was read from one source."""
 
-    def __init__(self, url: str, *, is_gpu: bool = False, is_guess: bool = False) -> None:
+    def __init__(
+        self, url: str, *, is_gpu: bool = False, is_guess: bool = False, pool: str = ""
+    ) -> None:
         self.url = url
+        self.pool = pool
+        """Pool of a release whose pod has the page; empty: none."""
         self.is_gpu = is_gpu
         self.is_guess = is_guess
         """True if the user did not name it: the target's own page, which may not exist, or an

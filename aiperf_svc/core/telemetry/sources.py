@@ -59,7 +59,7 @@ def judge_source(log: SourceLog, *, begin_ns: int, end_ns: int, interval_s: floa
         latency_ms=float(log.latency_ns.mean()) / 1e6 if reads else 0.0,
         update_interval_s=update_s,
         problem=_problem(log, begin_ns, end_ns),
-        notes=_notes(log, update_s, interval_s),
+        notes=(*((f"pool {log.pool}",) if log.pool else ()), *_notes(log, update_s, interval_s)),
     )
 
 

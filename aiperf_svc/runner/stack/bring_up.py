@@ -14,7 +14,12 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, find_lease, refuse_held
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    Inventory,
+    is_name_of,
+    take_inventory,
+    take_outside,
+)
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
 from aiperf_svc.adapters.cluster.watching.startup_watch import (
@@ -160,6 +165,7 @@ async def first_record(
         is_ephemeral=request.is_ephemeral,
         namespace=wanted.name,
         before=before,
+        outside=await _outside(request, cluster, known),
         types=made_types(request),
         own=(known.own or ()) if known else (),
     )
@@ -170,6 +176,15 @@ async def first_record(
     if before is not None:
         refuse_taken(before, stack=request.stack, released=released(request.plans))
     return record
+
+
+async def _outside(
+    request: StackRequest, cluster: Cluster, known: RunRecord | None
+) -> Inventory | None:
+    """Return the cluster-scoped objects from before a stack with a release; None without one."""
+    if not any(plan.release is not None for plan in request.plans):
+        return None
+    return (known.outside if known else None) or await take_outside(cluster)
 
 
 def made_types(request: StackRequest) -> tuple[str, ...]:

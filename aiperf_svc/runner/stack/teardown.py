@@ -267,6 +267,8 @@ class StackRemoval:
         self.not_checked = report.not_checked
         for each in report.missing:
             self._say(f"missing from the namespace since the stack was created: {each}")
+        for each in report.outside:
+            self._say(f"new in the cluster since the stack was created, and kept: {each}")
         for each in report.others:
             self._say(f"not touched, of another stack with the same name: {each}")
         for each in report.strays:

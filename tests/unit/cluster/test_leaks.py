@@ -313,3 +313,36 @@ def test_claim_makes_a_volume_ours() -> None:
 def test_retained_volume_is_no_leftover() -> None:
     spec = volume(namespace="ns", name="volume-rank-bench-0")
     assert not is_left(spec | {"persistentVolumeReclaimPolicy": "Retain"})
+
+
+async def test_custom_resources_go_before_the_namespace() -> None:
+    cluster = Graphs(
+        namespaces=[an_object("aiperf-s", "ours")],
+        graphs=[an_object("graph", "graph", namespace="aiperf-s")],
+    )
+    wanted = StackObjects(stack="s", own=("ours",), types=("graphs.example.com", "pods"))
+    await remove_roots(cast(Cluster, cluster), wanted)
+    assert cluster.deleted == ["graph", "ours"]
+
+
+class Graphs(Deleting):
+    """Knows a type of custom resources, whose operator removes each finalizer at once."""
+
+    async def get(self, path: str, **params: str) -> Any:
+        if path == "/api":
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        if path == "/apis":
+            version = {"version": "v1", "groupVersion": "example.com/v1"}
+            return {"groups": [{"name": "example.com", "versions": [version]}]}
+        if path == "/api/v1":
+            return {"resources": []}
+        if path == "/apis/example.com/v1":
+            verbs = ["list", "delete"]
+            return {
+                "resources": [
+                    {"name": "graphs", "kind": "Graph", "namespaced": True, "verbs": verbs}
+                ]
+            }
+        if path.endswith("/graphs/graph"):
+            raise Refused("gone", status=404, reason="NotFound")
+        return await super().get(path, **params)

@@ -15,6 +15,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     hanging_on,
     is_name_of,
     made_by,
+    made_outside,
     roots_of,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import active_conditions
@@ -240,3 +241,12 @@ def test_a_stuck_namespace_says_what_its_conditions_say() -> None:
         "NamespaceFinalizersRemaining: a/b in 1"
     )
     assert active_conditions({}) == ""
+
+
+def test_new_objects_outside_belong_to_the_named_namespace() -> None:
+    old = ref("admin", kind="ClusterRole", namespace="", uid="1")
+    ours = ref("aiperf-bench-1a-graph", kind="ClusterRole", namespace="", uid="2")
+    other = ref("pvc-1", kind="PersistentVolume", namespace="", uid="3")
+    before = Inventory(namespace="", objects=(old,), not_listed=())
+    after = Inventory(namespace="", objects=(old, ours, other), not_listed=())
+    assert made_outside(before, after, "aiperf-bench-1a") == ((ours,), (other,))

@@ -178,6 +178,12 @@ def test_gate_gets_rules_and_pools() -> None:
     assert gate.calls_api
 
 
+def test_deadline_deletes_custom_resources_first() -> None:
+    env = release_plan(graph(), simple("ConfigMap", "c")).deadline.env
+    assert env["AIPERF_CUSTOM_RESOURCES"] == '["/apis/example.com/v1/{namespace}/graphs/graph"]'
+    assert "AIPERF_CUSTOM_RESOURCES" not in release_plan(deployment("d")).deadline.env
+
+
 def test_a_rule_for_an_unknown_kind_is_refused() -> None:
     target = release_target(ready=[{"kind": "Nothing", "name": "n", "condition": "Ready"}])
     with pytest.raises(ConfigError, match="has no Nothing"):
@@ -230,3 +236,10 @@ def test_pod_security_is_the_one_asked_for() -> None:
 )
 def test_plurals_are_those_of_kubernetes(kind: str, plural: str) -> None:
     assert resource_of(kind) == plural
+
+
+def test_pages_of_pools_are_read_by_their_services() -> None:
+    pages = release_plan(graph()).inference.telemetry.pools
+    assert [(each.name, each.url) for each in pages] == [
+        ("decode", "http://pool-decode-bench:9090/metrics")
+    ]

@@ -143,6 +143,10 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
         read = watched_types(plan.config.deployment.target, plan.release.objects)
         rights.append(Right("", "pods", "list", namespace))
         rights += [Right(*each, "get", namespace) for each in read]
+        for each in plan.release.deleted_first:
+            of = (group_of(each), resource_of(each["kind"]))
+            name = each["metadata"]["name"]
+            rights += [Right(*of, verb, namespace, name) for verb in ("get", "delete")]
     for job in plan.jobs:
         name = plan.identity.name(job.pod.name)
         rights += [Right("batch", "jobs", verb, namespace, name) for verb in ("get", "patch")]

@@ -9,6 +9,10 @@ The PodDisruptionBudget of the run is deleted earlier, when the start and the lo
 From then on it does not block the drain of a node. A missing budget is no error: it is created
 after this pod is ready, and deleted with the stack.
 
+Custom resources of a release are deleted before, by name, and waited for: their operators remove
+finalizers, and may need what is in the namespace. An operator that is dead delays the deletion and
+does not prevent it.
+
 Until then this pod renews the Lease of the stack, which shows others that the stack is in use. A
 failed renewal is logged and has no other effect.
 
@@ -23,11 +27,12 @@ refused, a network policy blocks it), `up` fails, since the stack would never be
 Uses the standard library only. This pod has to start and to stay small in all circumstances.
 """
 
+import json
 import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +52,8 @@ RETRY_S = 10.0
 SOON_S = 1.0
 """Seconds between attempts before the first response: `up` waits for it, and a network may open
 after its pods."""
+WAIT_S = 2.0
+"""Seconds between two looks at objects that are deleted first."""
 RENEWED_ANNOTATION, TTL_ANNOTATION = "aiperf.dev/renewed", "aiperf.dev/ttl-seconds"
 """As in `plan/identity.py`, which needs more than the standard library."""
 RENEW_S = 30.0
@@ -67,6 +74,11 @@ class Expiring:
     """Seconds from the object's creation to its deletion."""
     is_optional: bool = False
     """True if the object may be missing."""
+    before: tuple[str, ...] = ()
+    """Paths of objects that are deleted and waited for first: custom resources, whose finalizers
+    need what goes with this object."""
+    before_s: float = 0.0
+    """Longest time for these, since an operator may be dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +115,15 @@ def read_deadline(
         path = f"/api/v1/{namespace}"
         if environ["AIPERF_DEADLINE_DELETES"] != "namespace":
             path += f"/configmaps/{environ['AIPERF_ANCHOR']}"
-        objects = [Expiring(path=path, ttl_s=float(environ["AIPERF_TTL_SECONDS"]))]
+        before = json.loads(environ.get("AIPERF_CUSTOM_RESOURCES", "[]"))
+        objects = [
+            Expiring(
+                path=path,
+                ttl_s=float(environ["AIPERF_TTL_SECONDS"]),
+                before=tuple(each.format(namespace=namespace) for each in before),
+                before_s=float(environ.get("AIPERF_CUSTOM_RESOURCES_SECONDS", "0")),
+            )
+        ]
         if "AIPERF_BUDGET" in environ:
             path = f"/apis/policy/v1/{namespace}/poddisruptionbudgets/{environ['AIPERF_BUDGET']}"
             hold_s = float(environ["AIPERF_BUDGET_SECONDS"])
@@ -162,6 +182,24 @@ def _renew(path: str, api: ApiServer) -> bool:
     return True
 
 
+def _delete_first(paths: Sequence[str], api: ApiServer) -> bool:
+    """Delete the objects at these paths that exist. Returns whether any of them is still there.
+    Raises ApiRefusal, OSError."""
+    is_there = False
+    for path in paths:
+        try:
+            metadata = api.get(path).body["metadata"]
+        except ApiRefusal as error:
+            if error.status == 404:
+                continue
+            raise
+        is_there = True
+        if "deletionTimestamp" not in metadata:
+            log.warning("time is over: deleting %s first", path)
+            api.delete(path, uid=metadata["uid"])
+    return is_there
+
+
 def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
     """Delete the object if its time is over. Returns the seconds until the next check; None if it
     could not be read."""
@@ -179,6 +217,8 @@ def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
             log.info("%s is deleted in %.0f s", path, left_s)
             return left_s
         pause_s = RETRY_S
+        if left_s > -expiring.before_s and _delete_first(expiring.before, api):
+            return WAIT_S
         log.warning("time is over: deleting %s", path)
         api.delete(path, uid=uid)
     except ApiRefusal as error:

@@ -8,7 +8,12 @@ from typing import Final
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects, read_catalog
+from aiperf_svc.adapters.cluster.api.objects import (
+    Catalog,
+    ObjectRef,
+    list_objects,
+    read_catalog,
+)
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.index_pods import COLLECTOR, INDEX
@@ -44,6 +49,13 @@ _JOB: Final = re.compile(rf"{INDEX}-\d+")
 """Name, without the stack's, of a Job."""
 
 
+UNSTABLE: Final = frozenset({
+    "APIService", "CSINode", "CertificateSigningRequest", "FlowSchema", "Namespace", "Node",
+    "PriorityLevelConfiguration",
+})  # fmt: skip
+"""Cluster-scoped kinds of which objects come and go by themselves, or are looked for apart."""
+
+
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in a namespace at one moment. Can be stored as JSON: msgspec.json."""
 
@@ -67,6 +79,9 @@ class StackObjects(msgspec.Struct, frozen=True, kw_only=True):
     """UID of the stack's own namespace; None in an existing one."""
     before: Inventory | None = None
     """Inventory of an existing namespace, from before the stack."""
+    outside: Inventory | None = None
+    """Cluster-scoped objects from before a stack with a release, whose operators may make
+    others."""
     types: tuple[str, ...] = ()
     """Types of the objects that it may create beside the usual ones: `jobs.batch`."""
     own: tuple[str, ...] | None = None
@@ -92,6 +107,25 @@ async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
     listed = await list_objects(cluster, await read_catalog(cluster), namespace=namespace)
     objects = tuple(each for each in listed.objects if (each.kind, each.name) not in AUTOMATIC)
     return Inventory(namespace=namespace, objects=objects, not_listed=listed.not_listed)
+
+
+async def take_outside(cluster: Cluster) -> Inventory:
+    """List the cluster-scoped objects that may be listed, except those of unstable kinds. Raises
+    Unreachable."""
+    known = await read_catalog(cluster)
+    types = (t for t in known.types if not t.is_namespaced and t.kind not in UNSTABLE)
+    listed = await list_objects(cluster, Catalog(tuple(types), ()))
+    return Inventory(namespace="", objects=listed.objects, not_listed=listed.not_listed)
+
+
+def made_outside(
+    before: Inventory, after: Inventory, namespace: str
+) -> tuple[tuple[ObjectRef, ...], tuple[ObjectRef, ...]]:
+    """Return the new cluster-scoped objects whose names contain that of the stack's namespace, as
+    those that operators make for one, and all other new ones."""
+    new = [each for each in after.objects if each.uid not in before.uids]
+    ours = tuple(each for each in new if namespace and namespace in each.name)
+    return ours, tuple(each for each in new if each not in ours)
 
 
 def compare(

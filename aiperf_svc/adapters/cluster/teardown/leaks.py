@@ -36,8 +36,10 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     hanging_on,
     is_claim_of,
     made_by,
+    made_outside,
     roots_of,
     take_inventory,
+    take_outside,
 )
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import STACK_LABEL
@@ -66,6 +68,8 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     """Types that could not be listed, each with the reason."""
     unverified: tuple[str, ...] = ()
     """Those of them that may hold objects of the stack."""
+    outside: tuple[ObjectRef, ...] = ()
+    """New cluster-scoped objects, which operators of a release or others have made."""
     missing: tuple[ObjectRef, ...] = ()
     """Objects that are gone from an existing namespace."""
     others: tuple[ObjectRef, ...] = ()
@@ -126,12 +130,18 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
         left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
         missing = differences.missing
         not_checked |= dict.fromkeys(after.not_listed)
+    outside: tuple[ObjectRef, ...] = ()
+    if wanted.outside is not None:
+        made, others_made = made_outside(wanted.outside, await take_outside(cluster), namespace)
+        left |= {each.uid: each for each in made if wanted.namespace_uid}
+        outside = tuple(each for each in others_made if each.uid not in left)
     volumes = await _volumes(cluster, stack=stack, namespace=namespace, left=left)
     left |= {each.uid: each for each in volumes}
     return LeakReport(
         left=tuple(sorted(left.values(), key=_sort_key)),
         not_checked=tuple(not_checked),
         unverified=unverified,
+        outside=outside,
         missing=missing,
         others=others,
         strays=tuple(sorted(strays, key=_sort_key)),

@@ -2,13 +2,14 @@
 no Pulumi state."""
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import (
     Catalog,
     ObjectRef,
@@ -22,10 +23,14 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     made_by,
     roots_of,
 )
-from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE
+from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE, POLL_S
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
+from aiperf_svc.plan.release import BUILT_IN
 
+OPERATORS_S = 30.0
+"""Longest time for operators to remove the finalizers of custom resources before the rest of the
+stack is deleted. Pulumi waits longer for them."""
 DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
 STATEFUL_SET = ResourceType("apps", "v1", "statefulsets", "StatefulSet", True)
 
@@ -138,12 +143,51 @@ async def _delete(cluster: Cluster, found: ObjectRef) -> str:
     return ""
 
 
+async def remove_custom(
+    cluster: Cluster, wanted: StackObjects, roots: Collection[ObjectRef]
+) -> tuple[ObjectRef, ...]:
+    """Delete the custom resources of a stack, and wait for a limited time until their operators
+    have removed the finalizers. Returns those that are left. Raises Refused, Unreachable."""
+    if not any(each.partition(".")[2] not in BUILT_IN for each in wanted.types):
+        return ()
+    known = await read_catalog(cluster)
+    types = (t for t in known.types if t.name in wanted.types and t.group not in BUILT_IN)
+    listed = await list_objects(
+        cluster,
+        Catalog(tuple(types), ()),
+        selector=f"{STACK_LABEL}={wanted.stack}",
+        or_namespace=wanted.namespace,
+    )
+    made = hanging_on(roots, listed.objects)
+    left = [each for each in listed.objects if each.uid in made]
+    end_mono_s = time.monotonic() + OPERATORS_S
+    for each in left:
+        if not each.is_going:
+            await cluster.delete(each.path, uid=each.uid)
+    while left and time.monotonic() < end_mono_s:
+        await asyncio.sleep(POLL_S)
+        left = [each for each in left if await _is_there(cluster, each)]
+    return tuple(left)
+
+
+async def _is_there(cluster: Cluster, found: ObjectRef) -> bool:
+    try:
+        now = await cluster.get(found.path, accept=METADATA)
+    except Refused as error:
+        if error.status == 404:
+            return False
+        raise
+    return bool(now["metadata"]["uid"] == found.uid)
+
+
 async def remove_roots(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRef, ...]:
     """Start the removal of a stack: request the deletion of its namespace or anchor, of its
     Deployments and of its StatefulSets.
 
     Pulumi takes seconds to start, and Kubernetes waits five more before it empties a namespace.
     Pods whose deletion is requested here are gone by then.
+
+    Custom resources are deleted and waited for before (`remove_custom`).
 
     Objects that depend on roots of another stack, or on none, are left alone even if they have the
     label. Nothing is deleted if the stack's roots are unknown. The roots are deleted first: once
@@ -158,6 +202,7 @@ async def remove_roots(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRe
     )
     own = wanted.own or ()
     roots = [each for each in roots_of(listed.objects, wanted.stack) if each.uid in own]
+    await remove_custom(cluster, wanted, roots)
     ours = hanging_on(roots, listed.objects)
     kinds = (DEPLOYMENT.kind, STATEFUL_SET.kind)
     holders = [each for each in listed.objects if each.kind in kinds and each.uid in ours]

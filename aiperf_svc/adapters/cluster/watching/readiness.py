@@ -52,6 +52,8 @@ def run_readiness(environ: Mapping[str, str] = os.environ) -> int:
         raise EnvironmentProblem(
             f"{error.args[0]} is not set; a release is waited for only in a pod of a stack"
         ) from error
+    except OSError as error:
+        raise EnvironmentProblem(f"no service account in {ACCOUNT_DIR}: {error}") from error
     if wait_until_ready(wanted, namespace, api, wait=stopped.wait):
         ready.touch()
         stopped.wait()

@@ -1,0 +1,172 @@
+"""Serving topologies as targets on a cluster: a chart, and what an operator makes of a custom
+resource, with an operator that lives and one that is dead."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config
+from tests.support.stack.topology import (
+    FINALIZER,
+    GROUP,
+    OPERATORS,
+    PLURAL,
+    Manifest,
+    engines,
+    graph,
+    install_operator,
+    pool,
+    remove_operator,
+    router,
+    service,
+    use_release,
+)
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Cluster, image: str) -> Iterator[None]:
+    install_operator(cluster, image)
+    yield
+    remove_operator(cluster)
+
+
+def _chart(folder: Path, manifests: list[Manifest]) -> None:
+    """Write a chart whose pools have the number of pods that its values name, and a hook."""
+    (folder / "templates").mkdir(parents=True)
+    (folder / "Chart.yaml").write_text("{apiVersion: v2, name: pools, version: 0.1.0}")
+    (folder / "values.yaml").write_text("{decode: 1}")
+    text = yaml.safe_dump_all(manifests).replace("replicas: 77", "replicas: {{ .Values.decode }}")
+    (folder / "templates" / "all.yaml").write_text(text)
+    hook = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "hook", "annotations": {"helm.sh/hook": "pre-install"}},
+    }
+    (folder / "templates" / "hook.yaml").write_text(yaml.safe_dump(hook))
+
+
+@pytest.mark.parametrize("has_hooks", [False, True])
+def test_chart_with_two_pools_is_measured(
+    has_hooks: bool, make_runner: Callable[[], Runner], image: str
+) -> None:
+    runner = make_runner()
+    parts = [*engines("prefill", image, 1), *engines("decode", image, 77)]
+    _chart(runner.folder / "chart", [*parts, *router(image, "prefill", "decode")])
+
+    def change(benchmark: Config) -> None:
+        use_release(
+            benchmark,
+            url="http://router:8080",
+            pools={
+                "prefill": pool("prefill", 1, port=8000),
+                "decode": pool("decode", 2, port=8000),
+                "router": pool("router", 1),
+            },
+            **{"from": {"chart": "chart", "values": {"decode": 2}, "hooks": has_hooks}},
+        )
+
+    runner.change(change)
+    ended = runner.run()
+    assert ended.code in FINE, ended.errors
+    assert "Deployment/router" in ended.errors
+    assert ("hooks of the chart do not run: ConfigMap/hook" in ended.errors) != has_hooks
+    assert runner.summary()["request_count"]["avg"] > 0
+
+
+def test_operators_pods_are_measured_and_removed(
+    operator: None, cluster: Cluster, make_runner: Callable[[], Runner], image: str
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: _use_graph(benchmark, image))
+    ended = runner.run()
+    assert ended.code in FINE, ended.errors
+    assert "the cluster has Graph" in ended.errors
+    assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
+
+
+def _use_graph(benchmark: Config, image: str) -> None:
+    use_release(
+        benchmark,
+        url="http://engines:8000",
+        ready=[{"kind": "Graph", "name": "graph", "condition": "Ready"}],
+        pools={"engines": {"labels": {"graph": "graph"}, "replicas": 2, "port": 8000}},
+        requests={"pods": 2, "cpu": "40m", "memory": "128Mi"},
+        admit=[{"namespace": OPERATORS, "labels": {"pool": "operator"}}],
+        **{"from": [{"object": graph(image)}, {"object": service("engines", 8000, GRAPH)}]},
+    )
+
+
+GRAPH = {"graph": "graph"}
+
+
+def test_missing_type_is_refused_before_anything_is_made(
+    cluster: Cluster, make_runner: Callable[[], Runner], image: str
+) -> None:
+    runner = make_runner()
+
+    def change(benchmark: Config) -> None:
+        _use_graph(benchmark, image)
+        made = {**graph(image), "apiVersion": "nobody.example.com/v1"}
+        benchmark["deployment"]["target"].update({"from": {"object": made}, "admit": []})
+
+    runner.change(change)
+    ended = runner.run()
+    assert ended.code not in FINE
+    assert "the cluster has no type Graph of nobody.example.com/v1" in ended.errors
+    assert cluster.of_stack(runner.name) == []
+
+
+def test_target_that_is_never_ready_is_named(make_runner: Callable[[], Runner], image: str) -> None:
+    runner = make_runner()
+    (runner.folder / "m.yaml").write_text(yaml.safe_dump_all(engines("decode", image, 1)))
+
+    def change(benchmark: Config) -> None:
+        use_release(
+            benchmark,
+            url="http://decode:8000",
+            pools={"decode": pool("decode", 3)},
+            ready_timeout="15s",
+            **{"from": {"manifests": "m.yaml"}},
+        )
+
+    runner.change(change)
+    ended = runner.run()
+    assert ended.code == ExitCode.ERROR, ended.errors
+    assert "pool decode: 1 of 3 pods ready" in ended.errors
+
+
+def test_dead_operator_is_named_with_its_finalizer(
+    operator: None, cluster: Cluster, make_runner: Callable[[], Runner], image: str
+) -> None:
+    runner = make_runner()
+
+    def change(benchmark: Config) -> None:
+        _use_graph(benchmark, image)
+        benchmark["deployment"]["delete_timeout"] = "20s"
+        benchmark["load"]["duration"] = "15s"
+
+    runner.change(change)
+    flags = ("--yes", "--ui", "plain", "--json")
+    with runner.start("run", runner.name, *flags) as command:
+        command.wait_for(RUN)
+        cluster.kubectl("scale", "deployment", "operator", "-n", OPERATORS, "--replicas=0")
+        ended = command.end()
+    try:
+        assert ended.code == ExitCode.LEAKED, ended.errors
+        assert any("Graph" in each for each in json.loads(ended.out)["left"])
+        assert f"until the owner of the finalizer {FINALIZER} removes it" in ended.errors
+        # Pods hold GPUs: they must not wait for the operator.
+        assert not cluster.objects("pods", "--all-namespaces", "-l", "graph=graph")
+    finally:
+        cluster.kubectl("scale", "deployment", "operator", "-n", OPERATORS, "--replicas=1")
+    assert runner.gc().code == ExitCode.OK
+    assert cluster.left_of(runner.name) == []
