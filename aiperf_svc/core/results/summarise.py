@@ -71,8 +71,6 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     measured |= slo.good_requests(rows, context.config.slo.goodput)
     if context.quality is not None and context.quality.score is not None:
         measured["quality_score"] = 100.0 * context.quality.score
-    scaling = _scaling(rows, clocks, window, context)
-    measured |= scaling_scalars(scaling) if scaling is not None else {}
     disturbed = Disturbances((), None)
     if context.config.events:
         limits = context.config.slo
@@ -80,6 +78,9 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         load = DisturbedLoad(rows, clocks, window, slo.first_token_limit_ms(limits), is_good)
         disturbed = load.measure(context.config.events, context.events)
         measured |= event_scalars(disturbed.events)
+    done = (each for each in disturbed.events if each.do == "scale" and each.is_verified)
+    scaling = _scaling(rows, clocks, window, context, tuple(each.begin_s for each in done))
+    measured |= scaling_scalars(scaling) if scaling is not None else {}
     steady = steady_state_throughput(
         rows,
         clocks,
@@ -161,15 +162,21 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
 
 
 def _scaling(
-    rows: PhaseRows, clocks: ClockMap, window: LoadWindow, context: FinishedRun
+    rows: PhaseRows,
+    clocks: ClockMap,
+    window: LoadWindow,
+    context: FinishedRun,
+    asked_s: tuple[float, ...],
 ) -> ScalingResult | None:
-    """Return how the server's replicas followed the load; None of a run that did not watch them."""
+    """Return how the server's replicas followed the load; None of a run that did not watch them.
+    `asked_s` are the times at which events asked for another number of replicas."""
     if context.scaling is None:
         return None
     load = FollowedLoad(
         begin_ns=window.begin_ns,
         changes=load_changes(context.config.load),
         end_s=((window.stop_ns or window.end_ns) - window.begin_ns) / 1e9,
+        asked_s=asked_s,
     )
     recovered, limit = slo_recovery(rows, clocks, window, context.config.slo)
     return scaling_of(context.scaling, load, recovered, limit=limit)

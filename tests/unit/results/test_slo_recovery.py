@@ -7,6 +7,7 @@ import pytest
 
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.slo import Slo
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.results.slo_recovery import limits_of
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport, ScalingResult
@@ -18,7 +19,7 @@ LOAD = {"stages": [{"rate": 5, "duration": "20s"}, {"rate": 10, "duration": "100
 SECOND = 10**9
 
 
-def scaled(slow_until_s: float, **slo: Any) -> ScalingResult:
+def scaled(slow_until_s: float, *events: dict[str, Any], **slo: Any) -> ScalingResult:
     """A load whose rate doubles after 20 s, and whose requests are slow from then to a time."""
     columns = fake_run.closed_loop(requests=1_100)
     due_s = np.concatenate([np.arange(100) / 5, 20 + np.arange(1_000) / 10])
@@ -39,11 +40,19 @@ def scaled(slow_until_s: float, **slo: Any) -> ScalingResult:
     )
     context = fake_run.context(
         columns,
-        config=fake_run.config(**LOAD, slo=slo),
+        config=fake_run.config(**LOAD, slo=slo, events=events),
         profiling=PhaseTimes(
             start_wall_ns=fake_run.START_NS, stop_wall_ns=fake_run.START_NS + 120 * SECOND
         ),
         scaling=report,
+        events=(
+            EventReport(
+                number=0,
+                begin_wall_ns=fake_run.START_NS + 25 * SECOND,
+                evidence="2 replicas",
+                is_over=True,
+            ),
+        ),
     )
     found = summarise(fake_run.columns_of(columns), None, context).scaling
     assert found is not None
@@ -56,6 +65,13 @@ def test_slo_holds_again_when_requests_are_fast_again() -> None:
     assert (up.load_changed_s, up.decision_s) == (20.0, 5.0)
     assert up.recovery_s == pytest.approx(32.0, abs=1.0)
     assert "time_to_first_token 1s" in found.limit
+
+
+def test_replicas_of_an_event_answer_no_load() -> None:
+    scale = {"at": "25s", "do": "scale", "replicas": 2}
+    (up,) = scaled(52.0, scale, goodput={"time_to_first_token": "1s"}).scale_ups
+    assert (up.load_changed_s, up.decision_s) == (None, None)
+    assert up.recovery_s == pytest.approx(27.0, abs=1.0)
 
 
 def test_slo_that_is_missed_to_the_end_never_holds_again() -> None:
