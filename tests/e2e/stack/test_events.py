@@ -85,8 +85,8 @@ def test_gc_uncordons_the_node_of_a_killed_runner(
 ) -> None:
     runner = make_runner()
     runner.change(modest)
-    drain = [{"at": "12s", "do": "drain", "duration": "5m"}]
-    runner.change(lambda benchmark: disturbed(benchmark, drain, "6m"))
+    drain = [{"at": "12s", "do": "drain", "duration": "2m"}]
+    runner.change(lambda benchmark: disturbed(benchmark, drain, "150s"))
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
         deadline = time.monotonic() + WAIT_S
