@@ -8,7 +8,10 @@ another one's pod is ready.
     labels       kueue.x-k8s.io/queue-name, kueue.x-k8s.io/pod-group-name
     annotations  kueue.x-k8s.io/pod-group-total-count
                  kueue.x-k8s.io/retriable-in-group: "false", so that Kueue waits for no replacement
-                 of pods that are deleted, and takes its finalizer off them
+                 of pods that have ended
+
+Pods that are deleted before they have run keep Kueue's finalizer until the Workload of the group is
+deleted, so the removal of a stack deletes it (`adapters/cluster/teardown/removal.py`).
 """
 
 from dataclasses import replace
@@ -25,9 +28,11 @@ from aiperf_svc.plan.stack_kind import KindPods
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 MANAGED_LABEL = "kueue.x-k8s.io/managed"
-"""Label that Kueue's webhook adds to the pods that it manages."""
+"""Label that Kueue's webhook adds to the pods that it manages, and the name of its finalizer."""
 TOTAL_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
 RETRIABLE_ANNOTATION = "kueue.x-k8s.io/retriable-in-group"
+WORKLOADS = ("kueue.x-k8s.io", "workloads")
+"""API group and type of Workloads."""
 GATE = "kueue.x-k8s.io/admission"
 """Scheduling gate of a pod that is not admitted yet."""
 MOST_TEMPLATES = 8

@@ -21,7 +21,11 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
     find_left,
     wait_until_gone,
 )
-from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label, remove_roots
+from aiperf_svc.adapters.cluster.teardown.removal import (
+    release_from_queue,
+    remove_by_label,
+    remove_roots,
+)
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
 from aiperf_svc.adapters.pulumi.progress import Progress
@@ -45,7 +49,8 @@ REPORT_S = 5.0
 
 
 class WaitReports:
-    """Reports what a removal waits for, and why, when there was no other output for some time."""
+    """Reports what a removal waits for, and why, when there was no other output for some time, and
+    releases pods that a queue holds."""
 
     def __init__(self, cluster: Cluster, record: RunRecord, say: Say) -> None:
         self._cluster, self._record, self._say = cluster, record, say
@@ -71,6 +76,7 @@ class WaitReports:
                 continue
             try:
                 report = await find_left(self._cluster, self._record)
+                await release_from_queue(self._cluster, self._record.stack, report.left)
                 words = await describe_wait(self._cluster, report, stack=self._record.stack)
             except AiperfError:
                 # `watched_contact` reports a cluster that does not respond.

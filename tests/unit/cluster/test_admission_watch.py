@@ -12,7 +12,10 @@ import pytest
 from msgspec import structs
 
 from aiperf_svc.adapters.cluster.api.connection import Refused
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight.checklist import check_queue
+from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
+from aiperf_svc.adapters.cluster.teardown.removal import release_from_queue
 from aiperf_svc.adapters.cluster.watching import admission_watch
 from aiperf_svc.adapters.cluster.watching.admission_watch import KUEUE, AdmissionWatch
 from aiperf_svc.domain.errors import ConfigError
@@ -241,3 +244,46 @@ async def test_pods_that_may_not_be_listed_end_the_wait(monkeypatch: pytest.Monk
     monkeypatch.setattr(cluster, "get", refused)
     line = await AdmissionWatch(cluster.typed, plan, lambda line: None).wait_for_rejection()
     assert line == "queue benchmarks: its pods cannot be watched: forbidden"
+
+
+# --- the removal ---------------------------------------------------------------------------------
+
+
+def going_pod(*finalizers: str) -> ObjectRef:
+    return ObjectRef(
+        kind="Pod",
+        namespace="theirs",
+        name="p",
+        uid="u",
+        path="",
+        finalizers=finalizers,
+        is_going=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("finalizers", "deleted"),
+    [
+        ((MANAGED_LABEL,), [f"{KUEUE}/namespaces/theirs/workloads/group-1"]),
+        (("others.example/x",), []),
+        ((), []),
+    ],
+)
+async def test_pods_that_kueue_holds_are_released(
+    finalizers: tuple[str, ...], deleted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = {"items": [{"metadata": {"name": "p", "labels": {GROUP_LABEL: "group-1"}}}]}
+    cluster, asked = FakeCluster({GROUP_PODS: pods}), list[str]()
+
+    async def delete(path: str, **how: Any) -> None:
+        asked.append(path)
+
+    monkeypatch.setattr(cluster, "delete", delete)
+    await release_from_queue(cluster.typed, "bench", [going_pod(*finalizers)])
+    assert asked == deleted
+
+
+def test_rights_of_a_queued_stack_have_its_workload() -> None:
+    wanted = {str(each) for each in needed_rights(queued())}
+    assert {"delete workloads.kueue.x-k8s.io", "get workloads.kueue.x-k8s.io"} <= wanted
+    assert not any("kueue" in str(each) for each in needed_rights(in_existing(ttl="30m")))

@@ -8,6 +8,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import ANCHOR, LEASE
+from aiperf_svc.plan.queue import WORKLOADS
 from aiperf_svc.plan.release import group_of, is_cluster_scoped, resource_of, watched_types
 from aiperf_svc.plan.stack import StackPlan
 
@@ -84,6 +85,9 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         if any(volume.kind == "shared-claim" for volume in plan.ranks.all_volumes):
             add("", MAKE, "persistentvolumeclaims")
     add("", ("get",), "pods/log")
+    if plan.queue is not None:
+        group, workloads = WORKLOADS
+        add(group, ("get", "delete"), workloads)
     rights += event_rights(plan)
     if not is_guest:
         of_all = ("create", "list", "watch")
