@@ -314,15 +314,16 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
 async def apply(cluster: Cluster, objects: Sequence[Json]) -> list[str]:
     """Create the objects, or change those that are there, after a dry run of all. Returns a line
     for each. Raises EnvironmentProblem with what the cluster refuses; nothing is changed then."""
-    refused = []
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
     for each in objects:
         try:
             await _apply(cluster, each, dryRun="All")
         except Refused as error:
-            refused.append(f"{each['kind']} {each['metadata']['name']}: {error}")
-    if refused:
+            reasons[str(error)].append(each["kind"])
+    if reasons:
+        lines = (f"{', '.join(kinds)}: {why}" for why, kinds in reasons.items())
         raise EnvironmentProblem(
-            "the schedule is refused, nothing was changed: " + "; ".join(refused)
+            f"the schedule is refused, nothing was changed: {'; '.join(lines)}"
         )
     return [await _apply(cluster, each) for each in objects]
 

@@ -176,7 +176,7 @@ async def test_existing_objects_are_changed() -> None:
 
 async def test_refused_object_leaves_everything_unchanged() -> None:
     cluster = Applying(refused="CronJob")
-    with pytest.raises(EnvironmentProblem, match="nothing was changed: CronJob b: quota"):
+    with pytest.raises(EnvironmentProblem, match="nothing was changed: CronJob: quota"):
         await apply(cluster.typed, OBJECTS)
     assert cluster.calls == ["post ConfigMap All", "post CronJob All"]
 
