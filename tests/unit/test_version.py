@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,23 @@ def test_compiled_steps_are_those_that_are_built() -> None:
 
     names = {str(source.relative_to(ROOT).with_suffix("")).replace("/", ".") for source in SOURCES}
     assert names == {*build.COMPILED_STEPS}
+
+
+def test_wheel_gets_every_compiled_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts import build_hook
+    from scripts.compile_steps import PROJECT, SOURCES
+
+    monkeypatch.setattr(build_hook.subprocess, "run", lambda *_, **__: None)
+    expected = set()
+    for source in SOURCES:
+        path = source.relative_to(PROJECT).with_suffix(".abi3.so")
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+        expected.add(str(path))
+    hook: Any = build_hook.BuildHook.__new__(build_hook.BuildHook)
+    hook.__dict__ |= {"_BuildHookInterface__root": str(tmp_path)}
+    hook.__dict__ |= {"_BuildHookInterface__target_name": "wheel"}
+    data: dict[str, Any] = {"artifacts": [], "force_include": {}}
+    hook.initialize("standard", data)
+    assert set(data["artifacts"]) == expected
+    assert data["tag"].startswith("cp311-abi3-")
