@@ -1,4 +1,4 @@
-"""Programs of users on a cluster: `aiperf-svc init`, the component, and its provider."""
+"""Programs of users on a cluster: a project of `aiperf-svc init`, and the component."""
 
 import shutil
 import sys
@@ -55,14 +55,4 @@ def test_component_measures_a_server_of_the_program(
     _use(stack, "component")
     stack.init()
     stack.pulumi("config", "set", "-s", stack.name, "server:image", stack.environ["AIPERF_IMAGE"])
-    assert _measured(stack, tmp_path / "results")["request_count"]["avg"] > 0
-
-
-@pytest.mark.skipif(shutil.which("pulumi-language-yaml") is None, reason="no pulumi-language-yaml")
-def test_provider_serves_yaml_programs(
-    cluster: Cluster, make_stack: Callable[[], Stack], tmp_path: Path
-) -> None:
-    stack = make_stack()
-    _use(stack, "component-yaml")
-    stack.pulumi("package", "add", str(PROJECT / "provider"), timeout_s=SHORT_S * 2)
     assert _measured(stack, tmp_path / "results")["request_count"]["avg"] > 0
