@@ -71,11 +71,17 @@ def _find_stack(name: str, folders: Sequence[Path]) -> Path:
             return folder / file
     if Path(name).exists():
         raise ConfigError(f"{name}: expected a config, a .yaml or .json file, or a stack")
-    files = [found for folder in folders for found in folder.glob("Pulumi.*.yaml")]
-    there = {found.name.removeprefix("Pulumi.")[: -len(".yaml")] for found in files}
+    own, *shipped = (_stacks_in(folder) for folder in folders)
+    there = own.union(*shipped)
     close = nearest(name, there)
-    hint = f"; did you mean {close}?" if close else f"; found: {', '.join(sorted(there)) or 'none'}"
+    found = ", ".join(sorted(own or there)) or "none"
+    hint = f"; did you mean {close}?" if close else f"; found: {found}"
     raise ConfigError(f"stack {name!r}: no such file: {folders[0] / file}{hint}")
+
+
+def _stacks_in(folder: Path) -> set[str]:
+    files = folder.glob("Pulumi.*.yaml")
+    return {file.name.removeprefix("Pulumi.")[: -len(".yaml")] for file in files}
 
 
 def is_stack_file(path: Path) -> bool:

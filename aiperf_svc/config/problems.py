@@ -14,6 +14,8 @@ from aiperf_svc.config.names import keys_at, keys_named, nearest, nearest_key, t
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
 _MOST_PLACES = 3
 """Most places of a key that a message names."""
+_MOST_KEYS = 20
+"""Most keys that an error lists."""
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
 """Name and password in a URL."""
 _SHOWN = 60
@@ -223,6 +225,9 @@ def _unknown_key(path: Sequence[str], value: object, root: type[BaseModel]) -> s
         hint = f"; did you mean {close}?"
     else:
         valid = keys_at(path[:-1], root)
+        more = len(valid) - _MOST_KEYS
+        if more > 0:
+            valid = (*valid[:_MOST_KEYS], f"one of {more} others")
         hint = f"; expected {_alternatives(valid)}" if valid else ""
     return f"unknown key (value {_shown(value)}){hint}"
 

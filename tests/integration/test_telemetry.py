@@ -134,7 +134,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     columns = [[value.as_py() for value in wide.column(name)] for name in names]  # type: ignore[attr-defined]
     ttft = [row for row in zip(*columns, strict=True) if row[0] == f"vllm:{TTFT}"]
     whole = [row for row in ttft if row[1] == "+Inf"]
-    assert len({row[2] for row in whole}) == len(whole) > 10
+    assert len({row[2] for row in whole}) == len(whole) > 2
     assert [row[3] for row in whole] == [row[4] for row in whole]
     # The first page was read before the load, so no request is missing in the server's count.
     start_s = datetime.fromisoformat(summary["start_time"]).timestamp()
