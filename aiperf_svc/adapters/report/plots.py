@@ -215,12 +215,14 @@ def _marks(series: Series, area: _Area) -> Iterator[Shape]:
 
 
 def _labels(series: Iterable[Series], area: _Area) -> Iterator[Shape]:
-    """Write the labels to the upper right of their dots, where there is room."""
+    """Write the labels to the upper right of their dots, where there is room; at the edge of the
+    picture, inside of it."""
     width, height = LABEL_ROOM
     taken: list[tuple[float, float]] = []
     for each in series:
         for (place, value), text in zip(each.points, each.labels, strict=False):
-            across, up = area.across(place) + 6, area.up(value) - 6
+            across = min(area.across(place) + 6, area.end + RIGHT - width)
+            up = max(area.up(value) - 6, height)
             if any(abs(across - x) < width and abs(up - y) < height for x, y in taken):
                 continue
             taken.append((across, up))

@@ -206,3 +206,12 @@ def test_the_wheel_has_the_templates() -> None:
     wanted = {str(each.relative_to(root)) for each in templates.rglob("*") if each.is_file()}
     assert wanted
     assert wanted <= packed
+
+
+def test_labels_at_the_edge_stay_inside() -> None:
+    corner = plots.Series("load", "a", [(10.0, 10.0)], labels=("1024",), has_line=False)
+    both = scales.linear(10.0)
+    plot = plots.figure("", "", [corner], x=both, y=both)
+    (label,) = (each for each in plot.shapes if each.text == "1024")
+    assert float(label.y) >= plots.LABEL_ROOM[1]
+    assert float(label.x) + plots.LABEL_ROOM[0] <= plot.width
