@@ -31,7 +31,7 @@ def test_image_name_has_version_and_content() -> None:
     version = re.escape(aiperf_svc.__version__)
     name = _tag()
     assert re.fullmatch(rf"localhost/aiperf-svc:{version}-[0-9a-f]{{12}}", name)
-    assert _tag(IMAGE_ROOT="registry.example/x").startswith("registry.example/x:")
+    assert _tag(IMAGE_REPOSITORY="registry.example/x").startswith("registry.example/x:")
     assert _tag() == name
 
 
@@ -82,7 +82,7 @@ def test_tagged_base_is_noted_or_refused(tmp_path: Path) -> None:
 
 
 def test_workload_image_has_the_rank_name(tmp_path: Path) -> None:
-    done, asked = _build(tmp_path, WORKLOAD="iperf", IMAGE_ROOT="registry.example/x")
+    done, asked = _build(tmp_path, WORKLOAD="iperf", IMAGE_REPOSITORY="registry.example/x")
     name = f"registry.example/x-iperf:{aiperf_svc.__version__}"
     assert done.stdout.splitlines()[-1] == name
     assert asked[:5] == ["build", "--file", "images/workloads/iperf/Containerfile", "--tag", name]
@@ -108,7 +108,7 @@ def test_runner_image_is_built_from_that_of_the_services(tmp_path: Path) -> None
         RUNNER="1",
         PULUMI=digest,
         REQUIRE_DIGESTS="1",
-        IMAGE_ROOT="r.io/x",
+        IMAGE_REPOSITORY="r.io/x",
     )
     name = done.stdout.splitlines()[-1]
     assert name.startswith(f"r.io/x-runner:{aiperf_svc.__version__}-")

@@ -39,7 +39,7 @@ def test_build_lists_parts_and_times_without_building(tmp_path: Path) -> None:
     ended = call(tmp_path, "build", "--list")
     assert (ended.returncode, list(tmp_path.iterdir())) == (0, [])
     lines = ended.stdout.splitlines()
-    assert len(lines) == 8
+    assert len(lines) == 9
     assert lines[0].split(maxsplit=1) == ["hyperkube", "to build, about 11 min with empty caches"]
 
 
