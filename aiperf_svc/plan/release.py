@@ -54,6 +54,9 @@ CLUSTER_SCOPED = frozenset({
 })  # fmt: skip
 """Cluster-scoped kinds of these groups. Whether a custom resource is one is known to the cluster
 only."""
+GATE_START_S = 30
+"""Time for the start of the pod that waits, which then has all of `ready_timeout`: it must report
+what is missing before its Deployment fails."""
 NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
 """Kinds whose deletion deletes objects of others."""
 BINDINGS = ("RoleBinding", "ClusterRoleBinding")
@@ -392,7 +395,7 @@ def _gate(config: BenchmarkConfig, objects: Sequence[Manifest], image: ImagePlan
         requests=with_storage(requests_of(config, READINESS), volumes),
         placement=placement_of(config, READINESS),
         calls_api=True,
-        ready_timeout_s=seconds(target.ready_timeout),
+        ready_timeout_s=seconds(target.ready_timeout) + GATE_START_S,
     )
 
 
