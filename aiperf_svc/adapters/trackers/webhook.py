@@ -33,7 +33,7 @@ from aiperf_svc.adapters.storage.bucket_runs import (
     list_runs,
 )
 from aiperf_svc.config.artifacts import Artifacts, Webhook
-from aiperf_svc.core.compare.comparison import Row, Word
+from aiperf_svc.core.compare.comparison import TOLERANCE, Row, Word
 from aiperf_svc.core.compare.groups import Comparisons, Group, compare_groups
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
@@ -47,8 +47,6 @@ TIMEOUT_S: Final = 10.0
 """Longest time of one attempt."""
 PAUSE_S: Final = 2.0
 """Time between two attempts."""
-TOLERANCE: Final = 0.05
-"""Largest difference that does not matter, as in `compare`."""
 
 
 class End(NamedTuple):

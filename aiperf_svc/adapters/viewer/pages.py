@@ -21,12 +21,11 @@ from aiperf_svc.adapters.report.blocks import (
 )
 from aiperf_svc.adapters.report.curve_chart import curve_plot
 from aiperf_svc.adapters.viewer.index import DEPTH, Entry, choices
+from aiperf_svc.core.compare.comparison import TOLERANCE
 from aiperf_svc.core.compare.history import history
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.number_text import number
 
-TOLERANCE = 0.05
-"""Largest difference that does not matter, as that of `compare`."""
 REPORT = "report.html"
 _ENVIRONMENT = Environment(
     loader=PackageLoader("aiperf_svc.adapters.viewer"),

@@ -32,6 +32,8 @@ LEAST_RUNS = 3
 FLOORS = {"p50": 11, "p90": 64, "p95": 130, "p99": 662, "p99_9": 6636}
 """Fewest requests of a run for a percentile: with fewer, no value of the sample bounds it with 99%
 confidence (the early-stopping rule of MLPerf's LoadGen)."""
+TOLERANCE = 0.05
+"""Largest difference that does not matter, unless the user says otherwise."""
 SCHEMA = "comparison/1"
 
 
