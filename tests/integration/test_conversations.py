@@ -43,8 +43,9 @@ async def test_conversations_that_a_duration_cuts_have_an_outcome(
     load: dict[str, int], tmp_path: Path
 ) -> None:
     dataset = talks(tmp_path, *({"text": f"question {i}"} for i in range(10)), count=5)
-    with server(ttft="20ms", tokens=2) as mock:
-        settings = config(mock.url, dataset=dataset, duration=0.3, **load)
+    # A conversation takes a second, so that none which has begun can be over.
+    with server(ttft="100ms", tokens=2) as mock:
+        settings = config(mock.url, dataset=dataset, duration=0.5, **load)
         async with stack(settings, tmp_path, workers=2) as run:
             summary = await run.results()
         sent = mock.truth()["requests"]

@@ -425,7 +425,8 @@ async def test_first_generated_picture_of_a_stream_is_timed(
     if streaming:
         first, whole = summary["time_to_first_token"], summary["request_latency"]
         assert first["count"] == 10
-        assert whole["min"] - first["min"] >= 39
+        # The last picture comes 45 ms after the request, the first one after 5 ms.
+        assert first["min"] < whole["min"] / 2
     else:
         assert "time_to_first_token" not in summary
 
