@@ -141,7 +141,7 @@ def test_target_that_is_never_ready_is_named(make_runner: Callable[[], Runner], 
     runner.change(change)
     ended = runner.run()
     assert ended.code == ExitCode.ERROR, ended.errors
-    assert "pool decode: 1 of 3 pods ready" in ended.errors
+    assert "pool decode: 1 of 3 pods ready" in ended.out
 
 
 def test_dead_operator_is_named_with_its_finalizer(

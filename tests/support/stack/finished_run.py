@@ -8,14 +8,13 @@ TOKEN = "of the run"
 PROGRAM = """
 import asyncio, os
 from pathlib import Path
-import msgspec
 from aiperf_svc.adapters.exports.manifest import build_manifest
 from aiperf_svc.adapters.results_api.server import serve
 
 class Finished:
     def __init__(self, folder):
         self._folder = folder
-        self._manifest = msgspec.to_builtins(build_manifest(folder, "run"))
+        self._manifest = build_manifest(folder, "run")
 
     def folder(self):
         return self._folder
