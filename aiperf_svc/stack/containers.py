@@ -9,6 +9,7 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.plan.pods import ContainerPlan, PodPlan, Probe, Requests
+from aiperf_svc.plan.release import READINESS
 
 core = k8s.core.v1
 
@@ -62,8 +63,11 @@ def container(
         env_from=[core.EnvFromSourceArgs(config_map_ref=source)] if shared else None,
         env=_env(plan, mounted, shared, service_id),
         resources=_resources(plan.requests),
-        # The last output of a courier or a preparation shows why its pod does not start.
-        termination_message_policy="FallbackToLogsOnError" if pod.sets else None,
+        # The last output of a courier or a preparation shows why its pod does not start; that of
+        # the pod which waits for a release shows what is missing.
+        termination_message_policy="FallbackToLogsOnError"
+        if pod.sets or pod.name == READINESS
+        else None,
         volume_mounts=[
             core.VolumeMountArgs(
                 name=volume.name,
