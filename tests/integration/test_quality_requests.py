@@ -22,15 +22,19 @@ async def serving(reply: Reply) -> AsyncIterator[str]:
     """A server that answers each body by `reply`, and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(x for x in head.lower().split("\r\n") if x.startswith("content-length:"))
-        body = json.loads(await reader.readexactly(int(length.partition(":")[2])))
-        body["_head"] = head
-        status, content = await reply(body)
-        data = json.dumps(content).encode()
-        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
-        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
-        writer.close()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = next(x for x in head.lower().split("\r\n") if x.startswith("content-length:"))
+            body = json.loads(await reader.readexactly(int(length.partition(":")[2])))
+            body["_head"] = head
+            status, content = await reply(body)
+            data = json.dumps(content).encode()
+            writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
+            writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # The client may leave at any time.
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
