@@ -14,6 +14,7 @@ import yaml
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED, WAIT_S, Command
+from tests.support.threaded_server import in_thread
 
 CHAT = "/v1/chat/completions"
 MODEL_RESPONSE = json.dumps(
@@ -72,13 +73,9 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     found = Server()
-    thread = threading.Thread(target=found.serve_forever)
-    thread.start()
-    yield found
-    found.goes_on.set()
-    found.shutdown()
-    thread.join()
-    found.server_close()
+    with in_thread(found):
+        yield found
+        found.goes_on.set()
 
 
 def started(folder: Path, server: Server, *flags: str, **endpoint: Any) -> Command:

@@ -1,7 +1,6 @@
 """Runs of every night in a bucket: their history, and a webhook with the comparison."""
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,17 +17,12 @@ from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.ending import call_webhook
 from aiperf_svc.runner.outcome import RunOutcome
-from tests.support.bucket import BUCKET, Store, serving
+from tests.support.bucket import BUCKET, Store
 from tests.support.runs_to_compare import inference_run
+from tests.support.threaded_server import in_thread
 
 NAME = "benchmark"
 NIGHTS = ("20261101T030000Z", "20261102T030000Z", "20261103T030000Z")
-
-
-@pytest.fixture(scope="module")
-def bucket_server() -> Iterator[Store]:
-    with serving() as store:
-        yield store
 
 
 @pytest.fixture
@@ -76,14 +70,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
             pass
 
     monkeypatch.setattr(webhook, "PAUSE_S", 0.0)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, name="receiver")
-    thread.start()
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as found.url:
+        yield found
 
 
 def new_outcome(folder: Path, *, uploaded_to: str = "", ttft_ms: float = 30.0) -> RunOutcome:

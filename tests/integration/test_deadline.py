@@ -1,7 +1,6 @@
 """The deadline against an API server that knows two objects."""
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -24,6 +23,7 @@ from aiperf_svc.adapters.cluster.teardown.deadline import (
     read_deadline,
 )
 from aiperf_svc.domain.errors import EnvironmentProblem
+from tests.support.threaded_server import in_thread
 
 CREATED_S = 1_795_000_000
 PATH = "/api/v1/namespaces/bench"
@@ -112,12 +112,8 @@ class FakeTime:
 @pytest.fixture
 def api() -> Iterator[FakeApi]:
     server = FakeApi()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with in_thread(server):
+        yield server
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import select
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_commands import ForkedCommand
+from tests.support.threaded_server import in_thread
 
 WAIT_S = 120.0
 TITLE = "\x1b]0;owned\x07"
@@ -60,13 +60,8 @@ class Hostile(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
-    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{listening.server_port}"
-    listening.shutdown()
-    thread.join()
-    listening.server_close()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Hostile)) as url:
+        yield url
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> str:

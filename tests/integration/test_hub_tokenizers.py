@@ -8,7 +8,6 @@ import hashlib
 import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
 from tests.support.forked_commands import finished
+from tests.support.threaded_server import in_thread
 
 BOUND_S = 60.0
 """Of the whole command, on a busy machine; looking for the tokenizer takes at most 8 s of it."""
@@ -63,15 +63,8 @@ def hub(body: bytes | None, *, status: int = 404, error: str = "RepoNotFound") -
         def log_message(self, *_: object) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url
 
 
 @contextmanager

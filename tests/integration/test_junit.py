@@ -1,7 +1,6 @@
 """JUnit files of real results, read by a parser that this project did not write."""
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import msgspec
@@ -14,16 +13,6 @@ from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.groups import Group, compare_groups
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.runs_to_compare import side
-
-STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stored")
-    with tarfile.open(STORED) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
 
 
 def cases(file: Path) -> dict[tuple[str, str], TestCase]:

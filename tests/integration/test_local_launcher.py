@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentPr
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import process_placement
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
+from tests.support.threaded_server import in_thread
 
 STUB = Path(__file__).parents[1] / "support" / "stub_service.py"
 Play = Callable[..., ExitCode]
@@ -90,15 +90,9 @@ def test_failed_metrics_receiver_is_only_reported(
         def log_message(self, *_arguments: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/v1/metrics"
-            assert play("run", otlp=OtlpTarget(url=url, headers={"api-key": "s3cret"})) == 0
-        finally:
-            server.shutdown()
-            serving.join()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Receiver)) as server:
+        url = f"{server}/v1/metrics"
+        assert play("run", otlp=OtlpTarget(url=url, headers={"api-key": "s3cret"})) == 0
     assert {key for key, _ in came} == {"s3cret"}
     assert '"stringValue":"aiperf-svc"' in came[-1][1]
     out, err = capsys.readouterr()

@@ -1,7 +1,6 @@
 """When a target counts as ready, by its responses at each path."""
 
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ from aiperf_svc.adapters.inference import side_requests
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.side_requests import why_not_ready
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from tests.support.threaded_server import in_thread
 
 CHAT = "/v1/chat/completions"
 
@@ -36,15 +36,8 @@ def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url, asked
 
 
 async def reason(url: str, **endpoint: object) -> str:

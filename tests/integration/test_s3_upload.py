@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,15 +19,10 @@ from aiperf_svc.config.artifacts import S3
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
-from tests.support.bucket import BUCKET, ENVIRON, KEY_ID, Store, serving
+from tests.support.bucket import BUCKET, ENVIRON, KEY_ID, Store
 from tests.support.forked_commands import finished
 from tests.support.in_one_loop import stack
-
-
-@pytest.fixture(scope="module")
-def bucket_server() -> Iterator[Store]:
-    with serving() as store:
-        yield store
+from tests.support.threaded_server import in_thread
 
 
 @pytest.fixture
@@ -246,18 +240,10 @@ def test_refusal_quotes_the_store_without_the_key(
     results: tuple[Path, Manifest], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    s3 = S3(url=f"s3://{BUCKET}", endpoint_url=f"http://127.0.0.1:{server.server_address[1]}")
-    try:
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)) as url:
+        s3 = S3(url=f"s3://{BUCKET}", endpoint_url=url)
         with pytest.raises(EnvironmentProblem) as refused:
             uploads.upload(*results, s3, into="run", environ=ENVIRON)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     assert "SignatureDoesNotMatch: The signature does not match." in str(refused.value)
     told = [str(refused.value), str(refused.value.__cause__), caplog.text]
     for secret in ENVIRON.values():

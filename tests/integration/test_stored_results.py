@@ -5,7 +5,6 @@ tables.
 """
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,7 +34,6 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
 from aiperf_svc.workloads.registry import parse_benchmark
 
-STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"
 RUNS = {
     "inference": "time_to_first_token:p99",
     "command": "speed",
@@ -44,14 +42,6 @@ RUNS = {
 }
 """Kind of run, and a metric of it."""
 EXPERIMENTS = ("experiment", "tool-experiment", "scenario", "search")
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stored")
-    with tarfile.open(STORED) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
 
 
 def outcome(folder: Path, name: str = "") -> RunOutcome:

@@ -1,7 +1,6 @@
 """Servers that validate bodies against OpenAI's schema get requests without refused members."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from aiperf_svc.adapters.inference.side_requests import (
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.forced_length import Finding
 from tests.support.in_one_loop import config, stack
+from tests.support.threaded_server import in_thread
 
 KNOWN = {"model", "messages", "stream", "stream_options", "max_tokens"}
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":%b}]}\n\n'
@@ -65,16 +65,8 @@ def serving(strict: Strict) -> Iterator[Strict]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    strict.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as strict.url:
         yield strict
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def asks_for(url: str, tokens: int = 2, **endpoint: Any) -> dict[str, Any]:

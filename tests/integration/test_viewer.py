@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tarfile
 import urllib.error
 import urllib.request
 import webbrowser
@@ -23,7 +22,6 @@ from aiperf_svc.adapters.viewer.pages import list_page
 from aiperf_svc.cli.commands import view
 from tests.support.browser import Frame, opened
 
-STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"
 USE = """<script>
 addEventListener("load", () => {
   const shown = () => [...document.querySelectorAll("tbody tr")].filter(row => !row.hidden)
@@ -60,10 +58,8 @@ addEventListener("load", () => {
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stored")
-    with tarfile.open(STORED) as archive:
-        archive.extractall(folder, filter="data")
+def stored(stored: Path) -> Path:
+    folder = stored
     (folder / "broken").mkdir()
     (folder / "broken" / "results.json").write_text('{"schema_version": "<b>9</b>"}')
     (folder / "empty").mkdir()

@@ -45,11 +45,13 @@ class Store:
         for name, value in ENVIRON.items():
             monkeypatch.setenv(name, value)
         self.client.create_bucket(Bucket=BUCKET)
-        yield
-        if names := self.names():
-            objects = [{"Key": name} for name in names]
-            self.client.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
-        self.client.delete_bucket(Bucket=BUCKET)
+        try:
+            yield
+        finally:
+            if names := self.names():
+                objects = [{"Key": name} for name in names]
+                self.client.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
+            self.client.delete_bucket(Bucket=BUCKET)
 
 
 @contextmanager
@@ -66,6 +68,8 @@ def serving() -> Iterator[Store]:
     url = f"http://{host}:{port}"
     keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
     client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
-    yield Store(url, client)
-    client.close()
-    moto.stop()
+    try:
+        yield Store(url, client)
+    finally:
+        client.close()
+        moto.stop()

@@ -14,6 +14,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.job_index import why_not_ready
 from tests.support.fake_results import as_json
 from tests.support.index_place import Place, free_port, until
+from tests.support.threaded_server import in_thread
 
 pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
 
@@ -46,15 +47,10 @@ def test_index_server_is_probed_without_the_images_proxy(
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     page = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        try:
-            assert why_not_ready(server.server_port, "/") == ""
-            assert why_not_ready(server.server_port, "/health") == "/health: status 404"
-        finally:
-            server.shutdown()
-            serving.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), page)
+    with in_thread(server):
+        assert why_not_ready(server.server_port, "/") == ""
+        assert why_not_ready(server.server_port, "/health") == "/health: status 404"
 
 
 def test_server_that_speaks_no_http_is_not_ready() -> None:

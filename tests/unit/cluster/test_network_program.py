@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from aiperf_svc.adapters.cluster.preflight import network_check, network_program
+from tests.support.threaded_server import in_thread
 
 PAGE = """# TYPE DCGM_FI_DEV_GPU_UTIL gauge
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="a"} 5
@@ -33,10 +33,8 @@ def page_url() -> Iterator[str]:
         def log_message(self, *_arguments: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url
 
 
 def connect(allowed: int, forbidden: int, *urls: str) -> dict[str, object]:
