@@ -7,10 +7,12 @@ import msgspec
 import pytest
 from junitparser import Error, Failure, JUnitXml, TestCase
 
+from aiperf_svc.adapters.exports.qualify_export import render_json
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE, read_run
 from aiperf_svc.adapters.storage.junit_file import Case, comparison_cases, render, write_runs
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.groups import Group, compare_groups
+from aiperf_svc.core.qualify.result import CheckResult, NodeResult, Qualification, Verdict
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.runs_to_compare import side
 
@@ -126,3 +128,25 @@ def test_text_of_a_server_stays_xml(tmp_path: Path) -> None:
     file.write_bytes(render([Case("a", "b", "]]><x>\x00\x1b[31m & \n\ud800 second")]))
     (found,) = cases(file).values()
     assert "]]><x>" in found.result[0].message
+
+
+def test_check_of_all_nodes_together_is_a_case(tmp_path: Path) -> None:
+    slow = CheckResult(check="mpi_bandwidth", verdict=Verdict.FAIL, value=1.0, reason="too slow")
+    good = NodeResult(node="a", verdict=Verdict.PASS, checks=())
+    found = Qualification(
+        result="unfit", stages=(), checks=(), nodes=(good,), paths=(), all=(slow,), pairs=()
+    )
+    (tmp_path / "qualify.json").write_bytes(render_json(found))
+    file = tmp_path / "junit.xml"
+    assert main(["export", str(tmp_path), "--junit", str(file)]) == ExitCode.OK
+    assert broken(file) == {"mpi_bandwidth": "too slow"}
+
+
+def test_broken_verdict_is_named(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stored / "inference", folder)
+    (folder / "verdict.json").write_text("{")
+    assert main(["export", str(folder), "--junit", str(tmp_path / "j.xml")]) == ExitCode.BAD_CONFIG
+    assert f"{folder / 'verdict.json'}: broken" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def render_csv(found: Qualification) -> bytes:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEAD)
-    for kind, node, target, each in _rows(found):
+    for kind, node, target, each in rows(found):
         numbers = (each.value, each.limit, each.median, each.repeated)
         writer.writerow(
             (
@@ -45,7 +45,8 @@ def render_csv(found: Qualification) -> bytes:
     return text.getvalue().encode()
 
 
-def _rows(found: Qualification) -> Iterator[tuple[str, str, str, CheckResult]]:
+def rows(found: Qualification) -> Iterator[tuple[str, str, str, CheckResult]]:
+    """Yield each check with its kind (`node`, `path` or `all`), its node, and a path's target."""
     for node in found.nodes:
         for each in node.checks:
             yield "node", node.node, "", each

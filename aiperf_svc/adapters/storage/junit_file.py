@@ -13,7 +13,11 @@ from xml.etree import ElementTree
 import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
-from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification
+from aiperf_svc.adapters.exports.qualify_export import (
+    is_qualification,
+    read_qualification,
+    rows,
+)
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.compare.comparison import Comparison, Row, Word
@@ -23,6 +27,7 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.protocol.run_states import RunState
@@ -111,7 +116,10 @@ def _run(folder: Path, result: RunResult, suite: str) -> Iterator[Case]:
     path = folder / VERDICT
     checks = result.reasons
     if path.is_file():
-        checks = msgspec.json.decode(path.read_bytes(), type=_Checks).checks
+        try:
+            checks = msgspec.json.decode(path.read_bytes(), type=_Checks).checks
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{path}: broken: {error}") from error
     yield from (_check(suite, "verdict", each) for each in _judged(checks))
     if isinstance(result, InferenceResult):
         if result.system is not None:
@@ -140,15 +148,10 @@ def _objective(suite: str, each: ObjectiveResult) -> Case:
 
 
 def _qualification(folder: Path) -> Iterator[Case]:
-    found = read_qualification(folder)
-    for node in found.nodes:
-        for check in node.checks:
-            problem = check.reason or check.verdict if check.verdict.has_failed else ""
-            yield Case(f"node {node.node}", check.check, problem, output=check.reason)
-    for path in found.paths:
-        result, suite = path.result, f"path {path.source} to {path.target}"
-        problem = result.reason or result.verdict if result.verdict.has_failed else ""
-        yield Case(suite, result.check, problem, output=result.reason)
+    for kind, node, target, each in rows(read_qualification(folder)):
+        suite = f"{kind} {node} to {target}" if target else f"{kind} {node or 'nodes'}"
+        problem = each.reason or each.verdict if each.verdict.has_failed else ""
+        yield Case(suite, each.check, problem, output=each.reason)
 
 
 def comparison_cases(found: Comparisons) -> Iterator[Case]:

@@ -10,6 +10,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
 from aiperf_svc.adapters.exports.experiment_file import read_result
+from aiperf_svc.adapters.exports.qualify_export import rows
 from aiperf_svc.adapters.exports.result_files import FILES, read_run
 from aiperf_svc.adapters.report.experiment_words import parameters_text
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
@@ -48,11 +49,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Why it cannot be read."""
 
-    @property
-    def is_experiment(self) -> bool:
-        """Whether it has trials."""
-        return self.kind == "experiment"
-
 
 class Index:
     """The results below a folder. What has not changed since the last look is not read again."""
@@ -63,18 +59,20 @@ class Index:
 
     def look(self) -> list[Entry]:
         """Return all entries, the newest first."""
-        known, self._known = self._known, {}
+        known: dict[str, tuple[int, Entry]] = {}
         for file in _results(self.root):
             try:
                 changed_ns = file.stat().st_mtime_ns
             except OSError:
                 continue  # It was removed just now.
             id_ = file.parent.relative_to(self.root).as_posix()
-            before = known.get(id_)
-            is_same = before is not None and before[0] == changed_ns
-            entry = before[1] if before is not None and is_same else read_entry(id_, file)
-            self._known[id_] = (changed_ns, entry)
-        entries = (entry for _, entry in self._known.values())
+            before = self._known.get(id_)
+            if before is None or before[0] != changed_ns:
+                before = changed_ns, read_entry(id_, file)
+            known[id_] = before
+        # At once: another request may look at the same time.
+        self._known = known
+        entries = (entry for _, entry in known.values())
         return sorted(entries, key=lambda each: (-each.when_wall_ns, each.id))
 
     def folder(self, id_: str) -> Path:
@@ -111,7 +109,7 @@ def read_entry(id_: str, file: Path) -> Entry:
 
 def _run(id_: str, result: RunResult) -> Entry:
     numbers = []
-    for tag, stat in result.headline[:NUMBERS]:
+    for tag, stat in [each for each in result.headline if each[0] in result.stats][:NUMBERS]:
         stats, info = result.stats[tag], result.infos[tag]
         value = stats.stat(stat)
         if value is not None:
@@ -137,9 +135,9 @@ def _experiment(id_: str, folder: Path) -> Entry:
     verdict = verdicts.pop() if len(verdicts) == 1 else "mixed" if verdicts else ""
     numbers = [f"{len(done)} of {len(result.trials)} trials", *_best(result)]
     kind = "experiment"
-    if result.qualification is not None:
-        nodes = result.qualification.nodes
-        kind, verdict = "qualification", worst(node.verdict for node in nodes)
+    if (qualified := result.qualification) is not None:
+        nodes = qualified.nodes
+        kind, verdict = "qualification", worst(each.verdict for *_, each in rows(qualified))
         good = sum(not node.verdict.has_failed for node in nodes)
         numbers = [f"{good} of {len(nodes)} nodes fit"]
     return Entry(
@@ -178,7 +176,6 @@ def _begin(file: Path) -> int:
 
 class _Member(msgspec.Struct):
     name: str = ""
-    verdict: str | None = None
 
 
 class _Joint(msgspec.Struct):

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import secrets
-import signal
 import sys
 import webbrowser
 from html import escape
@@ -53,11 +52,9 @@ def run(args: argparse.Namespace) -> int:
             if not args.no_browser:
                 _open(url, Path(private))
 
-        # Also a signal to end removes the folder.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             asyncio.run(Viewer(args.folder, secrets.token_urlsafe(24)).serve(args.port, ready))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # also for SIGTERM, see `__main__`
             print(file=sys.stderr)
     return 0
 
