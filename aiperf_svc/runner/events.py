@@ -12,10 +12,11 @@ import contextlib
 from collections.abc import Sequence
 
 from aiperf_svc.adapters.events.event_run import EventRun, Perform
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.config.events import Event
 from aiperf_svc.runner.follower import Follower
-from aiperf_svc.runner.start_gate import measure_offset
+from aiperf_svc.runner.start_gate import clock_ahead_ns
 
 LOOK_S = 0.05
 """Time between two looks at the status that the follower has."""
@@ -46,7 +47,7 @@ class EventWatch:
         """Carry out the events of the load that has started. Undoes what is not undone when the
         load ends, or when nobody follows the run any more."""
         changed = asyncio.Event()
-        ahead_ns = await self._clock_ahead_ns()
+        ahead_ns = await clock_ahead_ns(self._api)
         runs = [
             EventRun(
                 number,
@@ -58,32 +59,18 @@ class EventWatch:
             )
             for number, event in enumerate(self._events)
         ]
-        tasks = [
-            asyncio.create_task(self._carry_out(run, follower), name=f"event {number}")
-            for number, run in enumerate(runs, start=1)
-        ]
-        sender = asyncio.create_task(
-            self._send_reports(start_wall_ns, runs, changed), name="event reports"
-        )
         try:
-            while _start_of(follower) == start_wall_ns:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(LOOK_S)
+            # The events end first, so that their last reports are sent.
+            async with Tasks() as sender, Tasks() as events:
+                sender.start(self._send_reports(start_wall_ns, runs, changed), "event reports")
+                for number, run in enumerate(runs, start=1):
+                    events.start(self._carry_out(run, follower), f"event {number}")
+                while _start_of(follower) == start_wall_ns:  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(LOOK_S)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
             with contextlib.suppress(TimeoutError, ApiRefused):
                 async with asyncio.timeout(LAST_REPORT_S):
                     await self._send(start_wall_ns, runs)
-
-    async def _clock_ahead_ns(self) -> int:
-        while True:
-            try:
-                return (await measure_offset(self._api)).ns
-            except ApiUnavailable:
-                await asyncio.sleep(RETRY_S)
 
     async def _carry_out(self, run: EventRun, follower: Follower) -> None:
         try:

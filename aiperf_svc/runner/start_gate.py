@@ -152,6 +152,15 @@ async def measure_offset(api: RunApi) -> Offset:
     return best
 
 
+async def clock_ahead_ns(api: RunApi) -> int:
+    """Return how far the clock of a run is ahead, as soon as the run responds."""
+    while True:
+        try:
+            return (await measure_offset(api)).ns
+        except ApiUnavailable:
+            await asyncio.sleep(RETRY_S)
+
+
 async def _waits(api: RunApi, trial: int) -> bool:
     """Return whether a trial waits for its start."""
     while True:

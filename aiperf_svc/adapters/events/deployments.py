@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.objects import label_selector
 from aiperf_svc.adapters.cluster.teardown.event_undo import Undo, record_undo
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
 from aiperf_svc.adapters.events.pod_commands import (
@@ -252,11 +253,9 @@ class DeploymentEvents:
 
     async def _connections(self, pods: Sequence[Json], wanted: str) -> str | None:
         """Return what is wanted if all connections from a worker to these pods end like that."""
-        labels = f"{COMPONENT_LABEL}={Service.WORKER.value}"
         path = f"/api/v1/namespaces/{self._namespace}/pods"
-        selector = ",".join(
-            [labels, *(f"{k}={v}" for k, v in self._plan.identity.selector().items())]
-        )
+        labels = {COMPONENT_LABEL: Service.WORKER.value, **self._plan.identity.selector()}
+        selector = label_selector(labels)
         workers = (await self._cluster.get(path, labelSelector=selector))["items"]
         if not workers:
             return None
@@ -300,7 +299,7 @@ class _Target:
         """Return its pods, without those that are being deleted. Raises EventFailed if there are
         none that run."""
         labels = self.found["spec"]["selector"].get("matchLabels") or {}
-        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        selector = label_selector(labels)
         found = (await self._cluster.get(self.pods_path, labelSelector=selector))["items"]
         live = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
         if not is_ready:

@@ -89,7 +89,7 @@ class LocalServer:
                     self._truth()
                     continue
                 for each in self._find(event.process):
-                    _check_owner(each)
+                    _signal(each, 0)  # may this user signal it?
             except EventFailed as error:
                 raise ConfigError(f"events: number {number + 1} ({event.do}): {error}") from error
 
@@ -100,7 +100,7 @@ class LocalServer:
             return
         chosen = run.pick(await asyncio.to_thread(self._find, run.event.process))
         for each in chosen:
-            _check_owner(each)
+            _signal(each, 0)
         await run.until_due()
         await {"kill": _kill, "stall": _stall}[run.event.do](run, chosen)
 
@@ -254,7 +254,7 @@ async def _stopped(run: EventRun, chosen: Sequence[LocalProcess]) -> AsyncIterat
         run.end()
 
 
-def _signal(process: LocalProcess, number: signal.Signals) -> None:
+def _signal(process: LocalProcess, number: int) -> None:
     try:
         os.kill(process.pid, number)
     except OSError as error:
@@ -263,13 +263,6 @@ def _signal(process: LocalProcess, number: signal.Signals) -> None:
 
 def _names(processes: Iterable[LocalProcess]) -> str:
     return ", ".join(each.text for each in processes)
-
-
-def _check_owner(process: LocalProcess) -> None:
-    try:
-        os.kill(process.pid, 0)
-    except OSError as error:
-        raise EventFailed(f"{process.text}: {error.strerror}") from error
 
 
 def _pids() -> list[int]:

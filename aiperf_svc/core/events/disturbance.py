@@ -194,14 +194,14 @@ class DisturbedLoad:
 
     def _add(self, seen: "_Seconds", chunk: Chunk, limit_ms: float) -> None:
         """Count the requests of a chunk by the second in which they were due."""
-        chunk = chunk.where(chunk["outcome"] != Outcome.ABANDONED)
+        chunk = _counted(chunk)
         if not chunk.rows:
             return
         due, outcome = self._due(chunk), chunk["outcome"]
         end = self.clocks.to_timing(chunk["end_wall_ns"], chunk["worker"])
         completed = outcome == Outcome.COMPLETED
         within = completed & (_first_ms(chunk) <= limit_ms)
-        good = completed & self.is_good(chunk) if self.is_good is not None else within
+        good = within if self.is_good is None else completed & self.is_good(chunk)
         seconds = (due - seen.begin_ns) // SECOND
         is_before = (seconds >= -seen.before_s) & (seconds < 0)
         is_after = (seconds >= 0) & (due < seen.end_ns)
@@ -242,12 +242,13 @@ class DisturbedLoad:
         width_s = int(-(-length_s // MOST_BINS))
         bins = max(1, int(-(-length_s // width_s)))
         rates = [np.zeros(bins, dtype=np.int64) for _ in range(3)]
-        for chunk in self.rows.chunks():
+        for chunk in map(_counted, self.rows.chunks()):
             places = (self._due(chunk) - self.window.begin_ns) // (width_s * SECOND)
             places = np.clip(places, 0, bins - 1)
             completed = chunk["outcome"] == Outcome.COMPLETED
-            within = completed & (_first_ms(chunk) <= limit_ms)
-            if self.is_good is not None:
+            if self.is_good is None:
+                within = completed & (_first_ms(chunk) <= limit_ms)
+            else:
                 within = completed & self.is_good(chunk)
             for rate, chosen in zip(
                 rates, (places, places[completed], places[within]), strict=True
@@ -279,6 +280,11 @@ def _zeros(count: int) -> Counts:
 
 def _seconds(found: int | None) -> float | None:
     return None if found is None else float(found)
+
+
+def _counted(chunk: Chunk) -> Chunk:
+    """Return the requests whose clients did not leave."""
+    return chunk.where(chunk["outcome"] != Outcome.ABANDONED)
 
 
 def _first_ms(chunk: Chunk) -> Floats:

@@ -17,8 +17,6 @@ HOLD_S = 30
 """Time for which the share must hold: the end of a queue is no recovery if the next one follows."""
 BASELINE_S = 60
 """Longest time before a disturbance that it is compared with."""
-LEAST_BASELINE_S = 10
-"""Shortest one."""
 RECOVERED_SHARE = 0.95
 """Share of the baseline that counts as recovered."""
 _ROUNDING = 1e-9

@@ -8,11 +8,12 @@ of metrics are read.
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import label_selector
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.core.scaling.replica_log import (
     EVENT,
     HPA,
@@ -93,22 +94,15 @@ class ScalingWatch:
         self.has_begun = asyncio.Event()
         self._left_to_list = len(TYPES)
         self._open_logs = 0
-        self._followers = set[asyncio.Task[None]]()
+        self._tasks = Tasks()
 
     async def run(self) -> None:
         """Watch until this is cancelled."""
-        tasks = [
-            asyncio.create_task(self._watch(each), name=f"watch {each.resource}") for each in TYPES
-        ]
-        try:
-            await asyncio.gather(*tasks)
+        async with self._tasks as tasks:
+            watches = [tasks.start(self._watch(each), f"watch {each.resource}") for each in TYPES]
+            await asyncio.gather(*watches)
             # No type can be watched.
             await asyncio.Event().wait()
-        finally:
-            every = [*tasks, *self._followers]
-            for task in every:
-                task.cancel()
-            await asyncio.gather(*every, return_exceptions=True)
 
     async def _watch(self, watched: WatchedType) -> None:
         """Follow the objects of a type as long as the API server allows it."""
@@ -128,7 +122,7 @@ class ScalingWatch:
                 await asyncio.sleep(RETRY_S)
         except Refused as error:
             if error.status != 404:
-                self.log.not_watched.append(f"{watched.resource} ({error})")
+                self._leave_out(f"{watched.resource} ({error})")
             if is_first:
                 self._listed()
 
@@ -189,15 +183,9 @@ class ScalingWatch:
         for each in self.log.handle(
             watched.kind, change, found, now_wall_ns=self._clock_ns(), is_first=is_first
         ):
-            self._start(self._read_page(each), f"page of {each.name}")
+            self._tasks.start(self._read_page(each), f"page of {each.name}")
             if self._server.loaded is not None:
-                self._start(self._read_log(each, self._server.loaded), f"log of {each.name}")
-
-    def _start(self, work: "Awaitable[None]", name: str) -> None:
-        task = asyncio.ensure_future(work)
-        task.set_name(name)
-        self._followers.add(task)
-        task.add_done_callback(self._followers.discard)
+                self._tasks.start(self._read_log(each, self._server.loaded), f"log of {each.name}")
 
     async def _read_log(self, replica: FollowReplica, loaded: re.Pattern[str]) -> None:
         """Follow the log of a replica until the line comes that is looked for."""
