@@ -1,7 +1,7 @@
 """What InferenceX fixes for its agent benchmark, AgentX: `scenario: agentx` sets these keys where a
 config does not, and `core/rules/agentx.py` checks them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiperf_svc.config.paths import value_at, with_value
@@ -84,10 +84,17 @@ def deviations(config: Mapping[str, Any]) -> list[str]:
     if duration != (expected_length := "20m" if is_fast(config) else "1h"):
         found.append(f"load.duration {shown(duration)}, expected {expected_length}")
     for key, expected in expected_keys():
-        value = value_at(config, key.split("."))
-        if value not in expected:
-            found.append(f"{key} {shown(value)}, expected {' or '.join(map(shown, expected))}")
+        is_met, text = key_outcome(config, key, expected)
+        if not is_met:
+            found.append(text)
     return found
+
+
+def key_outcome(config: Mapping[str, Any], key: str, expected: Sequence[Any]) -> tuple[bool, str]:
+    """Return whether a key of a finished config conforms, and its value in words."""
+    value = value_at(config, key.split("."))
+    is_met, text = value in expected, f"{key} {shown(value)}"
+    return is_met, text if is_met else f"{text}, expected {' or '.join(map(shown, expected))}"
 
 
 def shown(value: Any) -> str:

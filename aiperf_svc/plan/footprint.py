@@ -2,7 +2,8 @@
 config (`deployment.limits`). Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -103,19 +104,23 @@ def of_one_stack(shapes: Sequence[Footprint]) -> Footprint:
     return msgspec.structs.replace(whole, time_ns=max(each.time_ns for each in shapes))
 
 
+LIMITS: Final[Mapping[str, tuple[str, Callable[[int], str]]]] = {
+    "nodes": ("nodes", str),
+    "pods": ("pods", str),
+    "gpus": ("gpus", str),
+    "cpu": ("cpu_millis", format_cpu),
+    "memory": ("memory_bytes", format_size),
+    "time": ("time_ns", format_duration),
+}
+"""By the name of a limit: its field of a footprint, and how both are written."""
+
+
 def check_limits(limits: Limits, found: Footprint) -> None:
     """Raise ConfigError that names each limit that is exceeded, with both values."""
     exceeded = [
         f"{name} {text(value)}, limit {text(limit)}"
-        for name, value, limit, text in (
-            ("nodes", found.nodes, limits.nodes, str),
-            ("pods", found.pods, limits.pods, str),
-            ("gpus", found.gpus, limits.gpus, str),
-            ("cpu", found.cpu_millis, limits.cpu, format_cpu),
-            ("memory", found.memory_bytes, limits.memory, format_size),
-            ("time", found.time_ns, limits.time, format_duration),
-        )
-        if limit is not None and value > limit
+        for name, (field, text) in LIMITS.items()
+        if (limit := getattr(limits, name)) is not None and (value := getattr(found, field)) > limit
     ]
     if not exceeded:
         return

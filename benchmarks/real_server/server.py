@@ -72,16 +72,19 @@ def free_port() -> int:
     return port
 
 
-def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Until it has loaded its model. Raises SystemExit when it ends or takes too long."""
+def wait_until_ready(
+    process: subprocess.Popen[bytes], url: str, log: Path, *, what: str = "server"
+) -> None:
+    """Until there is a response from this URL. Raises SystemExit when the process ends or takes too
+    long."""
     deadline = time.monotonic() + START_S
-    while server.poll() is None and time.monotonic() < deadline:
+    while process.poll() is None and time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=1):
+            with urllib.request.urlopen(url, timeout=1):
                 return
-        except (urllib.error.URLError, TimeoutError):
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
             time.sleep(0.1)
-    raise SystemExit(f"the server did not come up; see {log}")
+    raise SystemExit(f"the {what} did not come up; see {log}")
 
 
 @contextmanager
@@ -96,7 +99,7 @@ def serving(*flags: str | Path, name: str = "server") -> Iterator[str]:
         command = [program, *where, *SERVER_FLAGS, *flags]
         server = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        wait_until_ready(server, url, log_file)
+        wait_until_ready(server, f"{url}/health", log_file)
         yield url
     finally:
         server.terminate()

@@ -10,9 +10,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 import venv
 from collections import defaultdict
 from collections.abc import Iterator
@@ -23,7 +20,7 @@ from pathlib import Path
 
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from benchmarks.real_server.apis import LONGEST_S, counters
-from benchmarks.real_server.server import CACHE, START_S, STOP_S, free_port, made, serving
+from benchmarks.real_server.server import CACHE, STOP_S, free_port, made, serving, wait_until_ready
 
 ROUTER = "sglang-router==0.3.2"
 ROUTER_FOLDER = CACHE.parent / "sglang-router"
@@ -165,22 +162,11 @@ def routing(policy: str, servers: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     ):
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(router, f"{url}/readiness", log)
+            wait_until_ready(router, f"{url}/readiness", log, what="router")
             yield url, f"http://127.0.0.1:{metrics_port}/metrics"
         finally:
             router.terminate()
             router.wait(STOP_S)
-
-
-def _wait_until_ready(router: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while router.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            time.sleep(0.1)
-    raise SystemExit(f"the router did not come up; see {log}")
 
 
 def _show(results: list[Result]) -> None:

@@ -227,8 +227,6 @@ def _turn_problem(turn: _Turn, number: int, turns: int) -> str:
         return problem
     if turn.max_tokens is not None and not 1 <= turn.max_tokens < 2**31:
         return f"`max_tokens` {turn.max_tokens}: expected a number from 1 to {2**31 - 1}"
-    if turn.max_tokens is not None and turn.max_tokens < 1:
-        return f"`max_tokens` {turn.max_tokens}: expected a number from 1 on"
     for fork in turn.forks:
         child, is_background = _fork_parts(fork)
         if not is_background and number + 1 < turns:

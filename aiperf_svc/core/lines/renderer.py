@@ -42,7 +42,6 @@ _METADATA: Final = (
 """Numbers in the order in which a template takes them; the last one is left out if it is 0."""
 _STREAM_IDS: Final = ("id_stream", "id_index", "id_root", "id_index")
 _PARENT_ID: Final = ("id_parent", "id_index")
-_TURN_IDS: Final = ("id_turn", "id_stream", "id_parent", "id_root")
 _GROUP: Final = "group_of_"
 _GROUP_DIGITS: Final = len("8100-")
 _FIRST_GROUP: Final = int(id_prefix("", Phase.PROFILING)[-_GROUP_DIGITS:-1])
@@ -274,31 +273,28 @@ def _numbers(
     by_name = {
         name: rows[name].astype(np.int64) for name, _ in metadata if not name.startswith("id_")
     }
+    turns = {"id_turn": by_name["turn"]}
     if of_streams is not None:
         metadata = _with_streams(metadata, is_child=bool(what[-1]))
-        for name, column in zip(("id_stream", "id_parent", "id_root"), of_streams.T, strict=False):
-            by_name[name], by_name[f"{_GROUP}{name}"] = _of_turn(column)
+        turns |= zip(("id_stream", "id_parent", "id_root"), of_streams.T, strict=False)
         by_name[_DEPTH] = np.ascontiguousarray(of_streams[:, 3])
     by_name["id_index"] = by_name["index"] + INDEX_BASE
-    by_name["id_turn"], by_name[f"{_GROUP}id_turn"] = _of_turn(by_name["turn"])
     if what[-2]:
+        # Of long conversations: the group of a turn stands before its number in the group.
         metadata = [
             each
             for name, kind in metadata
-            for each in ([(f"{_GROUP}{name}", INTEGER)] if name in _TURN_IDS else [])
-            + [(name, kind)]
+            for each in ([(f"{_GROUP}{name}", INTEGER)] if name in turns else []) + [(name, kind)]
         ]
+        groups = {f"{_GROUP}{name}": each // TURNS for name, each in turns.items()}
+        by_name |= {name: each + _FIRST_GROUP for name, each in groups.items()}
+        turns = {name: each % TURNS for name, each in turns.items()}
+    by_name |= {name: each + TURN_BASE for name, each in turns.items()}
     defined = np.flatnonzero(what[: len(_METRICS)])
     integers = values[defined[defined < _INTEGERS]].astype(np.int64)
     reals = np.ascontiguousarray(values[defined[defined >= _INTEGERS]])
     kinds = b"".join(kind for _, kind in metadata) + INTEGER * len(integers) + DECIMAL * len(reals)
     return kinds, [*(by_name[name] for name, _ in metadata), *integers, *reals]
-
-
-def _of_turn(turns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the last two numbers before the index in the ids of turns: that of the turn, and the
-    one before it."""
-    return turns % TURNS + TURN_BASE, turns // TURNS + _FIRST_GROUP
 
 
 def _with_streams(

@@ -7,8 +7,7 @@ InferenceX.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from aiperf_svc.config.agentx import RULES, expected_keys, is_fast, shown
-from aiperf_svc.config.paths import value_at
+from aiperf_svc.config.agentx import RULES, expected_keys, is_fast, key_outcome
 from aiperf_svc.core.rules.measured_point import (
     NO_RECORDS,
     Found,
@@ -55,11 +54,8 @@ def _of_config(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
     for key, expected in expected_keys():
         outcomes = []
         for point in points:
-            value = value_at(point.result.config, key.split("."))
-            text = f"{key} {shown(value)}"
-            if value not in expected:
-                text += f", expected {' or '.join(map(shown, expected))}"
-            outcomes.append(PointOutcome(point.concurrency, outcome_of(value in expected), text))
+            is_met, text = key_outcome(point.result.config, key, expected)
+            outcomes.append(PointOutcome(point.concurrency, outcome_of(is_met), text))
         yield of_points(key, "config", outcomes)
 
 

@@ -14,6 +14,7 @@ from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems
 from aiperf_svc.core.endpoints.paths import other_api
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.workloads.workload import (
     LocalNeeds,
@@ -154,21 +155,21 @@ def _programs(config: BenchmarkConfig) -> tuple[NeededProgram, ...]:
     """Return lm_eval if the quality gate needs it."""
     if config.quality is None or config.quality.lm_eval is None:
         return ()
-    return (NeededProgram("lm_eval", "pip install 'lm_eval[api]'", "quality.lm_eval"),)
+    return (NeededProgram(lm_eval.PROGRAM, lm_eval.REMEDY, "quality.lm_eval"),)
 
 
 def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str) -> list[Problem]:
     """Return the events that cannot be done there."""
+    key = "process" if kinds is ON_CLUSTERS else "deployment"
     found = [
-        Problem(f"events.{number}.{key}", f"{getattr(event, key)!r}: {where} has none")
+        Problem(f"events.{number}.{key}", f"{value!r}: {where} has none")
         for number, event in enumerate(config.events)
-        for key in ("process" if kinds is ON_CLUSTERS else "deployment",)
-        if getattr(event, key) is not None
+        if (value := getattr(event, key)) is not None
     ]
     if kinds is ON_CLUSTERS:
         found += _stack_event_problems(config)
     return found + [
-        Problem(f"events.{number}.do", f"{event.do}: {where} can {_listed(kinds)}")
+        Problem(f"events.{number}.do", f"{event.do}: {where} can do {', '.join(kinds)}")
         for number, event in enumerate(config.events)
         if event.do not in kinds
     ]
@@ -189,10 +190,6 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
             text = "needs the stack's NetworkPolicies, and deployment.network_policies is false"
             found.append(Problem(key, f"{event.do}: {text}"))
     return found
-
-
-def _listed(kinds: tuple[Kind, ...]) -> str:
-    return f"do {', '.join(kinds)}" if kinds else "do none"
 
 
 def _target_problems(config: BenchmarkConfig) -> tuple[Problem, ...]:

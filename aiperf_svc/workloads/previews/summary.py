@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.number_text import cores, count, gibibytes
+from aiperf_svc.plan.footprint import LIMITS
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.release import name_of
 from aiperf_svc.plan.stack import StackPlan
@@ -48,15 +49,11 @@ def footprint_line(plan: StackPlan) -> str:
     config."""
     limits, found = plan.config.deployment.limits, plan.footprint
     hours = f", {found.gpu_hours:.3g} GPU-hours" if found.gpus else ""
-    texts = {
-        "nodes": limits.nodes and str(limits.nodes),
-        "pods": limits.pods and str(limits.pods),
-        "gpus": None if limits.gpus is None else str(limits.gpus),
-        "cpu": limits.cpu and format_cpu(limits.cpu),
-        "memory": limits.memory and format_size(limits.memory),
-        "time": limits.time and format_duration(limits.time),
-    }
-    given = [f"{name} {text}" for name, text in texts.items() if text]
+    given = [
+        f"{name} {text(limit)}"
+        for name, (_, text) in LIMITS.items()
+        if (limit := getattr(limits, name)) is not None
+    ]
     return f"at most {count(found.nodes, 'node')} for {format_duration(found.time_ns)}{hours}" + (
         f"; limits: {', '.join(given)}" if given else ""
     )
