@@ -160,9 +160,9 @@ $(DOCS)/.installed: scripts/docs.lock
 	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-docs: $(STAMP) $(DOCS)/.installed ## Build the documentation site into build/site; a broken link is an error
-	@$(BIN)/python scripts/site_pages.py build/pages
+docs: $(DOCS)/.installed ## Build the documentation site into build/site; a broken link is an error
+	@$(DOCS)/bin/python scripts/site_pages.py build/pages
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --config-file build/pages/mkdocs.yml
 
 clean: ## Remove the environment, caches and what is compiled
-	rm -rf aiperf_svc/*/_*.abi3.so $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf aiperf_svc/*/_*.abi3.so aiperf_svc/*/*/_*.abi3.so aiperf_svc/adapters/jobs/_server_launcher build dist $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -94,6 +94,18 @@ def port_number(text: str) -> int:
     return int(text)
 
 
+def add_junit_flag(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """Add `--junit`."""
+    from pathlib import Path
+
+    parser.add_argument(
+        "--junit",
+        metavar="FILE",
+        type=Path,
+        help="Also write the results as test cases in JUnit XML, which forges show.",
+    )
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return `; did you mean X?`, or nothing if no valid name is similar."""
     close = get_close_matches(name, list(valid), n=1, cutoff=0.6)

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
+from typing import Any
 
 from aiperf_svc.adapters.host.private_files import private_files
 from aiperf_svc.cli.arguments import Parser, command_line, did_you_mean, exit_code_help
@@ -104,9 +105,7 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS and name not in HIDDEN:
         close = did_you_mean(name, COMMANDS)
         raise ConfigError(f"{name!r} is not a command{close or '; see aiperf-svc --help'}")
-    command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
-    parser = Parser(name, command.DESCRIPTION)
-    command.add_arguments(parser)
+    command, parser = load_command(name)
     args = parser.parse(rest)
     args.command_line = command_line(arguments)
     with private_files() if name in WITH_RESULTS else nullcontext():
@@ -115,6 +114,14 @@ def _run(arguments: list[str]) -> int:
         except AiperfError as error:
             _write_junit(args, error)
             raise
+
+
+def load_command(name: str) -> tuple[Any, Parser]:
+    """Return the module of a command, and its parser."""
+    command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
+    parser = Parser(name, command.DESCRIPTION)
+    command.add_arguments(parser)
+    return command, parser
 
 
 def _write_junit(args: argparse.Namespace, error: AiperfError) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from aiperf_svc.cli.arguments import API_KEY, did_you_mean
+from aiperf_svc.cli.arguments import API_KEY, add_junit_flag, did_you_mean
 from aiperf_svc.cli.flags import Flag
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.domain.errors import ConfigError
@@ -107,16 +107,6 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--verbose", "-v", action="store_true", help="Write debug lines to the logs of services."
-    )
-
-
-def add_junit_flag(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    """Add `--junit`."""
-    parser.add_argument(
-        "--junit",
-        metavar="FILE",
-        type=Path,
-        help="Also write the results as test cases in JUnit XML, which forges show.",
     )
 
 

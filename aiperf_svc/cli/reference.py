@@ -7,11 +7,11 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
-from importlib import import_module
 from typing import NamedTuple
 
 from aiperf_svc import __version__
-from aiperf_svc.cli.arguments import EXIT_CODES, Parser
+from aiperf_svc.cli.arguments import EXIT_CODES
+from aiperf_svc.cli.main import COMMANDS, load_command
 
 PROGRAM = "aiperf-svc"
 
@@ -33,27 +33,23 @@ class CommandText(NamedTuple):
     name: str
     text: str
     description: str
-    usage: str
     flags: tuple[FlagText, ...]
     choices: tuple[str, ...]
     """Words that its arguments can be; empty if they can be others."""
 
 
-def describe_commands(commands: Mapping[str, str]) -> list[CommandText]:
-    """Return all commands; `commands` maps each to its line in `aiperf-svc --help`."""
-    return [_describe(name, text) for name, text in commands.items()]
+def describe_commands() -> list[CommandText]:
+    """Return all commands of `aiperf-svc --help`."""
+    return [_describe(name, text) for name, text in COMMANDS.items()]
 
 
 def _describe(name: str, text: str) -> CommandText:
-    module = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
-    parser = Parser(name, module.DESCRIPTION)
-    module.add_arguments(parser)
+    module, parser = load_command(name)
     # Completes the help of flags whose text is that of a key of the config.
     parser.format_help()
-    usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     words = [str(c) for a in parser._actions if not a.option_strings for c in a.choices or ()]
     flags = tuple(_flag(action) for action in parser._actions if action.option_strings)
-    return CommandText(name, text, module.DESCRIPTION, usage, flags, tuple(words))
+    return CommandText(name, text, module.DESCRIPTION, flags, tuple(words))
 
 
 def _flag(action: argparse.Action) -> FlagText:

@@ -1,17 +1,14 @@
 """Every config and every command line of the pages for readers is accepted as it stands."""
 
 import textwrap
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from aiperf_svc.cli.arguments import Parser
-from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import read_workload_draft
-from aiperf_svc.cli.main import COMMANDS, main
+from aiperf_svc.cli.main import COMMANDS, load_command, main
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_configs
@@ -89,9 +86,7 @@ def test_every_command_of_the_pages_is_known(words: list[str]) -> None:
     assert name in COMMANDS
     if not rest:
         return
-    command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
-    parser = Parser(name, command.DESCRIPTION)
-    command.add_arguments(parser)
+    _, parser = load_command(name)
     left_out = ("...", "…") if name == "profile" else ()
     plain = [word.strip("[]").replace("…", "NAME") for word in rest if word not in left_out]
     if "--help" not in plain:
@@ -102,8 +97,7 @@ def test_every_command_of_the_pages_is_known(words: list[str]) -> None:
     "words", [each for each in shown(complete=True) if each[:2] == ["profile", "--workload"]]
 )
 def test_every_benchmark_of_a_tool_is_accepted(words: list[str]) -> None:
-    parser = Parser("profile", profile.DESCRIPTION)
-    profile.add_arguments(parser)
+    _, parser = load_command("profile")
     assert trial_configs(read_workload_draft(parser.parse(words[1:])).parse())
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiperf_svc.cli.options import add_junit_flag
+from aiperf_svc.cli.arguments import add_junit_flag
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.exit_codes import ExitCode
 

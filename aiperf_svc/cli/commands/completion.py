@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print it."""
     from aiperf_svc.cli import reference
-    from aiperf_svc.cli.main import COMMANDS
 
-    print(reference.SHELLS[args.shell](reference.describe_commands(COMMANDS)), end="")
+    print(reference.SHELLS[args.shell](reference.describe_commands()), end="")
     return 0

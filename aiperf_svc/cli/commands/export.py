@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from aiperf_svc.cli.options import add_junit_flag
+from aiperf_svc.cli.arguments import add_junit_flag
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 

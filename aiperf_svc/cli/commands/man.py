@@ -16,8 +16,7 @@ def run(args: argparse.Namespace) -> int:
     from datetime import UTC, datetime
 
     from aiperf_svc.cli import reference
-    from aiperf_svc.cli.main import COMMANDS
 
     day = datetime.now(UTC).date()
-    print(reference.manual(reference.describe_commands(COMMANDS), day), end="")
+    print(reference.manual(reference.describe_commands(), day), end="")
     return 0

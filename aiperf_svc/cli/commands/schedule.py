@@ -81,12 +81,7 @@ def run(args: argparse.Namespace) -> int:
     check_backend(args.state)
     request = committed_request(read_draft(args, flags=()), args, args.config)
     _check_settings(request)
-    schedule = _schedule(request, args)
-    objects = [
-        each
-        for plan in request.plans[:1]
-        for each in manifests(plan, args.config.read_text(), schedule)
-    ]
+    objects = manifests(request.plan, args.config.read_text(), _schedule(request, args))
     if not args.apply:
         print("---\n".join(map(yaml_text, objects)), end="")
         return int(ExitCode.OK)

@@ -14,7 +14,7 @@ from tests.support.recording import ROOT
 
 @pytest.fixture(scope="module")
 def commands() -> list[reference.CommandText]:
-    return reference.describe_commands(cli.COMMANDS)
+    return reference.describe_commands()
 
 
 @pytest.fixture(scope="module")
