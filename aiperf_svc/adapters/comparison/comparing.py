@@ -45,7 +45,7 @@ def compare_folders(
     """Compare two sides: the two `folders`, or `folders` with those in `to`, or two variants of one
     experiment, of which `by` names the key. `with_curves` also reads the distributions that a page
     plots. Raises ConfigError and Incomparable."""
-    chosen = _groups(folders, to, by)
+    chosen = folder_groups(folders, to, by)
     if is_paired and not all(each.blocks and all(each.blocks.values()) for each in chosen):
         raise ConfigError(
             "--paired: needs an experiment that ran in blocks (experiment.blocks), by itself: "
@@ -75,7 +75,11 @@ def curves_of(folders: Sequence[Path]) -> list[NamedCurve]:
     return found
 
 
-def _groups(folders: Sequence[Path], to: Sequence[Path], by: str) -> Sequence[FolderGroup]:
+def folder_groups(
+    folders: Sequence[Path], to: Sequence[Path] = (), by: str = ""
+) -> Sequence[FolderGroup]:
+    """Return the groups of two sides, which are given as to `compare_folders`. Raises
+    ConfigError."""
     if len(folders) == 1 and not to and is_experiment(folders[0]):
         return experiments.groups_of_variants(folders[0], by)
     if by:

@@ -32,7 +32,7 @@ import logging
 from collections.abc import Awaitable, Callable, Set
 from pathlib import Path
 from time import time_ns
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -53,6 +53,7 @@ from aiperf_svc.domain.foreign_text import one_line
 
 log = logging.getLogger(__name__)
 
+_Body = TypeVar("_Body")
 CHUNK = 1024 * 1024
 _PACKED = (".parquet", ".gz", ".zst")
 """Suffixes of files that are compressed already."""
@@ -217,11 +218,8 @@ class _Routes:
         return await send_file(request, path, size=entry.size, sha256=entry.sha256)
 
     async def cancel(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        try:
-            asked = msgspec.json.decode(body, type=_Cancel) if body else _Cancel()
-        except msgspec.DecodeError as error:
-            raise web.HTTPBadRequest(text=f'expected {{"reason": "..."}}: {error}\n') from error
+        has_reason = bool(await request.read())
+        asked = await _read(request, _Cancel, '{"reason": "..."}') if has_reason else _Cancel()
         self._provider.cancel(one_line(asked.reason))
         return web.Response(status=202, text="stopping\n")
 
@@ -229,30 +227,19 @@ class _Routes:
         return _json({"wall_ns": time_ns()})
 
     async def scaling(self, request: web.Request) -> web.Response:
-        try:
-            report = msgspec.json.decode(await request.read(), type=ScalingReport)
-        except msgspec.DecodeError as error:
-            text = f'expected {{"replicas": [...], "changes": [...]}}: {error}\n'
-            raise web.HTTPBadRequest(text=text) from error
+        report = await _read(request, ScalingReport, '{"replicas": [...], "changes": [...]}')
         self._provider.set_scaling(report)
         return web.Response(status=202, text="noted\n")
 
     async def start(self, request: web.Request) -> web.Response:
-        try:
-            given = msgspec.json.decode(await request.read(), type=_Start)
-        except msgspec.DecodeError as error:
-            raise web.HTTPBadRequest(text=f'expected {{"at_wall_ns": N}}: {error}\n') from error
+        given = await _read(request, _Start, '{"at_wall_ns": N}')
         if problem := refused_start(self._provider, given.at_wall_ns, given.trial):
             raise web.HTTPConflict(text=f"{problem}\n")
         self._provider.start(given.at_wall_ns)
         return web.Response(status=202, text="starting\n")
 
     async def events(self, request: web.Request) -> web.Response:
-        try:
-            given = msgspec.json.decode(await request.read(), type=_Events)
-        except msgspec.DecodeError as error:
-            text = f'expected {{"start_wall_ns": N, "events": [...]}}: {error}\n'
-            raise web.HTTPBadRequest(text=text) from error
+        given = await _read(request, _Events, '{"start_wall_ns": N, "events": [...]}')
         self._provider.set_events(given.start_wall_ns, given.events)
         return web.Response(status=202, text="noted\n")
 
@@ -282,6 +269,14 @@ class _Events(msgspec.Struct):
 
 class _Cancel(msgspec.Struct):
     reason: str = "asked for through the API"
+
+
+async def _read(request: web.Request, kind: type[_Body], expected: str) -> _Body:
+    """Return the body of a request. Raises HTTPBadRequest."""
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except msgspec.DecodeError as error:
+        raise web.HTTPBadRequest(text=f"expected {expected}: {error}\n") from error
 
 
 def _number(request: web.Request, name: str, kind: type[int] | type[float]) -> float | None:

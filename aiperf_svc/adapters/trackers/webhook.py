@@ -10,7 +10,7 @@ import http.client
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -21,9 +21,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import msgspec
 
 from aiperf_svc.adapters.comparison import wording
-from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup, groups_of_sides
-from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs
-from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.adapters.comparison.comparing import folder_groups
+from aiperf_svc.adapters.comparison.run_folders import read_runs
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.storage.bucket_runs import (
     SCHEME,
@@ -264,9 +263,6 @@ def last_before(runs: Iterable[BucketRun], name: str, uploaded_to: str) -> Bucke
 def compare_folders(base: Path, new: Path) -> Comparisons:
     """Compare two folders of runs or experiments, without their single requests. Raises
     AiperfError."""
-    if is_experiment(base) and is_experiment(new):
-        groups: Sequence[FolderGroup] = groups_of_sides([base], [new])
-    else:
-        groups = [FolderGroup("", find_runs([base]), find_runs([new]))]
+    groups = folder_groups([base, new])
     read = [Group(each.name, read_runs(each.base), read_runs(each.new)) for each in groups]
     return compare_groups(read, tolerance=TOLERANCE)

@@ -76,7 +76,7 @@ class WaitReports:
                 continue
             try:
                 report = await find_left(self._cluster, self._record)
-                await release_from_queue(self._cluster, self._record.stack, report.left)
+                await release_from_queue(self._cluster, report.left)
                 words = await describe_wait(self._cluster, report, stack=self._record.stack)
             except AiperfError:
                 # `watched_contact` reports a cluster that does not respond.

@@ -17,12 +17,13 @@ from aiperf_svc.adapters.cluster.preflight.checklist import check_queue
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.removal import release_from_queue
 from aiperf_svc.adapters.cluster.watching import admission_watch
-from aiperf_svc.adapters.cluster.watching.admission_watch import KUEUE, AdmissionWatch
+from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.queue import (
     GATE,
     GROUP_LABEL,
+    KUEUE,
     MANAGED_LABEL,
     QUEUE_LABEL,
     RETRIABLE_ANNOTATION,
@@ -256,6 +257,7 @@ def going_pod(*finalizers: str) -> ObjectRef:
         name="p",
         uid="u",
         path="",
+        labels={GROUP_LABEL: "group-1"},
         finalizers=finalizers,
         is_going=True,
     )
@@ -272,14 +274,13 @@ def going_pod(*finalizers: str) -> ObjectRef:
 async def test_pods_that_kueue_holds_are_released(
     finalizers: tuple[str, ...], deleted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pods = {"items": [{"metadata": {"name": "p", "labels": {GROUP_LABEL: "group-1"}}}]}
-    cluster, asked = FakeCluster({GROUP_PODS: pods}), list[str]()
+    cluster, asked = FakeCluster({}), list[str]()
 
     async def delete(path: str, **how: Any) -> None:
         asked.append(path)
 
     monkeypatch.setattr(cluster, "delete", delete)
-    await release_from_queue(cluster.typed, "bench", [going_pod(*finalizers)])
+    await release_from_queue(cluster.typed, [going_pod(*finalizers)])
     assert asked == deleted
 
 

@@ -29,7 +29,6 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
 from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
 from aiperf_svc.adapters.cluster.preflight.release_checks import check_release
 from aiperf_svc.adapters.cluster.preflight.target_checks import check_target
-from aiperf_svc.adapters.cluster.watching.admission_watch import KUEUE
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
 from aiperf_svc.adapters.host.tasks import cancel
@@ -40,6 +39,7 @@ from aiperf_svc.core.cluster.facts import NodeFacts
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import ANCHOR
+from aiperf_svc.plan.queue import KUEUE
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 

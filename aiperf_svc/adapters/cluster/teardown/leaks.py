@@ -25,6 +25,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
     ObjectRef,
     ResourceType,
     list_objects,
+    list_pods,
     object_ref,
     read_catalog,
     try_list,
@@ -132,8 +133,10 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
         not_checked |= dict.fromkeys(after.not_listed)
     outside: tuple[ObjectRef, ...] = ()
     if wanted.outside is not None:
-        made, others_made = made_outside(wanted.outside, await take_outside(cluster), namespace)
-        left |= {each.uid: each for each in made if wanted.namespace_uid}
+        # Objects that are named after a namespace which was there before may be others'.
+        own_space = namespace if wanted.namespace_uid else ""
+        made, others_made = made_outside(wanted.outside, await take_outside(cluster), own_space)
+        left |= {each.uid: each for each in made}
         outside = tuple(each for each in others_made if each.uid not in left)
     volumes = await _volumes(cluster, stack=stack, namespace=namespace, left=left)
     left |= {each.uid: each for each in volumes}
@@ -280,8 +283,7 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
     pods: list[Mapping[str, Any]] = []
     # Pods of Jobs and of ranks carry the stack's label too.
     for namespace in {each.namespace for each in report.left if each.kind == "Pod"}:
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        pods += await try_list(cluster, path, labelSelector=f"{STACK_LABEL}={stack}") or ()
+        pods += await list_pods(cluster, namespace, {STACK_LABEL: stack}) or ()
     nodes: dict[str, Mapping[str, Any]] = {}
     for name in sorted({each["spec"].get("nodeName", "") for each in pods} - {""})[:NAMED]:
         try:

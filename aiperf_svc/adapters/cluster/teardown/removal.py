@@ -16,7 +16,6 @@ from aiperf_svc.adapters.cluster.api.objects import (
     ResourceType,
     list_objects,
     read_catalog,
-    try_list,
 )
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     StackObjects,
@@ -27,7 +26,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE, POLL_S
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
-from aiperf_svc.plan.queue import GROUP_LABEL, MANAGED_LABEL, WORKLOADS
+from aiperf_svc.plan.queue import GROUP_LABEL, KUEUE, MANAGED_LABEL
 from aiperf_svc.plan.release import BUILT_IN
 
 OPERATORS_S = 30.0
@@ -182,18 +181,17 @@ async def _is_there(cluster: Cluster, found: ObjectRef) -> bool:
     return bool(now["metadata"]["uid"] == found.uid)
 
 
-async def release_from_queue(cluster: Cluster, stack: str, left: Iterable[ObjectRef]) -> None:
-    """Delete the Workloads of groups of the stack whose pods are going and still have Kueue's
-    finalizer, which Kueue then takes off. Otherwise it waits for replacements of pods that have
-    never run. Raises Refused, Unreachable."""
-    held = {each.namespace for each in left if each.is_going and MANAGED_LABEL in each.finalizers}
-    for namespace in sorted(held):
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        pods = await try_list(cluster, path, labelSelector=f"{STACK_LABEL}={stack}") or ()
-        groups = {(pod["metadata"].get("labels") or {}).get(GROUP_LABEL, "") for pod in pods}
-        for group in sorted(groups - {""}):
-            kind = f"/apis/{WORKLOADS[0]}/v1beta1/namespaces/{namespace}/{WORKLOADS[1]}"
-            await cluster.delete(f"{kind}/{group}")
+async def release_from_queue(cluster: Cluster, left: Iterable[ObjectRef]) -> None:
+    """Delete the Workloads of groups of pods that are going and still have Kueue's finalizer, which
+    Kueue then takes off. Otherwise it waits for replacements of pods that have never run. Raises
+    Refused, Unreachable."""
+    groups = {
+        (each.namespace, each.labels[GROUP_LABEL])
+        for each in left
+        if each.is_going and MANAGED_LABEL in each.finalizers and GROUP_LABEL in each.labels
+    }
+    for namespace, group in sorted(groups):
+        await cluster.delete(f"{KUEUE}/namespaces/{namespace}/workloads/{group}")
 
 
 async def remove_roots(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRef, ...]:

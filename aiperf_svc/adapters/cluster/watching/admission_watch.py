@@ -11,10 +11,9 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import ANCHOR, TTL_ANNOTATION
 from aiperf_svc.plan.lifetime import seconds
-from aiperf_svc.plan.queue import GATE, GROUP_LABEL, MANAGED_LABEL, QueuePlan
+from aiperf_svc.plan.queue import GATE, GROUP_LABEL, KUEUE, MANAGED_LABEL, QueuePlan
 from aiperf_svc.plan.stack import StackPlan
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
 POLL_S = 1.0
 REPORT_S = 30.0
 """Time between two lines about what the queue waits for."""
