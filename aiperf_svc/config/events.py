@@ -55,6 +55,14 @@ class Event(Model):
     foreign: bool = False
     """Allow to disturb what this tool did not start. It must be named."""
 
+    @property
+    def others(self) -> tuple[str, str] | None:
+        """Namespace and name of the Deployment of others that it disturbs."""
+        if not self.foreign or self.deployment is None:
+            return None
+        namespace, _, name = self.deployment.partition("/")
+        return namespace, name
+
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
         is_lasting = self.do in LASTING

@@ -72,6 +72,13 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
+def parse_documents(text: str) -> list[Any]:
+    """Parse all documents of a text that others wrote. Raises yaml.YAMLError, also for too much of
+    it."""
+    _check_size(text)
+    return list(yaml.load_all(text, _Safe))
+
+
 def _check_size(text: str) -> None:
     """Raise _Refused for a text with too many levels, or whose aliases stand for too much."""
     sizes: dict[str, int] = {}

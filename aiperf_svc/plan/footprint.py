@@ -12,10 +12,7 @@ from aiperf_svc.config.deployment import Limits
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.number_text import cores, count, gibibytes
-from aiperf_svc.plan.pods import PodPlan
-
-HOSTNAME = "kubernetes.io/hostname"
-"""Label of a node with its name."""
+from aiperf_svc.plan.pods import HOSTNAME, PodPlan
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):

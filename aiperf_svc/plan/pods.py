@@ -12,6 +12,8 @@ import msgspec
 
 from aiperf_svc.config.placement import Gpu, Placement
 
+HOSTNAME = "kubernetes.io/hostname"
+"""Label of a node with its name."""
 COURIER = "courier"
 """Name of a service's container that shares its pod with a workload's."""
 

@@ -63,7 +63,7 @@ def plan_queue(
     group."""
     if deployment.queue is None:
         return None, made
-    pods = (*made.services, *((made.target,) if made.target else ()))
+    pods = made.pods
     templates = sum(len(pod.sets) or 1 for pod in pods)
     if made.jobs:
         problem = "the pods of Jobs (experiment.fan_out) are made one after the other"

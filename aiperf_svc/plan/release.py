@@ -17,7 +17,7 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Toleration, mirrored
-from aiperf_svc.config.release import ReadyRule, ReleasePool
+from aiperf_svc.config.release import ReadyRule
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import parse_cpu_millis, parse_size
 from aiperf_svc.domain.errors import ConfigError
@@ -95,11 +95,8 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
     objects and not from these plans."""
     gate: PodPlan
     """The pod that is ready when the release is."""
-    pools: dict[str, ReleasePool]
     cluster_scoped: tuple[str, ...] = ()
     """Objects that are not in a namespace, as `KIND/NAME`."""
-    calls_api: bool = False
-    """Whether its pods may call the API server."""
     charts: tuple[str, ...] = ()
     """For each source the path, name or URL of the chart that Helm installs with its hooks; empty:
     its objects are created one by one."""
@@ -202,11 +199,9 @@ def plan_release(
         objects=ordered,
         pods=tuple(_pods(config, ordered, image)),
         gate=_gate(config, ordered, image),
-        pools=dict(target.pools),
         cluster_scoped=tuple(
             name for name in map(name_of, ordered) if name in target.cluster_scoped
         ),
-        calls_api=any(each["kind"] in BINDINGS or is_custom(each) for each in ordered),
         charts=tuple(each.chart if each.has_hooks else "" for each in rendered),
         installed=tuple(installed),
     )
@@ -423,11 +418,10 @@ def _rule_type(rule: ReadyRule, objects: Sequence[Manifest]) -> Manifest:
 
 def _rule(rule: ReadyRule, objects: Sequence[Manifest]) -> dict[str, Any]:
     of, (field, value) = _rule_type(rule, objects), rule.test
-    version = of["apiVersion"]
-    base = f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/{{namespace}}"
+    path = path_of({**of, "metadata": {"name": rule.name}})
     return {
         "words": f"{rule.kind} {rule.name}",
-        "path": f"{base}/{resource_of(rule.kind)}/{rule.name}",
+        "path": path.format(namespace="namespaces/{namespace}"),
         "test": "condition" if rule.condition is not None else "field",
         "field": field,
         "value": value,

@@ -289,11 +289,9 @@ def plan_kind(
     if budget is not None and kind.evicted:
         budget = msgspec.structs.replace(budget, leaves_out=kind.evicted)
     deadline = deadline_pod(resolved, identity, image, budget=budget, release=made.release)
-    target = (made.target,) if made.target else ()
-    gate = (made.release.gate,) if made.release else ()
-    pods = (deadline, *made.services, *target, *gate, *(job.pod for job in made.jobs))
+    pods = (deadline, *made.pods)
     if deployment.require_digests:
-        check_digests((*pods, *(made.release.pods if made.release else ())))
+        check_digests((*pods, *made.of_release))
     policies, policy_notes = kind.policies(basis, pods)
     security, reasons = required_security(pods)
     if made.release:
@@ -318,7 +316,7 @@ def plan_kind(
             *made.notes,
             *policy_notes,
             *kind.notes(resolved),
-            *unpinned_images(image, (*pods, *(made.release.pods if made.release else ()))),
+            *unpinned_images(image, (*pods, *made.of_release)),
         ),
         jobs=made.jobs,
         queue=queue,

@@ -43,6 +43,18 @@ class KindPods:
     notes: tuple[str, ...] = ()
     """Notes for reviewers."""
 
+    @property
+    def pods(self) -> tuple[PodPlan, ...]:
+        """The pods that the stack itself makes."""
+        target = (self.target,) if self.target else ()
+        gate = (self.release.gate,) if self.release else ()
+        return (*self.services, *target, *gate, *(job.pod for job in self.jobs))
+
+    @property
+    def of_release(self) -> tuple[PodPlan, ...]:
+        """The known pods that the objects of a release make."""
+        return self.release.pods if self.release else ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackKind(ABC, Generic[ConfigT]):

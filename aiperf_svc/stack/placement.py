@@ -7,11 +7,11 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import PodPlan, PodSet
+from aiperf_svc.plan.pods import HOSTNAME, PodPlan, PodSet
 
 core, meta = k8s.core.v1, k8s.meta.v1
 
-SPREAD_KEYS = {"hostname": "kubernetes.io/hostname", "zone": "topology.kubernetes.io/zone"}
+SPREAD_KEYS = {"hostname": HOSTNAME, "zone": "topology.kubernetes.io/zone"}
 
 
 def tolerations(placement: Placement) -> list[core.TolerationArgs] | None:

@@ -47,7 +47,7 @@ class Release(pulumi.ComponentResource):
         self, name: str, args: ReleaseArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("aiperf:stack:Release", name, None, opts)
-        for pool, settings in args.plan.pools.items():
+        for pool, settings in args.target.pools.items():
             if settings.port is not None:
                 self._pages(pool, settings.labels, settings.port, args.base)
         made = [*self._objects(args), *self._helm(args)]

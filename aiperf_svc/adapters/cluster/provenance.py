@@ -14,7 +14,7 @@ from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_p
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.core.results.provenance import NAME, Provenance, joined, shown_arguments
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
-from aiperf_svc.plan.target import HOSTNAME
+from aiperf_svc.plan.pods import HOSTNAME
 
 Json = dict[str, Any]
 NODE_TYPE = "node.kubernetes.io/instance-type"

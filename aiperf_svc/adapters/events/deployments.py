@@ -55,9 +55,8 @@ class DeploymentEvents:
 
     async def perform(self, run: EventRun) -> None:
         """Carry out an event. Raises EventFailed, Refused, Unreachable."""
-        namespace, name = self._namespace, run.event.deployment or self._plan.identity.name(HOST)
-        if run.event.foreign:
-            namespace, _, name = name.partition("/")
+        own = self._namespace, run.event.deployment or self._plan.identity.name(HOST)
+        namespace, name = run.event.others or own
         target = _Target(self._cluster, namespace, name)
         await target.read()
         stack = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.pulumi.project import find_program
 from aiperf_svc.config.release import ReleaseSource
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.user_files import read_text_file
+from aiperf_svc.config.yaml_files import MOST_BYTES, parse_documents
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.release import NAMESPACE, Manifest, Rendered
@@ -29,7 +30,6 @@ INSTALL = "pulumi plugin install resource kubernetes"
 KEY = "deployment.target.from"
 LONGEST_S = 120.0
 """Longest time to render: a chart may have to be downloaded."""
-LARGEST_FILE = 16 * 2**20
 KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _PREFIXES = (
     "failed to generate YAML for specified Helm chart: ",
@@ -153,8 +153,7 @@ def _documents(path: Path, what: str) -> list[Any]:
     found = []
     for each in files:
         try:
-            text = read_text_file(each, LARGEST_FILE)
-            found += list(yaml.load_all(text, yaml.CSafeLoader))
+            found += parse_documents(read_text_file(each, MOST_BYTES))
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(f"{KEY}.manifests: cannot read {each}: {why}") from error

@@ -110,8 +110,7 @@ def objects_line(plan: StackPlan) -> str:
 
 def _pool_services(plan: StackPlan) -> int:
     """Return the number of Services by which the pages of a release's pools are read."""
-    pools = plan.release.pools.values() if plan.release is not None else ()
-    return sum(pool.port is not None for pool in pools)
+    return sum(pool.port is not None for pool in plan.config.deployment.target.pools.values())
 
 
 def _claims(plan: StackPlan) -> int:

@@ -57,3 +57,17 @@ def test_rights_cover_the_rendered_types() -> None:
     of_all = [right for right in needed_rights(plan) if right.resource == "clusterroles"]
     assert of_all
     assert not any(right.namespace for right in of_all)
+
+
+def test_rights_cover_bare_pods_and_listed_types() -> None:
+    pod = {**simple("Pod", "p", "v1"), "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    listed = simple("Fleet", "f", "example.com/v1")
+    plan = release_plan(
+        pod, listed, deployment("d"), target=release_target(cluster_scoped=["Fleet/f"])
+    )
+    needed = [str(right) for right in needed_rights(plan)]
+    assert {"create pods", "create fleets.example.com"} <= set(needed)
+    of_fleets = [right for right in needed_rights(plan) if right.resource == "fleets"]
+    assert of_fleets
+    assert not any(right.namespace for right in of_fleets)
+    assert len(needed) == len(set(needed))

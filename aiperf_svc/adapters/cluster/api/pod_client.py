@@ -5,7 +5,10 @@ The deadline's pod runs beside every stack, and its memory is requested as long 
 """
 
 import json
+import logging
+import signal
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +22,15 @@ from aiperf_svc.domain.foreign_text import one_line
 
 ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_S = 10.0
+
+
+def start_program() -> threading.Event:
+    """Set up the log of a pod's program, and return what SIGTERM and SIGINT set."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stopped.set())
+    return stopped
 
 
 class ApiRefusal(Exception):

@@ -72,8 +72,8 @@ def used_by_node(pods: Iterable[Object]) -> dict[str, dict[str, float]]:
 
 
 def is_ready(node: Object) -> bool:
-    """Return whether a node is ready for pods."""
-    conditions = node["status"].get("conditions") or ()
+    """Return whether a node or a pod is ready."""
+    conditions = node.get("status", {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 

@@ -16,10 +16,10 @@ async def check_events(cluster: Cluster, plan: StackPlan) -> Check | None:
     if config is None or not config.events:
         return None
     for number, event in enumerate(config.events, start=1):
-        if event.deployment is None or not event.foreign:
+        if event.others is None:
             continue
         named = f"events: number {number} ({event.do})"
-        namespace, _, name = event.deployment.partition("/")
+        namespace, name = event.others
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
         try:
             found = await cluster.get(path)

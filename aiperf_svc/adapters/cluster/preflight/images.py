@@ -23,9 +23,9 @@ from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.network import PREFLIGHT
-from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.pods import HOSTNAME, PodPlan
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.plan.target import HOSTNAME, in_visit
+from aiperf_svc.plan.target import in_visit
 from aiperf_svc.workloads.registry import GROUP, OWN
 
 Object = Mapping[str, Any]

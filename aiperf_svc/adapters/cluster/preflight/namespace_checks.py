@@ -8,11 +8,9 @@ from typing import Any
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.cluster.check import Check
-from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.stack import LEVELS, StackPlan
 
 Object = Mapping[str, Any]
-LEVELS = ("restricted", "baseline", "privileged")
-"""Pod Security levels, from strict to lax."""
 ENFORCE = "pod-security.kubernetes.io/enforce"
 MESHES = {
     "istio-injection": ("enabled",),

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, list_pods
+from aiperf_svc.adapters.cluster.preflight.capacity import is_ready
 from aiperf_svc.config.release import AdmittedPods
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.release import Manifest, is_custom, name_of
@@ -81,7 +82,9 @@ def judge_types(
 def judge_operators(found: list[tuple[AdmittedPods, list[Any] | None]]) -> Check:
     """Check whether each entry of `admit` has a pod that is ready. None: its pods may not be
     listed."""
-    lacking = [_place(each) for each, pods in found if pods is not None and not any(map(_ok, pods))]
+    lacking = [
+        _place(each) for each, pods in found if pods is not None and not any(map(is_ready, pods))
+    ]
     if lacking:
         return Check(
             OPERATORS,
@@ -98,8 +101,3 @@ def judge_operators(found: list[tuple[AdmittedPods, list[Any] | None]]) -> Check
 def _place(admitted: AdmittedPods) -> str:
     labels = label_selector(admitted.labels)
     return f"namespace {admitted.namespace}" + (f" ({labels})" if labels else "")
-
-
-def _ok(pod: Json) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

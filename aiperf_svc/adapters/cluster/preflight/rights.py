@@ -9,7 +9,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import ANCHOR, LEASE
 from aiperf_svc.plan.queue import WORKLOADS
-from aiperf_svc.plan.release import group_of, is_cluster_scoped, resource_of, watched_types
+from aiperf_svc.plan.release import group_of, name_of, resource_of, watched_types
 from aiperf_svc.plan.stack import StackPlan
 
 MAKE = ("create", "get", "list", "watch", "patch", "delete")
@@ -72,12 +72,13 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         add(OPERATOR_GROUP, MAKE, *OPERATOR_TYPES)
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
-    for each in plan.release.objects if plan.release else ():
-        resource = resource_of(each["kind"])
-        if is_cluster_scoped(each):
-            rights.extend(Right(group_of(each), resource, verb) for verb in MAKE)
-        elif not any((r.group, r.resource) == (group_of(each), resource) for r in rights):
-            add(group_of(each), MAKE, resource)
+    if plan.release is not None:
+        for each in plan.release.objects:
+            has_space = name_of(each) not in plan.release.cluster_scoped
+            where = (namespace,) if has_space else ()
+            of = group_of(each), resource_of(each["kind"])
+            wanted = [Right(*of, verb, *where) for verb in MAKE]
+            rights += [right for right in wanted if right not in rights]
     if plan.jobs:
         add("batch", MAKE, "jobs")
     if plan.ranks is not None:
@@ -115,9 +116,7 @@ def event_rights(plan: StackPlan) -> list[Right]:
     """Return the rights that the events of the config need."""
     config, rights = plan.config.inference, list[Right]()
     for event in config.events if config is not None else ():
-        namespace = namespace_of(plan)
-        if event.foreign and event.deployment is not None:
-            namespace = event.deployment.partition("/")[0]
+        namespace = event.others[0] if event.others else namespace_of(plan)
         needed = [*OF_EVENTS[event.do], ("apps", "deployments", ("get",))]
         rights += [
             Right(group, resource, verb, namespace)

@@ -30,8 +30,6 @@ Uses the standard library only. This pod has to start and to stay small in all c
 import json
 import logging
 import os
-import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +39,7 @@ from aiperf_svc.adapters.cluster.api.pod_client import (
     ACCOUNT_DIR,
     ApiRefusal,
     ApiServer,
+    start_program,
     url_of_api,
 )
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -97,10 +96,7 @@ def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
     """Keep the deadline that the environment describes until SIGTERM, and return an exit code.
     Raises EnvironmentProblem outside a pod of a stack.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stopped.set())
+    stopped = start_program()
     deadline, api = read_deadline(environ)
     keep_deadline(deadline, api, wait=stopped.wait)
     return int(ExitCode.OK)

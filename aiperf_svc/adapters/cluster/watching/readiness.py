@@ -11,8 +11,6 @@ import json
 import logging
 import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,6 +21,7 @@ from aiperf_svc.adapters.cluster.api.pod_client import (
     ACCOUNT_DIR,
     ApiRefusal,
     ApiServer,
+    start_program,
     url_of_api,
 )
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -40,10 +39,7 @@ log = logging.getLogger(__name__)
 def run_readiness(environ: Mapping[str, str] = os.environ) -> int:
     """Wait as the environment describes, then until SIGTERM; return an exit code. Raises
     EnvironmentProblem if the release is not ready in time, or outside a pod of a stack."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stopped.set())
+    stopped = start_program()
     try:
         wanted = json.loads(environ["AIPERF_READINESS"])
         namespace, ready = environ["AIPERF_NAMESPACE"], Path(environ["AIPERF_READY_FILE"])
