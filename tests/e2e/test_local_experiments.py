@@ -225,9 +225,7 @@ def search_for_users(url: str) -> dict[str, Any]:
     return content | {"slo": {"objectives": [objective]}, "load": load}
 
 
-def test_resumed_search_finds_the_slots_of_a_server(
-    tmp_path: Path,
-) -> None:
+def test_resumed_search_finds_the_slots_of_a_server(tmp_path: Path) -> None:
     with running(TWO_SLOTS) as server:
         content = search_for_users(server.url)
         command = started(tmp_path, content)

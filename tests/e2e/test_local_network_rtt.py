@@ -41,9 +41,7 @@ def measured(own_network: tuple[str, ...], tmp_path: Path) -> dict[str, Any]:
     return results
 
 
-def test_network_part_of_ttft_is_known(
-    measured: dict[str, Any],
-) -> None:
+def test_network_part_of_ttft_is_known(measured: dict[str, Any]) -> None:
     shortest, connect = measured["network_rtt"], measured["network_connect"]
     assert shortest["count"] == connect["count"] >= 1
     # All of the way is in it, and nothing of the server: its kernel alone takes part in a connect,

@@ -55,10 +55,7 @@ def test_slow_rank_fails_and_leaves_the_pairs(tmp_path: Path) -> None:
     assert command.code is ExitCode.SLO_MISSED, command.errors
     command.assert_nothing_is_left()
     assert printed["results"]["qualification"]["result"].startswith("7 of 8 nodes qualify")
-    assert nodes(tmp_path) == {
-        **dict.fromkeys("01234567", "pass"),
-        "5": "fail",
-    }
+    assert nodes(tmp_path) == {**dict.fromkeys("01234567", "pass"), "5": "fail"}
     folder = artifacts(tmp_path)
     rows = list(csv.DictReader((folder / "qualify.csv").read_text().splitlines()))
     (bad,) = (row for row in rows if row["verdict"] == "fail")

@@ -90,11 +90,7 @@ def test_times_match_the_server_within_a_millisecond(
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        ("--layout", "per-service"),
-        ("--workers-min", "3", "--record-processors", "2"),
-    ],
+    "flags", [("--layout", "per-service"), ("--workers-min", "3", "--record-processors", "2")]
 )
 def test_every_layout_gives_the_same_results(
     mock: RunningMockServer, tmp_path: Path, flags: tuple[str, ...]

@@ -113,9 +113,7 @@ def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: P
     command.assert_nothing_is_left()
 
 
-def test_killed_experiment_over_targets_resumes(
-    tmp_path: Path,
-) -> None:
+def test_killed_experiment_over_targets_resumes(tmp_path: Path) -> None:
     experiment = {"product": {"load.concurrency": [2, 1]}}
     # A second for the trial that is killed, in which little is done.
     with running(MockServerConfig(truth=True, ttft="100ms", tokens=2)) as slow:
@@ -154,8 +152,7 @@ def test_killed_experiment_over_targets_resumes(
 def wait_for_trials(command: Command, number: int) -> None:
     """Until so many trials have ended for both targets."""
     wait_until(
-        command,
-        lambda: all(len(records_of(command.folder, name)) >= number for name in NAMES),
+        command, lambda: all(len(records_of(command.folder, name)) >= number for name in NAMES)
     )
 
 

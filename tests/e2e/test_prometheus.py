@@ -144,9 +144,7 @@ def test_prometheus_reads_a_local_run_for_the_dashboard(tmp_path: Path) -> None:
         assert found.values('ALERTS{alertname=~"AiperfRunFailed|AiperfWorkersLost"}', began_s) == []
 
 
-def test_page_of_a_tool_has_steps_and_couriers(
-    tmp_path: Path,
-) -> None:
+def test_page_of_a_tool_has_steps_and_couriers(tmp_path: Path) -> None:
     page_port, *_ = free_ports().values()
     go = tmp_path / "go.jsonl"
     script = f"until [ -e {go} ]; do sleep 0.05; done; echo speed: 1"

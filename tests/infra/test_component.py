@@ -142,5 +142,5 @@ def test_provider_serves_the_component() -> None:
     assert found["inputProperties"]["config"]["plain"]
     assert "plain" not in found["inputProperties"]["kubeconfig"]
     assert set(found["properties"]) == {
-        *("namespace", "runId", "portForward", "url", "resultsToken"),
+        *("namespace", "runId", "portForward", "url", "resultsToken")
     }

@@ -135,9 +135,7 @@ def test_deadline_role_has_only_needed_rights(
     assert roles[1]["subjects"][0]["name"] == f"deadline-{STACK}"
 
 
-def test_lease_names_only_the_owner(
-    usual: Recording,
-) -> None:
+def test_lease_names_only_the_owner(usual: Recording) -> None:
     lease = usual.manifest("Lease", f"owner-{STACK}")
     assert lease["metadata"]["annotations"]["aiperf.dev/owner"] == "somebody@somewhere"
     assert "spec" not in lease
@@ -161,9 +159,7 @@ def test_budget_covers_start_and_load_of_one_run(usual: Recording, guest: Record
     assert env["AIPERF_BUDGET_SECONDS"] == "375"
 
 
-def test_budget_without_duration_lasts_with_stack(
-    unlimited: Recording,
-) -> None:
+def test_budget_without_duration_lasts_with_stack(unlimited: Recording) -> None:
     assert _budget(unlimited)
     assert "AIPERF_BUDGET" not in _deadline_environment(unlimited)
     (role,) = (m for m in unlimited.manifests if m["kind"] == "Role")
@@ -193,9 +189,7 @@ def test_only_the_deadline_pod_gets_a_token(usual: Recording) -> None:
     assert mounting == ["deadline"]
 
 
-def test_only_pods_wait_for_deadline_pod(
-    usual: Recording,
-) -> None:
+def test_only_pods_wait_for_deadline_pod(usual: Recording) -> None:
     holder = next(
         urn
         for urn, made in usual.objects.items()
@@ -213,9 +207,7 @@ def test_only_pods_wait_for_deadline_pod(
     assert ("NetworkPolicy", "deadline") in known
 
 
-def test_deadline_pod_is_ready_after_api_response(
-    usual: Recording,
-) -> None:
+def test_deadline_pod_is_ready_after_api_response(usual: Recording) -> None:
     pods = {component_of(t): t["spec"] for t in pod_templates(usual)}
     probe = pods["deadline"]["containers"][0]["startupProbe"]
     ready_file = _deadline_environment(usual)["AIPERF_READY_FILE"]

@@ -20,14 +20,7 @@ from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.infra.test_golden_manifests import SECRETS, STACKS
-from tests.support.recording import (
-    STACK,
-    Recording,
-    benchmark,
-    config_file,
-    record,
-    stack_config,
-)
+from tests.support.recording import STACK, Recording, benchmark, config_file, record, stack_config
 
 
 def request_of(stack: str, data: dict[str, Any], **rest: Any) -> StackRequest:

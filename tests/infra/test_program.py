@@ -118,9 +118,7 @@ def test_pods_of_a_queue_wait_for_no_other_pod() -> None:
         assert {each for kind, each in known if kind == "Deployment"} == {"deadline"}
 
 
-def test_services_start_together_after_target(
-    usual: Recording,
-) -> None:
+def test_services_start_together_after_target(usual: Recording) -> None:
     for name in ("system-controller", "records-manager", "worker", "record-processor"):
         made = usual.registration("Deployment", name)
         known = kinds_and_names(usual, made.dependencies)
@@ -180,9 +178,7 @@ def test_without_network_policies_the_reviewer_is_told(compact: Recording) -> No
     assert "deployment.network_policies is off" in compact.outputs["notes"][0]
 
 
-def test_no_drain_hold_means_no_budget(
-    compact: Recording,
-) -> None:
+def test_no_drain_hold_means_no_budget(compact: Recording) -> None:
     assert not [m for m in compact.manifests if m["kind"] == "PodDisruptionBudget"]
     (role,) = (m for m in compact.manifests if m["kind"] == "Role")
     assert [rule["resources"] for rule in role["rules"]] == [["namespaces"], ["leases"]]

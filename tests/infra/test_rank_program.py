@@ -80,9 +80,7 @@ def test_apart_and_together_are_rules_and_not_wishes(
     assert "affinity" not in pod_of(anywhere)["spec"]
 
 
-def test_rank_on_named_node_is_own_set(
-    on_named_nodes: Recording,
-) -> None:
+def test_rank_on_named_node_is_own_set(on_named_nodes: Recording) -> None:
     for number, node in enumerate("ab"):
         name = f"rank-{number}-s"
         spec = on_named_nodes.manifest("StatefulSet", name)["spec"]
@@ -125,9 +123,7 @@ def test_a_folder_of_the_node_must_be_there(on_named_nodes: Recording) -> None:
     assert pod["spec"]["securityContext"]["runAsUser"] == 0
 
 
-def test_only_mtu_init_container_is_root(
-    anywhere: Recording,
-) -> None:
+def test_only_mtu_init_container_is_root(anywhere: Recording) -> None:
     pod = pod_of(anywhere)
     mtu = container(pod, "mtu", kind="initContainers")["securityContext"]
     assert (mtu["runAsUser"], mtu["runAsNonRoot"]) == (0, False)
@@ -137,9 +133,7 @@ def test_only_mtu_init_container_is_root(
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_network_status_is_a_courier_file(
-    anywhere: Recording,
-) -> None:
+def test_network_status_is_a_courier_file(anywhere: Recording) -> None:
     pod = pod_of(anywhere)
     (volume,) = (v for v in pod["spec"]["volumes"] if "downwardAPI" in v)
     (file,) = volume["downwardAPI"]["items"]

@@ -76,9 +76,7 @@ def test_results_on_a_node_port_are_not_waited_for(node_port: Recording) -> None
     assert node_port.outputs["results"]["url"] == "http://NODE:30090"
 
 
-def test_load_balancer_follows_pod_with_limits(
-    load_balancer: Recording,
-) -> None:
+def test_load_balancer_follows_pod_with_limits(load_balancer: Recording) -> None:
     service = _own_objects(load_balancer)[0]
     assert service["spec"]["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
     made = load_balancer.registration("Service", "results")
@@ -154,9 +152,7 @@ def test_annotations_are_on_metrics_pod_only(node_port: Recording) -> None:
     assert _with_the_page(node_port)["metadata"]["annotations"].items() >= annotations.items()
 
 
-def test_operator_token_opens_metrics_only(
-    load_balancer: Recording,
-) -> None:
+def test_operator_token_opens_metrics_only(load_balancer: Recording) -> None:
     template, objects = _with_the_page(load_balancer), _operators_objects(load_balancer)
     assert sorted(objects) == ["PodMonitor", "PrometheusRule"]
     for each in objects.values():

@@ -96,9 +96,7 @@ async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> No
     assert truth["disconnected"] == summary["abandoned_request_count"]["avg"] == abandoned
 
 
-async def test_clients_leave_in_the_grace_period_only_after_warmup(
-    tmp_path: Path,
-) -> None:
+async def test_clients_leave_in_the_grace_period_only_after_warmup(tmp_path: Path) -> None:
     with server(ttft="1500ms", tokens=1) as mock:
         load: dict[str, Any] = {
             "request_rate": 50,

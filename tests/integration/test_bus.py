@@ -149,9 +149,7 @@ async def test_raw_records_reach_the_processor_that_they_name(bus: Bus) -> None:
         assert received.result() == [b"record %d" % number]
 
 
-async def test_hanging_processor_blocks_others_until_given_up(
-    tmp_path: Path,
-) -> None:
+async def test_hanging_processor_blocks_others_until_given_up(tmp_path: Path) -> None:
     bus = Bus(addresses("ipc", tmp_path))
     proxies = Proxies(bus)
     proxies.start()
@@ -180,9 +178,7 @@ async def _send_without_end(sock: zmq.asyncio.Socket, name: bytes) -> None:
         await sock.send_multipart([name, b"record" * 1000])
 
 
-async def test_subscriber_closes_without_lingering(
-    tmp_path: Path,
-) -> None:
+async def test_subscriber_closes_without_lingering(tmp_path: Path) -> None:
     where = addresses("ipc", tmp_path)
     publishing, subscribing = Bus(where), Bus(where)
     publisher = publishing.bind(zmq.XPUB, Port.EVENTS_OUT)

@@ -130,9 +130,7 @@ async def test_a_missing_kubeconfig_is_named(
     assert "no kubeconfig at ~/.kube/config" in await _message()
 
 
-async def test_unknown_context_is_named_with_known_ones(
-    write: Callable[..., str],
-) -> None:
+async def test_unknown_context_is_named_with_known_ones(write: Callable[..., str]) -> None:
     message = await _message(kubeconfig=write("http://127.0.0.1:9"), context="elsewhere")
     assert "context 'elsewhere' is not in" in message
     assert message.endswith("it has there")
@@ -144,9 +142,7 @@ async def test_a_malformed_kubeconfig_is_named(tmp_path: Path) -> None:
     assert str(path) in await _message(kubeconfig=str(path))
 
 
-async def test_silent_cluster_is_named_with_a_remedy(
-    write: Callable[..., str],
-) -> None:
+async def test_silent_cluster_is_named_with_a_remedy(write: Callable[..., str]) -> None:
     kubeconfig = write("http://127.0.0.1:9")
     assert await _message(kubeconfig=kubeconfig) == (
         "the cluster at http://127.0.0.1:9 does not respond: Connection refused; check that it "
@@ -154,9 +150,7 @@ async def test_silent_cluster_is_named_with_a_remedy(
     )
 
 
-async def test_cluster_with_unknown_host_is_reported(
-    write: Callable[..., str],
-) -> None:
+async def test_cluster_with_unknown_host_is_reported(write: Callable[..., str]) -> None:
     message = await _message(kubeconfig=write("http://no-such-host.invalid:9"))
     assert message.startswith("the cluster at http://no-such-host.invalid:9 does not respond: ")
     assert "Cannot connect to host" not in message

@@ -358,8 +358,7 @@ def _environ(**changes: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("deletes", "path"),
-    [("namespace", PATH), ("anchor", f"{PATH}/configmaps/anchor-x")],
+    ("deletes", "path"), [("namespace", PATH), ("anchor", f"{PATH}/configmaps/anchor-x")]
 )
 def test_namespace_or_anchor_is_deleted(tmp_path: Path, deletes: str, path: str) -> None:
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())

@@ -81,9 +81,7 @@ async def test_done_ends_a_stream_whose_framing_goes_on(
             assert b.connections == []
 
 
-async def test_later_streams_end_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_later_streams_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     never_wait(monkeypatch)
     header, parts = FRAMINGS["no last chunk"]
 
@@ -166,9 +164,7 @@ async def test_what_comes_after_done_is_no_error(after: str) -> None:
         await until(b, lambda: not b.connections)
 
 
-async def test_http2_stream_is_reset_and_connection_reused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_http2_stream_is_reset_and_connection_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     never_wait(monkeypatch)
     resets: list[int] = []
 

@@ -70,9 +70,7 @@ async def test_controller_publishes_trials_in_turn_and_the_end(tmp_path: Path) -
     assert (last.is_over, last.state) == (True, RunState.DONE)
 
 
-async def test_restart_fails_the_current_trial_and_continues(
-    tmp_path: Path,
-) -> None:
+async def test_restart_fails_the_current_trial_and_continues(tmp_path: Path) -> None:
     async with controller(tmp_path) as (made, heard):
         first = await next_trial(heard, None)
         made.trial_ended(RunState.DONE, "", None)

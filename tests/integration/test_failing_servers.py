@@ -119,9 +119,7 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
     assert ended(summary) is ExitCode.VERDICT_INVALID
 
 
-async def test_server_that_dies_in_mid_run_is_named(
-    tmp_path: Path,
-) -> None:
+async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
     served = asyncio.Event()
 
     async def count_to_25(number: int, writer: asyncio.StreamWriter) -> None:
@@ -190,9 +188,7 @@ async def test_a_few_failures_within_the_budget_are_no_reason(tmp_path: Path) ->
     assert [o["reason"] for o in summary["aiperf_svc"]["slo"]] == [""]
 
 
-async def test_unfinished_handshake_is_blamed_on_the_server(
-    tmp_path: Path,
-) -> None:
+async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
         # A server of plain HTTP waits for the end of a ClientHello that it takes for a request.
         settings = config(server.url.replace("http", "https"), request_rate=50, duration="1s")

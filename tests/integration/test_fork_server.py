@@ -38,9 +38,7 @@ def children() -> list[int]:
     return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
 
-def test_fork_is_a_child_with_its_own_environment(
-    tmp_path: Path,
-) -> None:
+def test_fork_is_a_child_with_its_own_environment(tmp_path: Path) -> None:
     stuck = str(tmp_path / "stuck")
     os.mkfifo(stuck)
     config = tmp_path / "config.yaml"
@@ -69,9 +67,7 @@ def test_fork_is_a_child_with_its_own_environment(
     assert "cannot read the run's files" in process.stderr.read_text()
 
 
-def test_forks_of_two_servers_are_adopted_in_any_order(
-    tmp_path: Path,
-) -> None:
+def test_forks_of_two_servers_are_adopted_in_any_order(tmp_path: Path) -> None:
     with fork_server.starting() as first, fork_server.starting() as second:
         for server, names in (
             (first, ("worker", "record-processor")),
@@ -86,9 +82,7 @@ def test_forks_of_two_servers_are_adopted_in_any_order(
                 assert "AIPERF_RUN_ID is not set" in process.stderr.read_text()
 
 
-def test_variables_not_needed_at_start_are_withheld(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_variables_not_needed_at_start_are_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "hush")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     with fork_server.starting() as server:
@@ -129,9 +123,7 @@ def test_service_imports_start_no_thread() -> None:
     assert done.stdout == b"True False\n"
 
 
-def test_services_are_executed_without_forks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_services_are_executed_without_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIPERF_FORK", "0")
     with fork_server.starting() as server:
         assert server is None

@@ -28,10 +28,7 @@ REQUESTS = 4
 
 async def run_of(folder: Path, url: str, endpoint: dict[str, Any], **dataset: Any) -> Any:
     settings = config(
-        url,
-        dataset=talks(folder, *TURNS, count=5) | dataset,
-        concurrency=2,
-        requests=5 * REQUESTS,
+        url, dataset=talks(folder, *TURNS, count=5) | dataset, concurrency=2, requests=5 * REQUESTS
     )
     settings["endpoint"] |= endpoint
     async with stack(settings, folder) as run:

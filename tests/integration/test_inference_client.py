@@ -226,9 +226,7 @@ async def test_a_large_request_is_written_whole() -> None:
 
 
 @pytest.mark.parametrize("response", [LENGTH, CHUNKED.replace(b"Trailer: x\r\n", b"")])
-async def test_connection_with_an_unsent_request_is_not_reused(
-    response: bytes,
-) -> None:
+async def test_connection_with_an_unsent_request_is_not_reused(response: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         if b"Content-Length: 2\r\n" in request:
@@ -265,9 +263,7 @@ async def test_timer_never_fires_early() -> None:
     assert len(fired) == 20
 
 
-async def test_clock_step_is_counted_and_flags_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_clock_step_is_counted_and_flags_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     may_response = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -19,15 +19,7 @@ from aiperf_svc.adapters.inference.pool import ROOM_FOR
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
-from tests.support.client_bench import (
-    CHUNKED,
-    LENGTH,
-    MS,
-    WAIT_S,
-    bench,
-    read_request,
-    responses,
-)
+from tests.support.client_bench import CHUNKED, LENGTH, MS, WAIT_S, bench, read_request, responses
 
 Certificate = tuple[Path, Path]
 NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]
@@ -73,9 +65,7 @@ async def test_a_response_that_never_comes_times_out() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 400_000], ids=["one read", "several reads"])
-async def test_stopped_client_reads_before_timing_out(
-    size: int,
-) -> None:
+async def test_stopped_client_reads_before_timing_out(size: int) -> None:
     written = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,9 +203,7 @@ async def test_late_reset_of_a_reused_connection_is_an_error() -> None:
         assert b.client.retries == 0
 
 
-async def test_request_is_retried_at_most_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_request_is_retried_at_most_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server closes when a request arrives. On the reused connection this may be the race, on
     the new one it cannot."""
 

@@ -27,9 +27,7 @@ def has_stamp(listener: socket.socket) -> bool:
     return any(kind == SO_TIMESTAMPNS for _, kind, _ in ancillary)
 
 
-def test_first_bytes_are_stamped_after_each_start(
-    listener: socket.socket,
-) -> None:
+def test_first_bytes_are_stamped_after_each_start(listener: socket.socket) -> None:
     for _ in range(200):
         with closing(KernelStamps()) as stamps:
             assert stamps.has_started

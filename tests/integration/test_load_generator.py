@@ -171,9 +171,7 @@ def test_due_open_loop_requests_are_unsent_and_others_revoked() -> None:
     assert (counts.unsent, counts.revoked, counts.capped) == (2, 2, 2)
 
 
-def test_late_open_loop_sends_nothing_after_the_stop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_late_open_loop_sends_nothing_after_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     now = PAST + 6
 
     class SlowClient(NotingClient):
@@ -270,9 +268,7 @@ def test_phase_opened_while_held_back_begins_later() -> None:
 
 
 @pytest.mark.parametrize("is_open_loop", [False, True])
-def test_every_credit_has_one_outcome_at_any_stop(
-    is_open_loop: bool,
-) -> None:
+def test_every_credit_has_one_outcome_at_any_stop(is_open_loop: bool) -> None:
     turns = (Turn(b"{}"), Turn(b"{}"), Turn(b"{}", delay_ns=2**61))
     for seed in range(200):
         random = Random(seed)

@@ -93,9 +93,7 @@ async def test_cap_delays_open_loop_requests_and_reports_it(tmp_path: Path) -> N
     assert summary["request_latency"]["p50"] < 200
 
 
-async def test_request_count_ends_under_a_tight_cap(
-    tmp_path: Path,
-) -> None:
+async def test_request_count_ends_under_a_tight_cap(tmp_path: Path) -> None:
     with server(ttft="20ms", tokens=1) as mock:
         # All are due before the first response; from then on only an end can free a place.
         load: dict[str, Any] = {"request_rate": 50_000, "concurrency": 2, "requests": 40}
@@ -108,9 +106,7 @@ async def test_request_count_ends_under_a_tight_cap(
     assert accounts["violations"] == []
 
 
-async def test_briefly_reached_cap_delays_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_briefly_reached_cap_delays_nothing(tmp_path: Path) -> None:
     with server(tokens=1) as mock:
         # Few enough to be granted at once: after that nothing but their own timer wakes the worker.
         load: dict[str, Any] = {"request_rate": 200, "concurrency": 1, "requests": 20}

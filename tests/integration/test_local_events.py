@@ -122,9 +122,7 @@ async def test_stall_is_undone_when_the_load_ends(sleeper: subprocess.Popen[byte
     assert run.report.end_wall_ns
 
 
-async def test_stall_is_undone_when_the_runner_is_killed(
-    sleeper: subprocess.Popen[bytes],
-) -> None:
+async def test_stall_is_undone_when_the_runner_is_killed(sleeper: subprocess.Popen[bytes]) -> None:
     event = {"do": "stall", "duration": "1h", "process": str(sleeper.pid), "foreign": True}
     runner = os.fork()
     if not runner:

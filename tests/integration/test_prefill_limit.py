@@ -262,9 +262,7 @@ def test_ramp_slots_are_used_when_they_open() -> None:
 
 
 @pytest.mark.parametrize("is_open_loop", [False, True])
-def test_stop_loses_no_credit_and_no_slot(
-    is_open_loop: bool,
-) -> None:
+def test_stop_loses_no_credit_and_no_slot(is_open_loop: bool) -> None:
     outcomes = [Outcome.COMPLETED] * 8 + [Outcome.ERRORED, Outcome.ABANDONED]
     for seed in range(100):
         random = Random(seed)

@@ -106,9 +106,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"proxy_auth_env": "PROXY_USER"}
 
 
-async def test_http_target_gets_the_absolute_form_through_a_proxy(
-    user: dict[str, Any],
-) -> None:
+async def test_http_target_gets_the_absolute_form_through_a_proxy(user: dict[str, Any]) -> None:
     async with proxy() as there, bench(responses(CHUNKED), proxy=there.url, **user) as b:
         rows = [await b.one(index=1), await b.one(index=2)]
         assert b.sent.bodies == CHUNKED * 2
@@ -162,10 +160,7 @@ async def test_http2_goes_through_a_tunnel(
             b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
             b"the proxy refuses CONNECT with status 407",
         ),
-        (
-            b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-            b"the proxy's response to CONNECT is not HTTP",
-        ),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", b"the proxy's response to CONNECT is not HTTP"),
     ],
 )
 async def test_refused_tunnel_is_a_connect_error(

@@ -116,9 +116,7 @@ async def test_output_of_a_failed_up_is_kept(cli: PulumiCli, tmp_path: Path) -> 
     assert (kept.name, kept.read_text()) == ("pulumi-1-up.out.log", "@ updating....\n")
 
 
-async def test_early_stop_ends_the_command(
-    tmp_path: Path,
-) -> None:
+async def test_early_stop_ends_the_command(tmp_path: Path) -> None:
     cli, stop = cli_in(tmp_path), asyncio.Event()
     # Not Python, which may lose a signal while it starts.
     (tmp_path / "bin" / "pulumi").write_text("#!/bin/sh\nexec sleep 300\n")
@@ -228,10 +226,7 @@ def ended_of(pids: Iterable[str]) -> Iterator[Callable[[], None]]:
 @pytest.mark.parametrize("threads", [0, 40])
 def test_killed_runners_cli_is_terminated_once(tmp_path: Path, threads: int) -> None:
     private = tmp_path / "private"
-    with (
-        runner_of(tmp_path, threads=threads) as runner,
-        ended_of(said(tmp_path, "pids")) as wait,
-    ):
+    with runner_of(tmp_path, threads=threads) as runner, ended_of(said(tmp_path, "pids")) as wait:
         runner.send_signal(signal.SIGKILL)
         runner.wait()
         wait()

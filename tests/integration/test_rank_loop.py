@@ -34,9 +34,7 @@ def noted_in(queue: "asyncio.Queue[Event]") -> Callable[[str, int, int], None]:
     return lambda command, number, _wall_ns: queue.put_nowait((command, number))
 
 
-async def test_loop_and_commands_end_with_a_vanished_courier(
-    tmp_path: Path,
-) -> None:
+async def test_loop_and_commands_end_with_a_vanished_courier(tmp_path: Path) -> None:
     make_folder(tmp_path)
     orders, events = open_fifo(tmp_path / ORDERS), open_fifo(tmp_path / EVENTS)
     os.set_blocking(events, True)
@@ -59,9 +57,7 @@ async def test_loop_and_commands_end_with_a_vanished_courier(
     os.close(orders)
 
 
-async def test_commands_end_with_their_restarted_container(
-    tmp_path: Path,
-) -> None:
+async def test_commands_end_with_their_restarted_container(tmp_path: Path) -> None:
     make_folder(tmp_path)
     started: asyncio.Queue[Event] = asyncio.Queue()
     ended: asyncio.Queue[Event] = asyncio.Queue()
@@ -85,9 +81,7 @@ async def test_commands_end_with_their_restarted_container(
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_prepared_command_waits_and_discarded_one_never_runs(
-    tmp_path: Path,
-) -> None:
+async def test_prepared_command_waits_and_discarded_one_never_runs(tmp_path: Path) -> None:
     make_folder(tmp_path)
     started: asyncio.Queue[Event] = asyncio.Queue()
     ended: asyncio.Queue[Event] = asyncio.Queue()

@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.adapters.storage.experiment_folder import (
-    FOLDER,
-    RESULT_SUMMARY,
-    write_scenario,
-)
+from aiperf_svc.adapters.storage.experiment_folder import FOLDER, RESULT_SUMMARY, write_scenario
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.core.experiments.scenarios import Scenario

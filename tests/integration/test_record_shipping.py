@@ -118,9 +118,7 @@ async def test_unconfirmed_batch_goes_to_the_next_processor(shipped: Shipped) ->
     assert shipped.records.dropped == 0
 
 
-async def test_batch_in_a_closing_socket_goes_to_the_next(
-    shipped: Shipped,
-) -> None:
+async def test_batch_in_a_closing_socket_goes_to_the_next(shipped: Shipped) -> None:
     shipped.records.send_to("p0", Port.RAW_FRONT)
     shipped.bus.sockets[0].is_open.clear()
     async with shipped.running():

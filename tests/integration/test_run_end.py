@@ -47,9 +47,7 @@ def beat(service: Service, reached: RunState, *, error: str = "") -> Heartbeat:
     )  # fmt: skip
 
 
-async def test_run_ends_when_every_service_has_reported(
-    controller: SystemController,
-) -> None:
+async def test_run_ends_when_every_service_has_reported(controller: SystemController) -> None:
     heard = controller.bus.connect(zmq.SUB, Port.EVENTS_OUT)
     heard.setsockopt(zmq.SUBSCRIBE, UP)
     controller.on_heartbeat(beat(Service.WORKER, RunState.PENDING, error="out of memory"))

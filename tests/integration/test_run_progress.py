@@ -56,9 +56,7 @@ def loading(tmp_path: Path) -> tuple[RunProgress, int]:
     return progress, begin_wall_ns
 
 
-def test_rate_is_right_from_the_first_seconds(
-    tmp_path: Path,
-) -> None:
+def test_rate_is_right_from_the_first_seconds(tmp_path: Path) -> None:
     progress, begin = loading(tmp_path)
     rates = []
     for ms in range(25, 10_001, 25):
@@ -86,9 +84,7 @@ def test_the_rate_of_a_standstill_falls_to_nothing(tmp_path: Path) -> None:
     assert rates[-1] == 0
 
 
-def test_clock_offsets_do_not_distort_the_rate(
-    tmp_path: Path,
-) -> None:
+def test_clock_offsets_do_not_distort_the_rate(tmp_path: Path) -> None:
     for off_s in (-3600, 3600):
         progress, begin = loading(tmp_path)
         for ms in range(100, 20_001, 100):
@@ -107,9 +103,7 @@ def test_the_most_frequent_error_of_the_phase_is_shown(tmp_path: Path) -> None:
     assert progress.status().main_error == "Connection refused"
 
 
-def test_bad_responses_are_shown_as_errors_live(
-    tmp_path: Path,
-) -> None:
+def test_bad_responses_are_shown_as_errors_live(tmp_path: Path) -> None:
     context = controller_context(CONFIG, tmp_path, run_id="0123456789ab")
     progress = RunProgress(context.inference, context.topology)
     progress.set_counts("worker-0", (WorkerCounts(Phase.PROFILING, completed=5),))
@@ -148,9 +142,7 @@ def test_latency_objectives_are_shown_live(tmp_path: Path) -> None:
     assert found == [("p50", 12.0, True), ("min", 30.0, False), ("avg", 60.0, True)]
 
 
-def test_output_token_rate_covers_the_requests_so_far(
-    tmp_path: Path,
-) -> None:
+def test_output_token_rate_covers_the_requests_so_far(tmp_path: Path) -> None:
     progress, begin = loading(tmp_path)
     for ms in range(100, 10_001, 100):
         now = begin + ms * 10**6

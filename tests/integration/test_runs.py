@@ -33,9 +33,7 @@ from tests.support.in_one_loop import WAIT_S, config, lines, server, stack
 SECOND_NS = 10**9
 
 
-async def test_closed_loop_sends_the_exact_count_at_exact_concurrency(
-    tmp_path: Path,
-) -> None:
+async def test_closed_loop_sends_the_exact_count_at_exact_concurrency(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="1ms", tokens=5) as mock:
         async with stack(config(mock.url, concurrency=8, requests=200), tmp_path) as run:
             summary = await run.results()

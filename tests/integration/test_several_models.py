@@ -7,9 +7,7 @@ from aiperf_svc.mock_server.running import running
 from tests.support.in_one_loop import stack
 
 
-async def test_missing_model_has_errors_for_its_share(
-    tmp_path: Path,
-) -> None:
+async def test_missing_model_has_errors_for_its_share(tmp_path: Path) -> None:
     with running(MockServerConfig(ttft="2ms", itl="1ms", tokens=5, truth=True)) as mock:
         config = {
             "endpoint": {

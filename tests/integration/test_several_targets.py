@@ -66,9 +66,7 @@ def turn(number: int, session: Session) -> Request:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_conversation_stays_at_its_least_busy_target(
-    index: int,
-) -> None:
+def test_conversation_stays_at_its_least_busy_target(index: int) -> None:
     several, (first, second) = least_in_flight()
     session = conversation(index)
     first.in_flight = 5

@@ -79,11 +79,7 @@ def started(*arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("arguments", "module"),
-    [
-        (("service", "worker"), "uvloop"),
-        (("deadline",), "ssl"),
-        (("profile",), "argparse"),
-    ],
+    [(("service", "worker"), "uvloop"), (("deadline",), "ssl"), (("profile",), "argparse")],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
 def test_stop_during_imports_ends_the_program_silently(

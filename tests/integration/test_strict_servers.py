@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.adapters.inference.side_requests import (
-    Probed,
-    probe_forced_length,
-    whole_response,
-)
+from aiperf_svc.adapters.inference.side_requests import Probed, probe_forced_length, whole_response
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.forced_length import Finding
 from tests.support.in_one_loop import config, stack

@@ -156,9 +156,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     assert "metrics.om" in json.dumps(files)
 
 
-async def test_pages_are_read_between_warmup_and_load(
-    tmp_path: Path,
-) -> None:
+async def test_pages_are_read_between_warmup_and_load(tmp_path: Path) -> None:
     with server(tokens=3) as mock:
         base = config(mock.url, concurrency=2, requests=20, warmup={"requests": 10})
         async with stack(with_telemetry(base, interval="30s"), tmp_path) as run:

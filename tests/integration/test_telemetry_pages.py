@@ -175,9 +175,7 @@ def silent(port: int) -> Iterator[str]:
         yield SECOND_HOST
 
 
-async def test_silent_address_falls_back_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_silent_address_falls_back_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async with saying(WHOLE) as (url, _):
         port = int(url.rpartition(":")[2].partition("/")[0])
         with silent(port) as first:

@@ -81,9 +81,7 @@ async def test_found_exporter_gives_only_gpus_of_the_target() -> None:
     assert [each.series.label("gpu") for each in log.series] == ["0"]
 
 
-async def test_each_address_of_the_target_has_a_page(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_each_address_of_the_target_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
         port = int(url.rpartition(":")[2])
 
@@ -113,9 +111,7 @@ async def test_server_under_two_urls_counts_once(host: str) -> None:
     assert server_load(logs).running == 2
 
 
-async def test_named_address_of_the_target_is_read_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_named_address_of_the_target_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")  # Nothing listens on the third.
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
         port = int(url.rpartition(":")[2])

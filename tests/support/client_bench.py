@@ -86,12 +86,7 @@ class Bench:
         self.client.send(self.request(index=index, body=body, due=due))
 
     def request(
-        self,
-        *,
-        index: int = 0,
-        body: bytes = b"{}",
-        due: int = 0,
-        kept: bytearray | None = None,
+        self, *, index: int = 0, body: bytes = b"{}", due: int = 0, kept: bytearray | None = None
     ) -> Request:
         turn = PreparedTurn(*self.target.request(body), 3, 0)
         flags = int(Flag.LAST_TURN)

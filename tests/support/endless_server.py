@@ -29,10 +29,7 @@ RESPONSES = {
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X-More: and more\r\n" * 1_000),
     "interim heads": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1_000),
     "trailers": (HEAD + _chunk(EVENT) + b"0\r\n", b"X-More: and %b\r\n" % (b"more " * 180) * 64),
-    "body": (
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n",
-        b" " * 65_536,
-    ),
+    "body": (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n", b" " * 65_536),
 }
 
 

@@ -6,13 +6,7 @@ from dataclasses import dataclass, field
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import (
-    DataReceived,
-    Event,
-    PingAckReceived,
-    RequestReceived,
-    StreamEnded,
-)
+from h2.events import DataReceived, Event, PingAckReceived, RequestReceived, StreamEnded
 from h2.settings import SettingCodes, Settings
 
 from tests.support.client_bench import Script

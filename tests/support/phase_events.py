@@ -6,12 +6,7 @@ import numpy as np
 
 from aiperf_svc.config.load_shapes import Arrival
 from aiperf_svc.core.control.control_intervals import grant_interval_s
-from aiperf_svc.core.load.phase_machine import (
-    SETTLE_EVERY_S,
-    PhaseMachine,
-    PhaseRequested,
-    Wait,
-)
+from aiperf_svc.core.load.phase_machine import SETTLE_EVERY_S, PhaseMachine, PhaseRequested, Wait
 from aiperf_svc.core.load.phase_plan import PhasePlan
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.credits import CreditsReturned

@@ -151,10 +151,7 @@ def config_of(*, streaming: bool = True, kind: str = "chat") -> BenchmarkConfig:
 
 
 def assembler_of(
-    *,
-    streaming: bool = True,
-    kind: str = "chat",
-    counter: TokenCounter | None = None,
+    *, streaming: bool = True, kind: str = "chat", counter: TokenCounter | None = None
 ) -> RecordAssembler:
     """An assembler for a run with such a config."""
     return RecordAssembler(config_of(streaming=streaming, kind=kind), counter=counter)

@@ -54,9 +54,7 @@ async def test_a_job_is_stopped_although_it_is_being_started(place: Place) -> No
     assert place.cluster.parallelism == [1, 0]
 
 
-async def test_stopped_shape_keeps_its_finished_trials(
-    tmp_path: Path,
-) -> None:
+async def test_stopped_shape_keeps_its_finished_trials(tmp_path: Path) -> None:
     place = Place(tmp_path, on_failure="stop")
     left = played(place, 2)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=2)
@@ -79,9 +77,7 @@ async def test_stopped_shape_keeps_its_finished_trials(
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
 
 
-async def test_cancel_and_trials_survive_a_collector_restart(
-    place: Place,
-) -> None:
+async def test_cancel_and_trials_survive_a_collector_restart(place: Place) -> None:
     left = played(place, 1)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     async with place.collector() as client, uploading(place) as uploader:
@@ -161,9 +157,7 @@ async def test_job_deleted_during_a_collector_restart_has_failed(place: Place) -
     assert {t["reason"] for t in summary["trials"]} == {DELETED}
 
 
-async def test_deleted_job_ends_after_its_pods_sent_trials(
-    place: Place,
-) -> None:
+async def test_deleted_job_ends_after_its_pods_sent_trials(place: Place) -> None:
     left = played(place, 1)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     async with place.collector() as client, uploading(place) as uploader:
@@ -184,9 +178,7 @@ async def test_deleted_job_ends_after_its_pods_sent_trials(
     assert {t["reason"] for t in summary["trials"][1:]} == {DELETED}
 
 
-async def test_finished_trials_arrive_before_the_stack_deletes_itself(
-    place: Place,
-) -> None:
+async def test_finished_trials_arrive_before_the_stack_deletes_itself(place: Place) -> None:
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     place.cluster.lasts_s = COLLECTION_S + 0.01
     async with place.collector() as client, uploading(place) as uploader:

@@ -67,9 +67,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return found
 
 
-def test_server_gets_arguments_and_variables_in_its_directory(
-    places: tuple[Path, Path],
-) -> None:
+def test_server_gets_arguments_and_variables_in_its_directory(places: tuple[Path, Path]) -> None:
     folder, work = places
     given = ("a b", "", "$(X) 'é'")
     with launched(folder, work, sys.executable, "-c", PRINTS, *given, env={"ONE": "1=2 3"}) as run:

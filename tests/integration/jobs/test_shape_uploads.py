@@ -16,9 +16,7 @@ from aiperf_svc.runner.job_index import SENT
 from tests.support.index_place import RUN_ID, Place, played, uploading
 
 
-async def test_shape_is_taken_again_after_an_unrecorded_upload(
-    place: Place,
-) -> None:
+async def test_shape_is_taken_again_after_an_unrecorded_upload(place: Place) -> None:
     left = played(place, 2)
     shutil.copytree(left / "trials", place.folder / "artifacts" / "trials")
     async with place.collector() as client, uploading(place) as uploader:
@@ -29,9 +27,7 @@ async def test_shape_is_taken_again_after_an_unrecorded_upload(
     assert (status.experiment.ended, status.experiment.failed) == (2, 0)
 
 
-async def test_repeated_end_is_taken_by_a_restarted_collector(
-    place: Place,
-) -> None:
+async def test_repeated_end_is_taken_by_a_restarted_collector(place: Place) -> None:
     async with uploading(place) as uploader:
         for _ in range(2):
             async with place.collector() as client:

@@ -92,10 +92,7 @@ def played(
     """Some seconds of a play: the bytes in their order, when it was to go on, and the account."""
     rng = random.Random(seed)
     monkeypatch.setattr(sender, "DueWrites", due_writes)
-    with (
-        loopback_pair() as (server, client),
-        contextlib.closing(Play(server, **settings)) as play,
-    ):
+    with loopback_pair() as (server, client), contextlib.closing(Play(server, **settings)) as play:
         monkeypatch.setattr(sender, "_monotonic_ns", lambda: play.now_ns)
         due = []
         for _ in range(200):

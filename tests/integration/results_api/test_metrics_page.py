@@ -35,9 +35,7 @@ async def test_the_newest_status_is_on_the_page() -> None:
         assert (await get(f"{url}/other"))[0] == 404
 
 
-async def test_silent_or_invalid_clients_are_disconnected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_silent_or_invalid_clients_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_page, "CONNECTION_S", 0.1)
     async with page([]) as (served, url):
         served.show(make_status())

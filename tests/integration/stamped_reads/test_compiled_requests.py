@@ -43,9 +43,7 @@ from tests.support.read_pair import (
 
 
 @needs_compiled
-def test_request_is_written_like_the_reference(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_request_is_written_like_the_reference(pair: tuple[socket.socket, socket.socket]) -> None:
     assert compiled is not None
     server, client = pair
     prepared = PreparedTurn(b"GET ", b" end", 4, 5, 6, 7)
@@ -94,9 +92,7 @@ def test_request_on_a_connecting_connection_waits(
 
 
 @needs_compiled
-def test_partial_and_failed_writes_are_reported(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_partial_and_failed_writes_are_reported(pair: tuple[socket.socket, socket.socket]) -> None:
     assert compiled is not None
     server, client = pair
     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)

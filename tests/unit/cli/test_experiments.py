@@ -140,9 +140,7 @@ def test_refused_trial_is_named_with_its_target(
     assert "target b" in capsys.readouterr().err
 
 
-def test_dry_run_names_trials_that_need_other_processes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_dry_run_names_trials_that_need_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*PROFILE, "--concurrency", "1,2", "--sweep", "workers.max=1,2"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "  shape 1 of 2 (workers.max=1): trials 1, 3",
@@ -150,9 +148,7 @@ def test_dry_run_names_trials_that_need_other_processes(
     ]
 
 
-def test_dry_run_of_a_search_states_its_most_trials(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_dry_run_of_a_search_states_its_most_trials(capsys: pytest.CaptureFixture[str]) -> None:
     slo = ("--slo", "time_to_first_token:p95<400ms", "--streaming")
     search = ("--search", "load.request_rate=4..300", "--duration", "4")
     assert cli.main([*PROFILE, *search, *slo]) == 0
@@ -232,8 +228,7 @@ def test_preview_as_json_has_cost_and_trials(
 
 def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = stack(
-        tmp_path,
-        {"product": {"load.concurrency": [1, 2], "deployment.target.replicas": [1, 3]}},
+        tmp_path, {"product": {"load.concurrency": [1, 2], "deployment.target.replicas": [1, 3]}}
     )
     assert cli.main(["preview", path]) == 0
     out = capsys.readouterr().out

@@ -33,10 +33,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--endpoint-type", "template", "--endpoint-template", "nv-embedqa"),
         '{"text": {{ texts|tojson }}}',
     ),
-    "--response-field": (
-        (*RAW, "--response-field", "data[0].text"),
-        "data[0].text",
-    ),
+    "--response-field": ((*RAW, "--response-field", "data[0].text"), "data[0].text"),
     "--output-tokens-field": ((*RAW, "--output-tokens-field", "details.tokens"), "details.tokens"),
     "--streaming": (("--streaming",), True),
     "--header": (("--header", "A: b:c", "-H", "D:e"), {"A": "b:c", "D": "e"}),
@@ -129,10 +126,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         3 * 10**9,
     ),
     "--warmup-duration": (("--warmup-duration", "5"), 5 * 10**9),
-    "--warmup-grace-period": (
-        ("--warmup-duration", "5", "--warmup-grace-period", "1s"),
-        10**9,
-    ),
+    "--warmup-grace-period": (("--warmup-duration", "5", "--warmup-grace-period", "1s"), 10**9),
     "--isl": (("--isl", "100"), 100.0),
     "--isl-stddev": (("--isl-stddev", "10"), 10.0),
     "--seq-dist": (
@@ -151,10 +145,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--system-prompt": (("--system-prompt", "Be brief."), "Be brief."),
     "--user-context-prompt-length": (("--user-context-prompt-length", "40"), 40),
     "--cache-bust": (("--cache-bust", "system_prefix"), "system_prefix"),
-    "--num-prefix-prompts": (
-        ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
-        5,
-    ),
+    "--num-prefix-prompts": (("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"), 5),
     "--url-strategy": (("-u", "b:2", "--url-strategy", "least-in-flight"), "least_in_flight"),
     "--model-selection-strategy": (
         ("-m", "a,b", "--model-weights", "3,1", "--model-selection-strategy", "weighted"),
@@ -173,10 +164,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--server-profiler-start-path": (("--server-profiler-start-path", "/on"), "/on"),
     "--server-profiler-stop-path": (("--server-profiler-stop-path", "/off"), "/off"),
     "--server-profiler-timeout": (("--server-profiler-timeout", "1m"), 60 * 10**9),
-    "--prefix-prompt-length": (
-        ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
-        64,
-    ),
+    "--prefix-prompt-length": (("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"), 64),
     "--conversation-turn-mean": (("--conversation-turn-mean", "3"), 3.0),
     "--conversation-turn-stddev": (("--conversation-turn-stddev", "1"), 1.0),
     "--conversation-turn-delay-mean": (("--session-turn-delay-mean", "500"), 500.0),
@@ -228,10 +216,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--input-file", "x.jsonl", "--custom-dataset-type", "multi_turn"),
         "multi_turn",
     ),
-    "--isl-block-size": (
-        (*TRACE, "--isl-block-size", "64"),
-        64,
-    ),
+    "--isl-block-size": ((*TRACE, "--isl-block-size", "64"), 64),
     "--cache-bust-per": (
         ("--cache-bust", "system_prefix", "--cache-bust-per", "request"),
         "request",
@@ -240,25 +225,16 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--trajectory-start-min-ratio": ((*AGENTS, "--trajectory-start-min-ratio", "0.1"), 0.1),
     "--trajectory-start-max-ratio": ((*AGENTS, "--trajectory-start-max-ratio", "0.9"), 0.9),
     "--agentic-warmup-requests": ((*AGENTS, "--agentic-warmup-requests", "10"), 10),
-    "--agentic-warmup-grace-period": (
-        (*AGENTS, "--agentic-warmup-grace-period", "60"),
-        60 * S,
-    ),
+    "--agentic-warmup-grace-period": ((*AGENTS, "--agentic-warmup-grace-period", "60"), 60 * S),
     "--burst-phase-starts": ((*AGENTS, "--burst-phase-starts"), True),
     "--system-idle-gap-cap-seconds": (
         (*AGENTS, "--workers-max", "1", "--system-idle-gap-cap-seconds", "10"),
         10 * S,
     ),
-    "--trace-idle-gap-cap-seconds": (
-        (*AGENTS, "--trace-idle-gap-cap-seconds", "300"),
-        300 * S,
-    ),
+    "--trace-idle-gap-cap-seconds": ((*AGENTS, "--trace-idle-gap-cap-seconds", "300"), 300 * S),
     "--max-context-length": ((*AGENTS, "--max-context-length", "64"), 64),
     "--use-think-time-only": ((*AGENTS, "--use-think-time-only"), True),
-    "--inter-turn-delay-cap-seconds": (
-        (*AGENTS, "--inter-turn-delay-cap-seconds", "5"),
-        5 * S,
-    ),
+    "--inter-turn-delay-cap-seconds": ((*AGENTS, "--inter-turn-delay-cap-seconds", "5"), 5 * S),
     "--synthesis-max-isl": ((*TRACE, "--synthesis-max-isl", "64"), 64),
     "--synthesis-max-osl": ((*TRACE, "--synthesis-max-osl", "64"), 64),
     "--public-dataset": (("--public-dataset", "sharegpt"), "sharegpt"),
@@ -300,10 +276,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ({"dataset.entries": (1, 2)}, {"endpoint.streaming": (True, False)}),
     ),
     "--repetitions": (("--num-profile-runs", "3"), 3),
-    "--trial-order": (
-        ("--repetitions", "2", "--parameter-sweep-mode", "independent"),
-        "grouped",
-    ),
+    "--trial-order": (("--repetitions", "2", "--parameter-sweep-mode", "independent"), "grouped"),
     "--parallel": (("--repetitions", "2", "--parallel", "auto"), "auto"),
     "--cooldown": (("--repetitions", "2", "--cooldown", "2s"), 2 * 10**9),
     "--search": (
@@ -327,10 +300,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--server-metrics", "replica-1:8000", "https://replica-2/stats/metrics"),
         ("http://replica-1:8000/metrics", "https://replica-2/stats/metrics"),
     ),
-    "--gpu-telemetry": (
-        ("--gpu-telemetry", "node-1:9400/"),
-        ("http://node-1:9400/metrics",),
-    ),
+    "--gpu-telemetry": (("--gpu-telemetry", "node-1:9400/"), ("http://node-1:9400/metrics",)),
     "--gpus": (("--gpus", "8"), 8),
     "--price-per-gpu-hour": (("--price-per-gpu-hour", "2.49"), 2.49),
     "--kw-per-gpu": (("--kw-per-gpu", "1.73"), 1.73),

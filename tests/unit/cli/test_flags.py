@@ -134,10 +134,7 @@ def test_switches_are_the_keys_that_are_true_or_false() -> None:
     ("arguments", "message"),
     [
         (("--header", "no colon"), "--header: 'no colon': expected `Name: value`"),
-        (
-            ("--extra-inputs", "x"),
-            "--extra-inputs: 'x': expected `key:value` or a JSON object",
-        ),
+        (("--extra-inputs", "x"), "--extra-inputs: 'x': expected `key:value` or a JSON object"),
         (("--extra-inputs", "{x"), "--extra-inputs: '{x': not valid JSON"),
         (
             ("--slo", "time_to_first_token"),
@@ -148,10 +145,7 @@ def test_switches_are_the_keys_that_are_true_or_false() -> None:
             "--slo (slo.objectives.0.stat): 'p98': expected avg, min, max, p50, p75, p90, p95 or "
             "p99; did you mean p99?",
         ),
-        (
-            ("--goodput", "x"),
-            "--goodput: 'x': expected a limit such as time_to_first_token:500ms",
-        ),
+        (("--goodput", "x"), "--goodput: 'x': expected a limit such as time_to_first_token:500ms"),
         (("--osl-stddev", "3"), "--osl: must be given"),
         (("--burstiness", "2"), "--burstiness 2 needs --arrival-pattern gamma, not poisson"),
         (("--streaming", "--endpoint-type", "embeddings"), "the embeddings API does not stream"),

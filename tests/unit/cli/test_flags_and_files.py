@@ -125,9 +125,7 @@ def test_mistakes_are_named_by_key_or_flag(tmp_path: Path) -> None:
     ]
 
 
-def test_file_without_keys_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_file_without_keys_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("endpoint: 3\nload: {concurrency: 1, requests: 1}\n")
     message = refusal("--config", str(path), "--model", "m")

@@ -53,11 +53,7 @@ REPOSITORY = Path(__file__).parents[3]
         (("run", "bench-spot", "--timeout", "soon"), 2, "error: --timeout: 'soon'"),
         (("run", "bench-vllm", "--local"), 2, "name a running server with --url"),
         (("validate", "nix.yaml"), 2, "error: nix.yaml: no such file"),
-        (
-            ("validate", "README.md"),
-            2,
-            "error: README.md: expected a config, a .yaml",
-        ),
+        (("validate", "README.md"), 2, "error: README.md: expected a config, a .yaml"),
         (("workloads", "nope"), 2, "'nope': no such kind; there are command, "),
         (("trace", "nofile"), 2, "error: there is no file nofile"),
         (("export", "docs", "--jsonl"), 2, "error: docs: not the folder of a finished run"),
@@ -159,9 +155,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{aiperf_svc.__version__}\n" * 2
 
 
-def test_help_lists_user_commands_and_exit_codes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_lists_user_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     for command in cli.COMMANDS:
@@ -183,9 +177,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert "exit codes:" in text
 
 
-def test_no_command_shows_help_and_fails(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == ExitCode.BAD_CONFIG
     assert "commands:" in capsys.readouterr().out
 

@@ -202,10 +202,7 @@ def test_profile_names_the_replacement_of_an_aiperf_flag() -> None:
         ("--random-input-len", "--random-input-len is a flag of vLLM bench; here use --isl"),
         ("--base-url=x", "--base-url is a flag of vLLM bench; here use --url"),
         ("--max-tokens", "--max-tokens is a flag of GuideLLM; here use --osl"),
-        (
-            "--num-concurrency",
-            "--num-concurrency is a flag of genai-bench; here use --concurrency",
-        ),
+        ("--num-concurrency", "--num-concurrency is a flag of genai-bench; here use --concurrency"),
     ],
 )
 def test_flag_of_another_tool_is_named_with_its_counterpart(flag: str, named: str) -> None:

@@ -59,9 +59,7 @@ def test_preview_compares_with_another_version_of_the_file(
     assert "- load.concurrency: 4\n+ load.concurrency: 8\n" in text
 
 
-def test_preview_names_the_stack_of_each_target(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_preview_names_the_stack_of_each_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["preview", "bench-fleet", "--markdown"]) == 0
     out = capsys.readouterr().out
     assert "#### Stacks\n\n```\nthe same for each of 3 targets" in out

@@ -123,10 +123,7 @@ def test_more_templates_than_a_workload_has_are_refused() -> None:
 
 def local_queue(name: str, *, active: str = "True", message: str = "") -> dict[str, Any]:
     conditions = [{"type": "Active", "status": active, "message": message}]
-    return {
-        "metadata": {"name": name},
-        "status": {"conditions": conditions, "pendingWorkloads": 2},
-    }
+    return {"metadata": {"name": name}, "status": {"conditions": conditions, "pendingWorkloads": 2}}
 
 
 @pytest.mark.parametrize(

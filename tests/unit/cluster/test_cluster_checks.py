@@ -150,11 +150,7 @@ def gpu_node(
 ) -> dict[str, Any]:
     labels = {PRODUCT: product} if product else {}
     return node(
-        name,
-        labels=labels,
-        offers={GPU: str(allocatable)},
-        capacity={GPU: str(capacity)},
-        **rest,
+        name, labels=labels, offers={GPU: str(allocatable)}, capacity={GPU: str(capacity)}, **rest
     )
 
 

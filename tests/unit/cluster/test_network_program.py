@@ -59,9 +59,7 @@ def test_refused_port_is_reported_with_its_error(page_url: str) -> None:
     assert "refused" in pages["http://127.0.0.1:1/"]["failure"]
 
 
-def test_two_open_ports_are_tried_until_the_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_open_ports_are_tried_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_program, "DIFFER_S", 0.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as one,

@@ -76,9 +76,7 @@ async def test_old_nodes_and_hidden_leases_need_no_wait(cluster: Young) -> None:
     assert cluster.looks == 1
 
 
-async def test_wait_for_a_nodes_time_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_wait_for_a_nodes_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_checks, "FIRST_LEASE_S", 0.0)
     monkeypatch.setitem(LEASE["metadata"], "name", "another")
     assert await clock_of(Young(created="2026-01-01T11:59:55Z")) is None

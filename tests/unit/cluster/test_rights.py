@@ -161,9 +161,7 @@ def test_existing_namespace_needs_the_first_role_only(documented: dict[str, Allo
     assert documented["aiperf-stacks"] == asked
 
 
-def test_own_namespace_needs_the_second_role(
-    documented: dict[str, Allowed],
-) -> None:
+def test_own_namespace_needs_the_second_role(documented: dict[str, Allowed]) -> None:
     asked = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
     assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == asked
 

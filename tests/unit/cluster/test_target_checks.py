@@ -272,11 +272,7 @@ async def test_admission_creates_no_pod(cluster: FakeCluster, state: str) -> Non
     [
         ({"phase": "Succeeded"}, "ok", "a node of the cluster has run "),
         (failed(PULL, phase="Pending"), "failed", "ErrImageNeverPull"),
-        (
-            failed({"terminated": {"message": "no python"}}),
-            "failed",
-            ": no python",
-        ),
+        (failed({"terminated": {"message": "no python"}}), "failed", ": no python"),
     ],
     ids=["runs", "cannot be pulled", "another image"],
 )

@@ -50,9 +50,7 @@ def test_values_come_from_results_and_parts_from_records(runs: Path) -> None:
     assert middle == pytest.approx(content["time_to_first_token"]["p50"], rel=0.01)
 
 
-def test_distributions_exclude_abandoned_requests_like_the_results(
-    tmp_path: Path,
-) -> None:
+def test_distributions_exclude_abandoned_requests_like_the_results(tmp_path: Path) -> None:
     rows = fake_run.closed_loop(requests=2_000)
     # Of the clients that leave early, only the fast ones complete.
     leaving = np.arange(len(rows)) % 2 == 0
@@ -178,8 +176,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "text"),
-    [(name, *each) for name, cases in BROKEN.items() for each in cases],
+    ("name", "content", "text"), [(name, *each) for name, cases in BROKEN.items() for each in cases]
 )
 def test_a_broken_or_foreign_file_is_one_line(
     name: str,

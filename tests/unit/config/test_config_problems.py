@@ -105,10 +105,7 @@ ONE_MISTAKE = {
         ("load.request_rate", float("inf")),
         "load.request_rate: inf: expected a finite number",
     ),
-    "true for a number": (
-        ("load.concurrency", True),
-        "load.concurrency: true: expected a number",
-    ),
+    "true for a number": (("load.concurrency", True), "load.concurrency: true: expected a number"),
     "true for a limit": (
         ("slo.goodput", {"request_latency": True}),
         "slo.goodput.request_latency: true: expected a number",
@@ -204,10 +201,7 @@ ONE_MISTAKE = {
     "a mixture beside lengths": (
         (
             "dataset",
-            {
-                "mix": [{"weight": 1, "input_tokens": {"mean": 5}}],
-                "output_tokens": {"mean": 5},
-            },
+            {"mix": [{"weight": 1, "input_tokens": {"mean": 5}}], "output_tokens": {"mean": 5}},
         ),
         "dataset: mix has lengths of its own; leave out input_tokens and output_tokens",
     ),

@@ -43,10 +43,7 @@ REFUSED = {
         config(STALL, KILL | {"at": "30s"}),
         "number 2 (kill at 30s) is less than 10s after the end of the event before (25s)",
     ),
-    "a stall without an end": (
-        config({"at": "20s", "do": "stall"}),
-        "do stall needs duration",
-    ),
+    "a stall without an end": (config({"at": "20s", "do": "stall"}), "do stall needs duration"),
     "a kill with an end": (config(KILL | {"duration": "5s"}), "duration is for do stall, delay"),
     "a delay by nothing": (config(STALL | {"do": "delay"}), "latency is for do delay"),
     "a kind that there is not": (config(KILL | {"do": "explode"}), "events.0.do: 'explode'"),

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.config.load_config import (
-    load_config,
-    parse_config,
-    save_config,
-    stack_path,
-)
+from aiperf_svc.config.load_config import load_config, parse_config, save_config, stack_path
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode

@@ -84,8 +84,7 @@ def test_worker_without_estimates_has_the_timing_managers_clock() -> None:
 def test_workers_a_day_apart_have_their_own_lines() -> None:
     ahead = tuple(
         ClockEstimate(
-            offset_ns=-86_400 * SECOND - s * 1_000,
-            at_wall_ns=START + 86_400 * SECOND + s * SECOND,
+            offset_ns=-86_400 * SECOND - s * 1_000, at_wall_ns=START + 86_400 * SECOND + s * SECOND
         )
         for s in range(60)
     )

@@ -27,12 +27,7 @@ def test_subagent_is_spawned_and_joined_by_its_times() -> None:
     content = weka(call(0, [1]), subagent(2, call(2, [7]), call(4, [7, 8])), call(6, [1, 2]))
     tree = weka_trace.read_tree(content, "f:1")
     assert [(stream.id, stream.parent) for stream in tree.streams] == [("root", -1), ("sub", 0)]
-    assert plans(tree) == [
-        (0, (), 0),
-        (1, (0,), 1 * S),
-        (1, (1,), 1 * S),
-        (0, (0, 2), 1 * S),
-    ]
+    assert plans(tree) == [(0, (), 0), (1, (0,), 1 * S), (1, (1,), 1 * S), (0, (0, 2), 1 * S)]
 
 
 def test_subagent_that_overlaps_is_not_joined() -> None:
@@ -49,13 +44,7 @@ def test_times_before_the_subagents_are_relative_to_it() -> None:
 
 def test_flat_requests_are_split_by_their_prefixes() -> None:
     tree = weka_trace.read_tree(
-        weka(
-            call(0, [1, 2]),
-            call(2, [1, 9]),
-            call(2.5, [1, 2, 3]),
-            call(4, [1, 9, 10]),
-        ),
-        "f:1",
+        weka(call(0, [1, 2]), call(2, [1, 9]), call(2.5, [1, 2, 3]), call(4, [1, 9, 10])), "f:1"
     )
     assert [plan.stream for plan in tree.plans] == [0, 1, 0, 1]
 

@@ -46,9 +46,7 @@ def templated(counter: LibraryTokenCounter, tmp_path: Path) -> LibraryTokenCount
     return LibraryTokenCounter("tiny", counter._tokenizer, template)
 
 
-def test_template_adds_special_tokens_tools_and_response_start(
-    tmp_path: Path,
-) -> None:
+def test_template_adds_special_tokens_tools_and_response_start(tmp_path: Path) -> None:
     template = template_in(tmp_path, chat_template=TEMPLATE, bos_token="<s>")
     messages = [{"role": "user", "content": "é"}]
     assert template(messages) == "<s>\n### user:\né\n### assistant:\n"

@@ -40,9 +40,7 @@ def dialogue(*texts: str) -> PromptConversation:
 
 
 def built(
-    config: BenchmarkConfig,
-    given: list[PromptConversation],
-    counter: TokenCounter | None = None,
+    config: BenchmarkConfig, given: list[PromptConversation], counter: TokenCounter | None = None
 ) -> BuiltDataset:
     return assemble(config, given, Source("f", sha256="ab", left_out=1), counter)
 

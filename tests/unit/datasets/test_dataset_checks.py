@@ -125,9 +125,7 @@ def test_the_user_sees_one_line_and_exit_code_2(
     assert capsys.readouterr().err == f"error: {file}:2: Input data was truncated; {EXPECTED}\n"
 
 
-def test_too_large_pictures_are_refused_before_the_start(
-    config: Config,
-) -> None:
+def test_too_large_pictures_are_refused_before_the_start(config: Config) -> None:
     def pictures(number: int) -> CheckedFile:
         return check_dataset(config(dataset={"images": {"number": number}, "entries": 1_000}))
 

@@ -117,10 +117,7 @@ def test_media_over_the_memory_limit_are_refused_early() -> None:
     [
         (Images(number=1, format="jpeg"), Sounds()),
         (Images(number=4, format="random"), Sounds()),
-        (
-            Images(),
-            Sounds(number=1, format="mp3", sample_rates=(44_100,), seconds=Seconds(mean=2)),
-        ),
+        (Images(), Sounds(number=1, format="mp3", sample_rates=(44_100,), seconds=Seconds(mean=2))),
         (Images(), Sounds(number=1, format="mp3", channels=2, seconds=Seconds(mean=2))),
     ],
     ids=["jpeg", "random", "mp3", "mp3-stereo"],

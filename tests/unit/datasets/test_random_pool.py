@@ -38,9 +38,7 @@ def test_lines_are_drawn_with_replacement_and_equal_chance(tmp_path: Path) -> No
     assert max(abs(count - 1_000) for count in drawn.values()) < 150
 
 
-def test_first_entries_depend_on_the_seed_only(
-    tmp_path: Path,
-) -> None:
+def test_first_entries_depend_on_the_seed_only(tmp_path: Path) -> None:
     pool(tmp_path / "a.jsonl", *({"text": str(i)} for i in range(100)))
     few = prompts(tmp_path / "a.jsonl", 5)
     assert prompts(tmp_path / "a.jsonl", 50)[:5] == few

@@ -123,9 +123,7 @@ def test_the_words_are_distinct_lower_case_and_enough() -> None:
 RANKED = Passages(number=Length(mean=5, stddev=2), tokens=Length(mean=9, stddev=3))
 
 
-def test_passages_have_exact_tokens_and_distinct_beginnings(
-    counter: LibraryTokenCounter,
-) -> None:
+def test_passages_have_exact_tokens_and_distinct_beginnings(counter: LibraryTokenCounter) -> None:
     entries = with_passages(
         generate(Dataset(input_tokens=Length(mean=4)), 40, 1, counter), RANKED, 1, counter
     )

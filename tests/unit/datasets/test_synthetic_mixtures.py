@@ -68,9 +68,7 @@ MIX = {
 }
 
 
-def test_mixture_keeps_shares_and_pairs_of_lengths(
-    counter: LibraryTokenCounter,
-) -> None:
+def test_mixture_keeps_shares_and_pairs_of_lengths(counter: LibraryTokenCounter) -> None:
     count = 2_000
     entries = generate(Dataset.model_validate(MIX), count, 1, counter)
     turns = [entry.turns[0] for entry in entries]
@@ -99,10 +97,7 @@ def test_a_batch_is_several_texts_of_the_asked_length(counter: LibraryTokenCount
 
 
 TURNS = {
-    "turns": {
-        "number": {"mean": 4, "stddev": 2},
-        "delay_ms": {"mean": 200, "stddev": 40},
-    },
+    "turns": {"number": {"mean": 4, "stddev": 2}, "delay_ms": {"mean": 200, "stddev": 40}},
     "input_tokens": {"mean": 8},
 }
 

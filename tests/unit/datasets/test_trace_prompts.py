@@ -247,9 +247,7 @@ def test_later_turn_is_due_after_its_delay_or_time() -> None:
     assert [turn.earliest_ns for turn in entry.turns] == [0, 0, 0]
 
 
-def test_replay_warmup_shares_no_block_with_the_trace(
-    counter: LibraryTokenCounter,
-) -> None:
+def test_replay_warmup_shares_no_block_with_the_trace(counter: LibraryTokenCounter) -> None:
     written = Prompt(texts=("x",))
     rows = [row(64, 1, 2, 3, 4, timestamp=0.0, output_length=7), row(0, timestamp=1.0)]
     rows[1] = row(0, timestamp=1.0, written=written)

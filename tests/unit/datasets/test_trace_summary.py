@@ -15,11 +15,7 @@ from aiperf_svc.core.datasets.traces import TraceRow
 
 def row(timestamp: float | None, length: int = 40, *ids: int, output: int = 1) -> TraceRow:
     return TraceRow(
-        place="f:1",
-        timestamp=timestamp,
-        input_length=length,
-        output_length=output,
-        hash_ids=ids,
+        place="f:1", timestamp=timestamp, input_length=length, output_length=output, hash_ids=ids
     )
 
 

@@ -11,12 +11,7 @@ import pytest
 from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints import multipart
 from aiperf_svc.core.endpoints.audio_transcription import AUDIO_TRANSCRIPTION
-from aiperf_svc.core.endpoints.base import (
-    MalformedResponse,
-    Media,
-    Prompt,
-    extra_input_problems,
-)
+from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt, extra_input_problems
 
 SOUND = b"RIFF\0\0\0\0WAVE\r\n--\r\n\xff"
 MEDIA = Media("audio/wav", base64.b64encode(SOUND).decode())
@@ -45,10 +40,7 @@ def parts(made: bytes) -> list[tuple[str, str | None, str, bytes]]:
 
 def test_sound_is_uploaded_as_a_file_beside_the_model() -> None:
     found = parts(body())
-    assert found == [
-        ("model", None, "text/plain", b"m"),
-        ("file", "audio.wav", "audio/wav", SOUND),
-    ]
+    assert found == [("model", None, "text/plain", b"m"), ("file", "audio.wav", "audio/wav", SOUND)]
 
 
 def test_a_stream_a_text_and_extra_inputs_are_fields() -> None:

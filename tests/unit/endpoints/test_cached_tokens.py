@@ -54,10 +54,7 @@ def counts(parse: Any, data: dict[str, Any]) -> tuple[int, int, int]:
             },
             (9, 6, -1),
         ),
-        (
-            {"usage": {"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 1}},
-            (7, 6, -1),
-        ),
+        ({"usage": {"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 1}}, (7, 6, -1)),
         ({"timings": {"prompt_n": 3, "cache_n": 8, "predicted_n": 2}}, (11, 8, -1)),
         ({"usage": {"prompt_tokens": 11}, "timings": {"prompt_n": 3, "cache_n": 8}}, (11, 8, -1)),
         ({"usage": {"prompt_tokens": 11}, "timings": {"prompt_n": 3}}, (11, -1, -1)),
@@ -97,11 +94,7 @@ def test_responses(usage: dict[str, Any], expected: tuple[int, int, int]) -> Non
         ({"input_tokens": 9}, UNKNOWN),
         ({"input_tokens": 1, "cache_read_input_tokens": 8}, (9, 8, -1)),
         (
-            {
-                "input_tokens": 1,
-                "cache_read_input_tokens": 5,
-                "cache_creation_input_tokens": 3,
-            },
+            {"input_tokens": 1, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3},
             (9, 5, 3),
         ),
     ],
@@ -119,10 +112,7 @@ def test_messages_counts_what_was_read_and_written(
     ("members", "expected"),
     [
         ({"meta_info": {"prompt_tokens": 9, "cached_tokens": 4}}, (9, 4, -1)),
-        (
-            {"usageMetadata": {"promptTokenCount": 9, "cachedContentTokenCount": 0}},
-            (9, 0, -1),
-        ),
+        ({"usageMetadata": {"promptTokenCount": 9, "cachedContentTokenCount": 0}}, (9, 0, -1)),
         ({"usage": {"prompt_tokens": 9}}, UNKNOWN),
     ],
 )

@@ -69,10 +69,7 @@ def test_a_raw_payload_is_sent_as_it_is() -> None:
     [
         ({"template": "{{ text"}, "endpoint.template: line 1: "),
         ({"template": '{\n"a": {% if %}'}, "endpoint.template: line 2: "),
-        (
-            {"template": '{"a": {{ image|tojson }}}'},
-            "endpoint.template: unknown variable image; ",
-        ),
+        ({"template": '{"a": {{ image|tojson }}}'}, "endpoint.template: unknown variable image; "),
         ({"template": "{{ 1 / 0 }}"}, "endpoint.template: division by zero"),
         ({"template": '{"a": {{ text }}}'}, "endpoint.template: renders no JSON "),
         ({"template": "[" * 100_000}, "endpoint.template: renders no JSON "),
@@ -94,9 +91,7 @@ def test_a_good_description_is_no_problem() -> None:
     assert custom_problems(options(type="raw", template=None)) == []  # type: ignore[arg-type]
 
 
-def test_endless_template_is_found_before_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_endless_template_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "MOST_S", 0.1)
     loop = "{% for a in range(99999) %}"
     (found,) = custom_problems(options(loop * 2 + "{% endfor %}" * 2))

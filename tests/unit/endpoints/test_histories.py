@@ -207,10 +207,7 @@ def test_responses_takes_items_when_they_are_done() -> None:
 
 @pytest.mark.parametrize(
     ("item", "defect"),
-    [
-        (FUNCTION | {"arguments": "{"}, Defect.ARGUMENTS),
-        (FUNCTION | {"call_id": ""}, Defect.NO_ID),
-    ],
+    [(FUNCTION | {"arguments": "{"}, Defect.ARGUMENTS), (FUNCTION | {"call_id": ""}, Defect.NO_ID)],
 )
 def test_responses_names_defects_of_calls(item: dict[str, Any], defect: Defect) -> None:
     assert whole(RESPONSES, {"output": [item]}).defects == (defect,)

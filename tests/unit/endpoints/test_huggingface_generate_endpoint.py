@@ -62,11 +62,7 @@ def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
             {
                 "token": {"text": "x", "special": False},
                 "generated_text": "a x",
-                "details": {
-                    "finish_reason": "length",
-                    "generated_tokens": 2,
-                    "input_length": 7,
-                },
+                "details": {"finish_reason": "length", "generated_tokens": 2, "input_length": 7},
             },
             Delta(
                 content="x",

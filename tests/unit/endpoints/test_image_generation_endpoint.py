@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import (
-    MalformedResponse,
-    Media,
-    Prompt,
-    extra_input_problems,
-)
+from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.image_generation import IMAGE_GENERATION
 
 

@@ -61,10 +61,7 @@ def test_a_payload_is_sent_as_it_is() -> None:
             },
             Delta(prompt_tokens=25),
         ),
-        (
-            {"type": "content_block_start", "content_block": {"type": "text", "text": ""}},
-            Delta(),
-        ),
+        ({"type": "content_block_start", "content_block": {"type": "text", "text": ""}}, Delta()),
         (
             {
                 "type": "content_block_start",

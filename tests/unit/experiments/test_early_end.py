@@ -173,9 +173,7 @@ def test_load_of_unknown_length_runs_to_its_end(load: dict[str, Any]) -> None:
         {"kind": "mooncake_trace", "file": "f"},
     ],
 )
-def test_conversation_rate_does_not_give_a_request_count(
-    dataset: dict[str, Any],
-) -> None:
+def test_conversation_rate_does_not_give_a_request_count(dataset: dict[str, Any]) -> None:
     config = trial(300.0)
     assert most_requests(config) is not None
     talking = config.model_copy(update={"dataset": Dataset.model_validate(dataset)})

@@ -12,12 +12,7 @@ from aiperf_svc.core.experiments.scenario_files import (
     result_summary,
     summary_text,
 )
-from aiperf_svc.core.experiments.scenario_result import (
-    Samples,
-    Series,
-    samples_of,
-    scenario_result,
-)
+from aiperf_svc.core.experiments.scenario_result import Samples, Series, samples_of, scenario_result
 from aiperf_svc.core.experiments.scenarios import Scenario, known_model, scenario_load
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Outcome

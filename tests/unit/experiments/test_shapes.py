@@ -57,10 +57,7 @@ def test_trials_with_other_load_or_prompts_share_a_shape() -> None:
 def test_each_target_is_a_shape_with_ordered_trials() -> None:
     args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
     config = config_of(
-        {
-            "product": {"load.concurrency": [1, 2], "deployment.target.args": args},
-            "repetitions": 2,
-        }
+        {"product": {"load.concurrency": [1, 2], "deployment.target.args": args}, "repetitions": 2}
     )
     found = shapes(trial_configs(config), "cluster")
     assert [each.parameters for each in found] == [{"deployment.target.args": a} for a in args]

@@ -63,9 +63,7 @@ def test_other_parameters_make_curves_of_their_own() -> None:
     ],
     ids=["one point", "nothing streamed", "no load varied"],
 )
-def test_without_two_points_there_is_no_curve(
-    combinations: tuple[CombinationResult, ...],
-) -> None:
+def test_without_two_points_there_is_no_curve(combinations: tuple[CombinationResult, ...]) -> None:
     assert curves(*combinations) == []
 
 

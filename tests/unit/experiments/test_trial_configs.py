@@ -135,10 +135,7 @@ def test_a_workload_has_no_load_to_search() -> None:
 
 
 def test_keys_of_a_workload_are_varied_too() -> None:
-    data = {
-        "workload": {"kind": "iperf"},
-        "experiment": {"product": {"workload.streams": [1, 4]}},
-    }
+    data = {"workload": {"kind": "iperf"}, "experiment": {"product": {"workload.streams": [1, 4]}}}
     config = parse_benchmark(data, "f")
     assert config.experiment is not None
     found = [trial_config(config, t.parameters) for t in plan_trials(config.experiment, 0)]

@@ -76,9 +76,7 @@ def test_reordered_entries_are_found_by_their_order() -> None:
     assert [entry and entry.number for entry in found] == order.entries(2 * ENTRIES).tolist()
 
 
-def test_large_dataset_is_ready_with_a_full_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_large_dataset_is_ready_with_a_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     server = Server()
     server.cache.fetch_what_fits()
@@ -125,9 +123,7 @@ def test_credit_far_ahead_waits_once(small: Server) -> None:
         small.respond_to_all()
 
 
-def test_streamed_dataset_is_never_fetched_completely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_streamed_dataset_is_never_fetched_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
     server = Server(is_streamed=True)
     server.cache.fetch_what_fits()

@@ -174,10 +174,7 @@ def test_started_job_fails_when_nothing_runs_for_long() -> None:
 
 
 def test_a_failed_pod_says_why_once() -> None:
-    killed = {
-        "name": "index-1",
-        "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
-    }
+    killed = {"name": "index-1", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
     pods = JobPods(unplaced_s=60)
     listed = [pod(4, phase="Failed", containerStatuses=[killed])]
     ((name, job, index, why),) = pods.handle(listed, [JOB], now_s=0).pods

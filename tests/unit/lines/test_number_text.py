@@ -94,8 +94,7 @@ def test_without_numbers_there_is_no_text(filled: Filled) -> None:
 
 @both
 @pytest.mark.parametrize(
-    ("pieces", "columns"),
-    [([b"", b""], [np.array([1])]), ([b"", b"", b""], [np.array([1, 2])])],
+    ("pieces", "columns"), [([b"", b""], [np.array([1])]), ([b"", b"", b""], [np.array([1, 2])])]
 )
 def test_what_does_not_fit_together_is_refused(
     filled: Filled, pieces: list[bytes], columns: list[Any]

@@ -6,12 +6,7 @@ from collections import Counter
 import pytest
 
 from aiperf_svc.core.control.control_intervals import lookahead_s
-from aiperf_svc.core.load.credit_ledger import (
-    LEAST_LOOKAHEAD,
-    MOST_LOOKAHEAD,
-    CreditLedger,
-    Grant,
-)
+from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD, MOST_LOOKAHEAD, CreditLedger, Grant
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 

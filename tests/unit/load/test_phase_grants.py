@@ -128,10 +128,7 @@ def test_open_loop_with_a_count_grants_no_more() -> None:
     machine = at_rate(1_000, "a", credits=3)
     start = NOW + ANNOUNCE_NS
     said = machine.handle(TimePassed(start))
-    assert said == [
-        GrantCredits("a", 0, 3, 1, due(start, start + MS, start + 2 * MS)),
-        settle(1),
-    ]
+    assert said == [GrantCredits("a", 0, 3, 1, due(start, start + MS, start + 2 * MS)), settle(1)]
 
 
 def test_only_the_last_conversation_is_cut_short() -> None:

@@ -60,11 +60,7 @@ def test_delay_runs_from_the_latest_end_and_not_the_last_report() -> None:
 
 
 def test_tree_waits_for_its_background_streams() -> None:
-    requests = (
-        PlannedRequest(),
-        PlannedRequest((0,), stream=1),
-        PlannedRequest((0,)),
-    )
+    requests = (PlannedRequest(), PlannedRequest((0,), stream=1), PlannedRequest((0,)))
     tree = SessionTree(requests)
     play(tree, TreeStarted(0), RequestEnded(0, 1))
     assert tree.handle(RequestEnded(2, 2)) == []

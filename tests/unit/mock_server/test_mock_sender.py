@@ -190,9 +190,7 @@ def planned_ends(stage: Stage, fds: list[int]) -> list[int]:
     return [connection.due_ns for connection in asked if connection is not None]
 
 
-def test_slots_serve_in_order_of_arrival(
-    limit_to_stage: Callable[..., Stage],
-) -> None:
+def test_slots_serve_in_order_of_arrival(limit_to_stage: Callable[..., Stage]) -> None:
     stage, fds = ask_of_two_slots(limit_to_stage, 6)
     assert (stage.account.in_flight, stage.account.waited) == (6, 4)
     ends = planned_ends(stage, fds)

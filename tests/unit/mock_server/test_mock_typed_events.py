@@ -8,20 +8,11 @@ from aiperf_svc.core.endpoints.base import Delta
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.mock_server.replies import Drafts, draft_error
-from aiperf_svc.mock_server.requests import (
-    GENERATE,
-    GENERATE_STREAM,
-    MESSAGES,
-    RESPONSES,
-)
+from aiperf_svc.mock_server.requests import GENERATE, GENERATE_STREAM, MESSAGES, RESPONSES
 from tests.support.fake_params import params
 
 BOTH = pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        (RESPONSES, EndpointType.RESPONSES),
-        (MESSAGES, EndpointType.MESSAGES),
-    ],
+    ("path", "kind"), [(RESPONSES, EndpointType.RESPONSES), (MESSAGES, EndpointType.MESSAGES)]
 )
 
 

@@ -7,14 +7,7 @@ import pytest
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.network import (
-    LabelledPods,
-    NamespacePods,
-    Policy,
-    Range,
-    Rule,
-    StackPods,
-)
+from aiperf_svc.plan.network import LabelledPods, NamespacePods, Policy, Range, Rule, StackPods
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.runner.stack.request import secrets_from

@@ -10,13 +10,7 @@ from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.network import NamespacePods, ReleasePods
 from aiperf_svc.plan.release import NAMESPACE, READINESS, RULES, name_of, resource_of
 from aiperf_svc.plan.stack import StackPlan
-from tests.support.releases import (
-    deployment,
-    graph,
-    release_plan,
-    release_target,
-    simple,
-)
+from tests.support.releases import deployment, graph, release_plan, release_target, simple
 
 
 def _release(plan: StackPlan) -> Any:

@@ -122,9 +122,7 @@ def test_the_text_of_a_known_response_is_counted_too() -> None:
     assert np.array_equal(part.rows["output_tokens"], [1] * 6)
 
 
-def test_response_that_differs_beyond_its_id_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_response_that_differs_beyond_its_id_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[bytes] = []
     learn = ResponseCache._learn
 

@@ -160,11 +160,7 @@ def test_hidden_tokens_of_a_whole_response_are_counted() -> None:
 
 @pytest.mark.parametrize(
     "stated",
-    [
-        reasoned(5, 100),
-        reasoned(5, 100, total_tokens=155),
-        reasoned(200, 100, total_tokens=350),
-    ],
+    [reasoned(5, 100), reasoned(5, 100, total_tokens=155), reasoned(200, 100, total_tokens=350)],
 )
 def test_reasoning_beside_the_completion_tokens_is_output(stated: bytes) -> None:
     rows = streamed(*TEXTS[:5], finish(), stated)

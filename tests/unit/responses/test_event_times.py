@@ -191,11 +191,7 @@ END = chunk(sse(finish())) + chunk(DONE) + LAST_CHUNK
 
 
 def test_event_at_the_end_of_its_read_is_certain() -> None:
-    reads = [
-        Read(STREAM_HEAD + ONE, stamp_of(0)),
-        Read(TWO, stamp_of(1)),
-        Read(END, stamp_of(2)),
-    ]
+    reads = [Read(STREAM_HEAD + ONE, stamp_of(0)), Read(TWO, stamp_of(1)), Read(END, stamp_of(2))]
     assert uncertainties(reads) == (0, 0)
 
 

@@ -250,12 +250,7 @@ def pieces(raw: bytes, size: int) -> list[Read]:
 @EACH
 @pytest.mark.parametrize("size", [0, 7, 100, 10_000])
 def test_however_it_comes_it_is_read_to_its_end(
-    kind: str,
-    raw: bytes,
-    usage: tuple[int, int],
-    finish: FinishReason,
-    chunks: int,
-    size: int,
+    kind: str, raw: bytes, usage: tuple[int, int], finish: FinishReason, chunks: int, size: int
 ) -> None:
     row = record_of(Request(reads=pieces(raw, size)), kind=kind).rows[0]
     assert (row["usage_prompt_tokens"], row["usage_completion_tokens"]) == usage

@@ -39,8 +39,7 @@ def test_content_of_a_stream_joins_its_chunks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "framing"),
-    [(WHOLE, Framing.LENGTH), (chunk(WHOLE) + b"0\r\n\r\n", Framing.CHUNKED)],
+    ("body", "framing"), [(WHOLE, Framing.LENGTH), (chunk(WHOLE) + b"0\r\n\r\n", Framing.CHUNKED)]
 )
 def test_content_of_a_whole_response(body: bytes, framing: int) -> None:
     assert content_of(body, framing, is_streaming=False) == "hi there"

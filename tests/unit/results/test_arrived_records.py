@@ -75,7 +75,5 @@ def test_a_session_tree_ends_once_however_many_requests_fail() -> None:
         ],
     )
     found = count_arrived(fake_run.columns_of(rows), has_trees=True)
-    assert found.outcomes == {
-        (0, Phase.PROFILING): {Outcome.ERRORED: 2, Outcome.COMPLETED: 1},
-    }
+    assert found.outcomes == {(0, Phase.PROFILING): {Outcome.ERRORED: 2, Outcome.COMPLETED: 1}}
     assert found.whole == {(0, Phase.PROFILING): 1}

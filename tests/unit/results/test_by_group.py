@@ -64,9 +64,7 @@ def test_a_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None
         assert stats["avg"] == pytest.approx(float(np.mean(latency_ms)))
 
 
-def test_what_was_not_sent_to_an_unknown_target_makes_no_target_look_better(
-    records: Rows,
-) -> None:
+def test_what_was_not_sent_to_an_unknown_target_makes_no_target_look_better(records: Rows) -> None:
     tag = "intended_request_latency"
     assert all(tag in each.metrics for each in summary(records, *URLS).targets)
     found = summary(records, *URLS, unsent=5)

@@ -125,11 +125,7 @@ def test_pooled_gaps_are_exact_but_for_percentiles_whose_error_is_stated(
 def test_errors_are_summed_by_kind_status_and_message(exported: dict[str, Any]) -> None:
     assert exported["error_summary"] == [
         {
-            "error_details": {
-                "code": None,
-                "type": "Timeout",
-                "message": "no response within 5 s",
-            },
+            "error_details": {"code": None, "type": "Timeout", "message": "no response within 5 s"},
             "count": 9,
         },
         {"error_details": {"code": 503, "type": "Status", "message": "overloaded"}, "count": 3},

@@ -51,11 +51,7 @@ def run(**dataset: Any) -> InferenceResult:
         {
             "endpoint": {"url": "http://t:1", "model": "m", "streaming": True},
             "load": {"concurrency": 4, "requests": 400},
-            "dataset": {
-                "input_tokens": {"mean": 100},
-                "output_tokens": {"mean": 20},
-                **dataset,
-            },
+            "dataset": {"input_tokens": {"mean": 100}, "output_tokens": {"mean": 20}, **dataset},
         },
         "",
     )

@@ -55,17 +55,7 @@ REFUSED = fake_run.make_rows(
         REFUSED,
         REFUSED[:0],
     ],
-    ids=[
-        "usual",
-        "three",
-        "half-failed",
-        "one",
-        "no-stream",
-        "no-time",
-        "cut",
-        "refused",
-        "empty",
-    ],
+    ids=["usual", "three", "half-failed", "one", "no-stream", "no-time", "cut", "refused", "empty"],
 )
 def test_any_run_has_a_report(rows: Rows) -> None:
     text = report(rows)

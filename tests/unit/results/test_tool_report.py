@@ -93,9 +93,7 @@ def test_what_was_not_measured_is_no_point() -> None:
 def test_pairs_of_nodes_are_a_matrix() -> None:
     records = [
         fake.record(
-            fake.reading(value),
-            number=n,
-            of=fake.step(f"{a} to {b}", labels={"from": a, "to": b}),
+            fake.reading(value), number=n, of=fake.step(f"{a} to {b}", labels={"from": a, "to": b})
         )
         for n, (a, b, value) in enumerate((("x", "y", 9e9), ("y", "x", 2e9)), start=1)
     ]

@@ -81,9 +81,7 @@ async def followed(folder: Path, code: int, state: RunState) -> Follower:
     return follower
 
 
-async def test_clean_exit_before_final_state_is_no_failure(
-    tmp_path: Path,
-) -> None:
+async def test_clean_exit_before_final_state_is_no_failure(tmp_path: Path) -> None:
     assert (await followed(tmp_path, 0, RunState.PROCESSING)).is_over
 
 

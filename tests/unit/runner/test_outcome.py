@@ -90,10 +90,7 @@ def test_experiment_succeeds_if_one_trial_holds(trials: list[TrialResult], code:
 
 @pytest.mark.parametrize(
     ("others_judged", "word", "code"),
-    [
-        (True, "missed", ExitCode.SLO_MISSED),
-        (False, "not judged", ExitCode.SLO_NOT_JUDGED),
-    ],
+    [(True, "missed", ExitCode.SLO_MISSED), (False, "not judged", ExitCode.SLO_NOT_JUDGED)],
 )
 def test_unjudged_slo_has_its_own_exit_code(others_judged: bool, word: str, code: ExitCode) -> None:
     thin = objective(ok=False, metric="m", judged=False, reason="thin")
@@ -199,12 +196,7 @@ def test_an_error_of_another_library_is_unexpected() -> None:
 @pytest.mark.parametrize(("has_all", "state"), [(True, "done"), (False, "failed")])
 def test_experiment_with_all_outcomes_is_done(has_all: bool, state: str) -> None:
     error = EnvironmentProblem("the second shape has no room")
-    found = ended_run(
-        status=status("profiling"),
-        results=ONE_TRIAL,
-        error=error,
-        is_whole=has_all,
-    )
+    found = ended_run(status=status("profiling"), results=ONE_TRIAL, error=error, is_whole=has_all)
     assert (found.state, found.failure) == (state, ExitCode.BENCHMARK_FAILED)
     assert (found.results, found.reason) == (ONE_TRIAL, "the second shape has no room")
 

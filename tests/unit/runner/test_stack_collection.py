@@ -89,9 +89,7 @@ async def test_an_experiment_is_written_with_the_trials_that_failed(
     assert made.folder is not None
 
 
-async def test_single_shape_removes_its_empty_folder(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_single_shape_removes_its_empty_folder(stack_run: FakeStackRun) -> None:
     made = collection_of(stack_run, [])
     made.fail_trials(1, EnvironmentProblem("no room"))
     await made.write_trials()

@@ -151,9 +151,7 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
 # --- what is removed -----------------------------------------------------------------------------
 
 
-async def test_only_objects_of_own_run_are_removed(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_only_objects_of_own_run_are_removed(stack_run: FakeStackRun) -> None:
     for stacks in ((), ("s",)):
         stack_run.home.save(RECORD)
         done = await stack_run.collected(*stacks)
@@ -178,9 +176,7 @@ async def test_gc_names_the_folder_to_resume(
         assert (told in capsys.readouterr().err) is is_said
 
 
-async def test_gc_searches_all_recorded_clusters(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_gc_searches_all_recorded_clusters(stack_run: FakeStackRun) -> None:
     there = msgspec.structs.replace(RECORD, cluster="other uid", context="elsewhere")
     for record in (RECORD, *(msgspec.structs.replace(there, stack=name) for name in "tu")):
         stack_run.home.save(record)
@@ -191,9 +187,7 @@ async def test_gc_searches_all_recorded_clusters(
     assert stack_run.home.records() == ()
 
 
-async def test_silent_cluster_is_named_others_are_searched(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_silent_cluster_is_named_others_are_searched(stack_run: FakeStackRun) -> None:
     request = GarbageRequest(stacks=(), environ=stack_run.environ, yes=True)
     stack_run.silent = {None}
     with pytest.raises(Unreachable):
@@ -235,9 +229,7 @@ async def test_context_of_another_cluster_is_named(stack_run: FakeStackRun) -> N
     assert done.exit_code is ExitCode.ERROR
 
 
-async def test_unrecorded_stack_goes_if_named_or_overdue(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_unrecorded_stack_goes_if_named_or_overdue(stack_run: FakeStackRun) -> None:
     assert (await stack_run.collected()).removed == {}
     stack_run.overdue = ("theirs",)
     await stack_run.collected()
@@ -252,9 +244,7 @@ async def test_another_stack_of_same_name_is_untouched(stack_run: FakeStackRun) 
     assert done.not_touched == ["s: Namespace theirs, another stack with the same name"]
 
 
-async def test_clean_report_needs_every_type_checked(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_clean_report_needs_every_type_checked(stack_run: FakeStackRun) -> None:
     assert (await stack_run.collected("s")).removed == {"s": "nothing is left"}
     stack_run.report = LeakReport(left=(), not_checked=("nodes (not allowed)",))
     done = await stack_run.collected("s")
@@ -271,9 +261,7 @@ async def test_clean_report_needs_every_type_checked(
 # --- when others use it --------------------------------------------------------------------------
 
 
-async def test_stack_in_use_is_refused_or_skipped(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_stack_in_use_is_refused_or_skipped(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     stack_run.in_use = "alice@build (process 42) works on stack s"
     done = await stack_run.collected()
@@ -286,9 +274,7 @@ async def test_stack_in_use_is_refused_or_skipped(
     assert stack_run.home.load("s") == RECORD
 
 
-async def test_gc_skips_stacks_of_live_runners(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_gc_skips_stacks_of_live_runners(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     with stack_run.home.hold("s"):
         done = await stack_run.collected()
@@ -305,9 +291,7 @@ async def test_takeover_needs_its_flag(stack_run: FakeStackRun) -> None:
     assert stack_run.removed == [None]
 
 
-async def test_record_state_or_expiry_proves_ownership(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_record_state_or_expiry_proves_ownership(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     await stack_run.collected("s")
     made = {"type": "kubernetes:core/v1:Namespace", "outputs": {"metadata": {"uid": "theirs"}}}
@@ -336,9 +320,7 @@ async def test_lost_state_falls_back_to_record(stack_run: FakeStackRun, tmp_path
 # --- when it may not be known --------------------------------------------------------------------
 
 
-async def test_missing_passphrase_leaves_use_unknown(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_missing_passphrase_leaves_use_unknown(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     stack_run.is_passphrase_missing = True
     done = await stack_run.collected("s")
@@ -352,9 +334,7 @@ async def test_missing_passphrase_leaves_use_unknown(
     assert (stack_run.did, stack_run.home.load("s")) == ([], RECORD)
 
 
-async def test_failed_refresh_leaves_use_unknown(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_failed_refresh_leaves_use_unknown(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     stack_run.refreshed = [BROKEN]
     done = await stack_run.collected("s")

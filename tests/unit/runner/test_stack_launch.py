@@ -175,9 +175,7 @@ async def test_uncreated_ephemeral_stack_leaves_no_state(
     assert stack_run.home.ephemeral_stacks() == ()
 
 
-async def test_shapes_share_one_stack_and_folder(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_shapes_share_one_stack_and_folder(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     outcome = await stack_run.launched()
     assert (stack_run.ups, stack_run.did) == ([1, 2, 3], ["destroy", "check"])
@@ -188,9 +186,7 @@ async def test_shapes_share_one_stack_and_folder(
     assert not (outcome.artifacts / "shapes").exists()
 
 
-async def test_failed_shape_fails_only_its_trials(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_failed_shape_fails_only_its_trials(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     stack_run.up_errors[2] = EnvironmentProblem("no room")
     outcome = await stack_run.launched()
@@ -208,9 +204,7 @@ async def test_a_shape_that_preflight_refuses_is_not_brought_up(stack_run: FakeS
     assert trials_of(outcome)[3] == (4, "failed", "no such node")
 
 
-async def test_refused_shape_stops_before_anything_is_made(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_refused_shape_stops_before_anything_is_made(stack_run: FakeStackRun) -> None:
     _, second, _ = in_shapes(stack_run, on_failure="stop")
     stack_run.check_errors[second] = EnvironmentProblem("no such node")
     with pytest.raises(EnvironmentProblem, match="no such node"):
@@ -218,9 +212,7 @@ async def test_refused_shape_stops_before_anything_is_made(
     assert (stack_run.ups, stack_run.did) == ([], [])
 
 
-async def test_stopping_failure_keeps_finished_trials(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_stopping_failure_keeps_finished_trials(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, on_failure="stop")
     stack_run.up_errors[2] = EnvironmentProblem("no room")
     outcome = await stack_run.launched()
@@ -234,9 +226,7 @@ async def test_stopping_failure_keeps_finished_trials(
     assert (outcome.state, outcome.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
 
 
-async def test_lock_between_shapes_leads_to_teardown(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_lock_between_shapes_leads_to_teardown(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=2)
     stack_run.up_errors[2] = bring_up.StateLocked("somebody else works on its state")
     outcome = await stack_run.launched()
@@ -254,9 +244,7 @@ async def test_interrupt_keeps_finished_shapes(stack_run: FakeStackRun) -> None:
     assert outcome.exit_code is ExitCode.INTERRUPTED
 
 
-async def test_single_shape_stack_leaves_an_experiment(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_single_shape_stack_leaves_an_experiment(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     benchmark = {**stack_run.benchmark}
     benchmark["experiment"] = {**benchmark["experiment"], "parallel": 2}

@@ -159,9 +159,7 @@ async def test_restarted_collector_continues_the_experiment(
     assert stack_run.notes == [line]
 
 
-async def test_lost_service_fails_run_but_results_come(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_lost_service_fails_run_but_results_come(stack_run: FakeStackRun) -> None:
     stack_run.losses.append((Loss("timing-manager", "pod t was evicted"),))
     stack_run.losses.append((Loss("dataset-manager", "pod d was deleted"),))
     run = measuring(stack_run)
@@ -187,9 +185,7 @@ async def test_services_that_end_after_the_run_are_no_losses(stack_run: FakeStac
     assert (run.failure, stack_run.notes) == (None, [])
 
 
-async def test_silent_api_server_is_blamed_for_silence(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_silent_api_server_is_blamed_for_silence(stack_run: FakeStackRun) -> None:
     stack_run.then = BenchmarkFailed("the services do not respond: Server disconnected")
     with pytest.raises(BenchmarkFailed, match="Server disconnected"):
         await follow(measuring(stack_run))

@@ -105,17 +105,13 @@ async def test_namespace_of_another_state_is_foreign(there: list[ObjectRef]) -> 
     assert (found.own, found.namespace) == (("ours",), "aiperf-s-ours")
 
 
-async def test_named_namespace_of_another_state_is_foreign(
-    there: list[ObjectRef],
-) -> None:
+async def test_named_namespace_of_another_state_is_foreign(there: list[ObjectRef]) -> None:
     there.append(ObjectRef(kind="Namespace", namespace="", name="n", uid="theirs", path=""))
     found = await own_of(msgspec.structs.replace(RECORD, namespace="n"), Cli(state()))
     assert (found.own, found.namespace, found.namespace_uid) == ((), "n", None)
 
 
-async def test_pending_namespace_of_dead_writer_is_own(
-    there: list[ObjectRef],
-) -> None:
+async def test_pending_namespace_of_dead_writer_is_own(there: list[ObjectRef]) -> None:
     there.extend([space("theirs"), space("ours")])
     found = await own_of(RECORD, Cli(state(making="aiperf-s-ours")))
     assert (found.own, found.namespace_uid) == (("ours",), "ours")
@@ -128,9 +124,7 @@ async def test_a_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectR
     assert (await own_of(GUEST, Cli(state()))).own == ()
 
 
-async def test_without_state_record_or_label_decides(
-    there: list[ObjectRef],
-) -> None:
+async def test_without_state_record_or_label_decides(there: list[ObjectRef]) -> None:
     there.extend([space("theirs"), space("ours")])
     known = msgspec.structs.replace(RECORD, own=("ours",))
     for cli in (None, Cli(None)):
@@ -147,9 +141,7 @@ def test_names_that_a_stack_would_take_over_are_refused() -> None:
         bring_up.refuse_taken(before, stack="s")
 
 
-async def test_stack_of_another_state_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_stack_of_another_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_lease(*_: object) -> StackLease:
         return StackLease(
             stack="s", namespace="n", owner="alice@build", run_id="r", created=datetime.now(UTC)
@@ -183,11 +175,7 @@ BENCHMARK = {
     "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
     "load": {"concurrency": 1, "requests": 10},
 }
-REQUEST = StackRequest(
-    stack="s",
-    config=BenchmarkConfig.model_validate(BENCHMARK),
-    environ={},
-)
+REQUEST = StackRequest(stack="s", config=BenchmarkConfig.model_validate(BENCHMARK), environ={})
 
 
 def state_of_run(run_id: str, *, is_complete: bool = True) -> dict[str, Any]:
@@ -202,9 +190,7 @@ def state_of_run(run_id: str, *, is_complete: bool = True) -> dict[str, Any]:
     )
 
 
-async def test_deployed_run_is_refused_with_remedies(
-    there: list[ObjectRef],
-) -> None:
+async def test_deployed_run_is_refused_with_remedies(there: list[ObjectRef]) -> None:
     there.append(space("1"))
     run_id = REQUEST.plan.identity.run_id
     with pytest.raises(EnvironmentProblem) as refused:

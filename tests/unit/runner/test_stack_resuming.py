@@ -65,9 +65,7 @@ async def test_running_shape_is_followed_collected_ones_are_skipped(
     assert len(list((folder / "trials").iterdir())) == 6
 
 
-async def test_uncollected_trials_of_a_gone_stack_rerun(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_uncollected_trials_of_a_gone_stack_rerun(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     folder = await killed(stack_run, in_run=2)
     outcome = await resumed(stack_run, folder)
@@ -75,9 +73,7 @@ async def test_uncollected_trials_of_a_gone_stack_rerun(
     assert trials_of(outcome) == ALL
 
 
-async def test_running_shape_comes_before_failed_ones(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_running_shape_comes_before_failed_ones(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     stack_run.up_errors[1] = EnvironmentProblem("no room")
     folder = await killed(stack_run, in_run=1)
@@ -88,9 +84,7 @@ async def test_running_shape_comes_before_failed_ones(
     assert trials_of(outcome) == ALL
 
 
-async def test_single_shape_is_collected_from_running_stack(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_single_shape_is_collected_from_running_stack(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     folder = await killed(stack_run, in_run=1)
     assert msgspec.json.decode((folder / "experiment.json").read_bytes())["trials"] == []
@@ -103,9 +97,7 @@ async def test_single_shape_is_collected_from_running_stack(
     assert outcome.artifacts == folder
 
 
-async def test_only_remaining_trials_run_after_resume(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_only_remaining_trials_run_after_resume(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     before = stack_run.request.plan.identity.run_id
     outcome = await stack_run.launched()
@@ -126,9 +118,7 @@ async def test_only_remaining_trials_run_after_resume(
     assert names[4].endswith("-unfinished1")
 
 
-async def test_discovered_keys_do_not_change_the_config(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_discovered_keys_do_not_change_the_config(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     folder = await killed(stack_run, in_run=1)
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
@@ -139,9 +129,7 @@ async def test_discovered_keys_do_not_change_the_config(
     assert resuming.read_resumed(folder, stack_run.request.config).finished == frozenset()
 
 
-async def test_interrupted_download_resumes_or_is_discarded(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     outcome = await stack_run.launched()
     folder = outcome.artifacts
@@ -175,9 +163,7 @@ async def test_trials_that_were_fetched_and_not_moved_are_moved(stack_run: FakeS
     assert trials_of(outcome) == ALL
 
 
-async def test_fully_collected_stack_is_only_removed(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_fully_collected_stack_is_only_removed(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     outcome = await stack_run.launched()
     assert outcome.artifacts is not None
@@ -244,9 +230,7 @@ async def test_all_shapes_upload_to_one_bucket_folder(
     assert len([name for name in names if name.startswith("trials/")]) == 4
 
 
-async def test_search_resumes_only_while_its_pods_run(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_search_resumes_only_while_its_pods_run(stack_run: FakeStackRun) -> None:
     search = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": "goodput >= 95%"}
     stack_run.benchmark = {
         **stack_run.benchmark,

@@ -27,12 +27,7 @@ from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, preview
-from aiperf_svc.runner.stack.request import (
-    StackRequest,
-    find_place,
-    open_project,
-    secrets_from,
-)
+from aiperf_svc.runner.stack.request import StackRequest, find_place, open_project, secrets_from
 from aiperf_svc.workloads.previews.changes import Comparison
 
 STACKS = Path(__file__).parents[3] / "stacks"
@@ -156,10 +151,7 @@ def test_opening_a_project_repairs_killed_state(
     stacks = tmp_path / "state" / ".pulumi" / "stacks" / "aiperf"
     stacks.mkdir(parents=True)
     (stacks / "s.json.attrs").touch()
-    environ = {
-        "PULUMI_BACKEND_URL": (tmp_path / "state").as_uri(),
-        "PULUMI_CONFIG_PASSPHRASE": "x",
-    }
+    environ = {"PULUMI_BACKEND_URL": (tmp_path / "state").as_uri(), "PULUMI_CONFIG_PASSPHRASE": "x"}
     with open_project("s", None, home, environ):
         assert not list(stacks.iterdir())
     assert "note: state of stack s: removed " in capsys.readouterr().err
@@ -255,10 +247,7 @@ def pods_of(run_id: str) -> dict[str, Any]:
 STATE = {
     "deployment": {
         "resources": [
-            {
-                "type": "pulumi:providers:kubernetes",
-                "inputs": {"clusterIdentifier": "uid"},
-            },
+            {"type": "pulumi:providers:kubernetes", "inputs": {"clusterIdentifier": "uid"}},
             {
                 "type": "kubernetes:core/v1:Namespace",
                 "outputs": {"metadata": {"name": "n", "uid": "u"}},
@@ -267,10 +256,7 @@ STATE = {
                 "type": "kubernetes:core/v1:ConfigMap",
                 "inputs": {"data": {"config.yaml": "load: {concurrency: 8}\n"}},
             },
-            {
-                "type": "kubernetes:apps/v1:Deployment",
-                "inputs": pods_of("r1"),
-            },
+            {"type": "kubernetes:apps/v1:Deployment", "inputs": pods_of("r1")},
         ]
     }
 }

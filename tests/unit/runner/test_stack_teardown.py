@@ -77,9 +77,7 @@ def teardown_of(cli: Cli, said: list[str], record: RunRecord = RECORD) -> Teardo
     return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=record, say=said.append)
 
 
-async def test_destroy_waiting_for_gone_objects_restarts(
-    reports: list[LeakReport],
-) -> None:
+async def test_destroy_waiting_for_gone_objects_restarts(reports: list[LeakReport]) -> None:
     reports.append(CLEAN)
     cli, said = Cli(stuck=1), list[str]()
     await teardown_of(cli, said).destroy()
@@ -129,9 +127,7 @@ async def test_destroy_waiting_for_existing_objects_continues(reports: list[Leak
     assert (cli.did, len(reports)) == (["destroy", "destroy"], 1)
 
 
-async def test_what_a_destroy_left_is_deleted_by_label(
-    reports: list[LeakReport],
-) -> None:
+async def test_what_a_destroy_left_is_deleted_by_label(reports: list[LeakReport]) -> None:
     reports.extend([HELD, CLEAN])
     cli, said = Cli(), list[str]()
     assert await teardown_of(cli, said).check() == CLEAN
@@ -139,9 +135,7 @@ async def test_what_a_destroy_left_is_deleted_by_label(
     assert said == ["still there: 1 objects; deleting by label"]
 
 
-async def test_undeletable_objects_keep_the_state(
-    reports: list[LeakReport],
-) -> None:
+async def test_undeletable_objects_keep_the_state(reports: list[LeakReport]) -> None:
     reports.append(HELD)
     cli = Cli()
     assert await teardown_of(cli, []).check() == HELD

@@ -37,9 +37,7 @@ def page(
         {"nv_inference_request_duration_us": 8812345},
     ],
 )
-def test_server_with_unique_values_is_counted_once(
-    marks: dict[str, float],
-) -> None:
+def test_server_with_unique_values_is_counted_once(marks: dict[str, float]) -> None:
     pages = [page(name, RUNNING | marks) for name in ("10.0.0.1", "10.0.0.2")]
     assert server_load(pages).running == 3
 

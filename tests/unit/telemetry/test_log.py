@@ -34,9 +34,7 @@ def test_sampling_time_does_not_grow_with_gpus() -> None:
     assert sampled < 8 * curves
 
 
-def test_gpu_after_a_full_log_has_no_samples(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gpu_after_a_full_log_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_log, "MAX_POINTS", 0)
     log, reader = SourceLog("http://exporter/metrics", is_gpu=True), PageReader()
     log.add(reader.read(f'{POWER}{{gpu="0"}} 300\n'), wall_ns=at(0), latency_ns=1)

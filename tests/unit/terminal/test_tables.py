@@ -57,9 +57,7 @@ def test_single_numbers_are_beside_each_other(summary: dict[str, Any]) -> None:
     assert line.count("/sec") == 2
 
 
-def test_narrow_terminal_stacks_single_numbers(
-    summary: dict[str, Any],
-) -> None:
+def test_narrow_terminal_stacks_single_numbers(summary: dict[str, Any]) -> None:
     lines = printed(summary, width=80).splitlines()
     assert not any("…" in line for line in lines)
     throughput = next(x for x in lines if x.startswith("Request Throughput"))
@@ -170,9 +168,7 @@ def test_a_valid_verdict_is_one_line(summary: dict[str, Any]) -> None:
     assert "Verdict on the client: valid\n" in text
 
 
-def test_accounts_name_issued_and_unbalanced(
-    summary: dict[str, Any],
-) -> None:
+def test_accounts_name_issued_and_unbalanced(summary: dict[str, Any]) -> None:
     accounts = {**summary["aiperf_svc"]["accounts"], "lost": 3, "violations": ["3 are missing"]}
     text = printed(changed(summary, accounts=accounts))
     assert "100 issued = 100 completed + 0 errored + 3 lost; 100 requests sent = 100 rec" in text
@@ -226,11 +222,7 @@ def test_prompts_that_are_all_different_need_no_word(summary: dict[str, Any]) ->
 def test_requests_that_went_without_a_forced_length_are_named(
     summary: dict[str, Any], finding: str
 ) -> None:
-    asked = {
-        "finding": finding,
-        "said": "Extra inputs [red]are not permitted",
-        "requests": 2,
-    }
+    asked = {"finding": finding, "said": "Extra inputs [red]are not permitted", "requests": 2}
     text = printed(
         changed(summary, topology={"dataset": {**DATASET, "forced_output_length": asked}})
     )
@@ -244,10 +236,7 @@ def test_requests_that_went_without_a_forced_length_are_named(
 
 def test_reason_and_folder_come_last(tmp_path: Path) -> None:
     text = printed(None, state="failed", reason="worker-0 has no files left", artifacts=tmp_path)
-    assert text.splitlines() == [
-        "Failed: worker-0 has no files left",
-        f"Artifacts: {tmp_path}/",
-    ]
+    assert text.splitlines() == ["Failed: worker-0 has no files left", f"Artifacts: {tmp_path}/"]
     (tmp_path / "report.html").touch()
     assert printed(None, artifacts=tmp_path).splitlines() == [
         "nothing was measured",

@@ -280,12 +280,7 @@ def test_output_that_does_not_add_up_is_unreadable(
     ],
 )
 def test_garbage_is_unreadable(
-    config: Configure,
-    ranks: Ranks,
-    recorded: Recorded,
-    text: bytes | None,
-    log: bytes,
-    said: str,
+    config: Configure, ranks: Ranks, recorded: Recorded, text: bytes | None, log: bytes, said: str
 ) -> None:
     text = recorded("fio/fio-3.33-randrw.json") if text is None else text
     with pytest.raises(UnreadableOutput, match=said):

@@ -79,10 +79,7 @@ def test_with_reverse_the_rank_that_sends_runs_the_server(config: Configure, ran
 @pytest.mark.parametrize(
     ("spec", "names"),
     [
-        (
-            {},
-            ["0 to 1", "0 to 2", "1 to 0", "1 to 2", "2 to 0", "2 to 1"],
-        ),
+        ({}, ["0 to 1", "0 to 2", "1 to 0", "1 to 2", "2 to 0", "2 to 1"]),
         ({"bidirectional": True}, ["0 to 1", "0 to 2", "1 to 2"]),
     ],
 )

@@ -30,10 +30,7 @@ def ranks(count: int, *, cores: float = 4.0, interface: str = "") -> list[Rank]:
 
 def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
     config = parse_benchmark(
-        {
-            "workload": {"kind": "pytorch", **OF_RUN, **spec},
-            "deployment": {"ranks": placed or {}},
-        },
+        {"workload": {"kind": "pytorch", **OF_RUN, **spec}, "deployment": {"ranks": placed or {}}},
         "",
     )
     assert isinstance(config, WorkloadConfig)

@@ -120,13 +120,7 @@ def plans(m: StepMachine) -> list[tuple[str, int, int]]:
 
 def test_preparing_steps_come_first_and_once_measured_ones_as_often_as_asked() -> None:
     m = machine(step("a"), step("mesh", measured=False), step("b"), repetitions=2)
-    assert plans(m) == [
-        ("mesh", 0, 1),
-        ("a", 1, 1),
-        ("b", 1, 1),
-        ("a", 2, 1),
-        ("b", 2, 1),
-    ]
+    assert plans(m) == [("mesh", 0, 1), ("a", 1, 1), ("b", 1, 1), ("a", 2, 1), ("b", 2, 1)]
     assert (m.ended, m.total, m.failures) == (5, 5, [])
 
 
@@ -287,10 +281,7 @@ def test_a_failed_preparation_of_a_group_leaves_out_steps_on_its_ranks() -> None
     m.handle(TimePassed(0))
     done(m, FINISH, 0, 1)
     assert [rank for rank, _, _ in orders(m.handle(TimePassed(0)))] == [1]
-    assert m.failures == [
-        "write 0: disk full",
-        "read 0: the step that prepares its ranks failed",
-    ]
+    assert m.failures == ["write 0: disk full", "read 0: the step that prepares its ranks failed"]
     assert (m.end, m.ended, m.total) == (None, 3, 4)
 
 
