@@ -1,13 +1,17 @@
 """Tasks of lm-evaluation-harness, of a benchmark of the kind `lm-eval` and of a quality gate."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import Model, Verbatim
 
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")]
-"""Relative path of a file."""
+FileName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/+\.?[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$")
+]
+"""Relative path of a file below the folder where a program runs: without `..`."""
+SETTINGS_FILE = "lm_eval_settings.json"
+"""Name of the file of settings that is written for the program."""
 TaskName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 
 
@@ -32,3 +36,21 @@ class LmEvalTasks(Model):
     likelihoods need it, and the completions API."""
     max_length: Annotated[int, Field(gt=1)] | None = None
     """Longest prompt and output in tokens where a tokenizer is set; None: 2,048."""
+
+    @model_validator(mode="after")
+    def _has_distinct_names(self) -> Self:
+        tags = [metric_tag(task) for task in self.tasks]
+        for number, task in enumerate(self.tasks):
+            if tags[number] in tags[:number]:
+                raise ValueError(
+                    f"{{tasks}} has {task!r} twice, compared without case and punctuation; leave "
+                    "one out"
+                )
+        if SETTINGS_FILE in self.files:
+            raise ValueError(f"{{files}} has {SETTINGS_FILE}, which is written for the program")
+        return self
+
+
+def metric_tag(task: str) -> str:
+    """Return the tag of a task's own score."""
+    return "score_" + "".join(sign if sign.isalnum() else "_" for sign in task.lower())

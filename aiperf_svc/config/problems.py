@@ -52,6 +52,8 @@ _PATTERNS = {
     r"^/": "a path that begins with / and has no spaces",
     r"^[\t": "one line of text",
     r"^[A-Za-z0-9_-]": "the name of a header",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/": "a relative path of letters, digits, underscores, dots and "
+    "hyphens, without ..",
     r"^[A-Za-z0-9]([A-Za-z0-9._-]": "at most 80 letters, digits, dots, underscores and hyphens, "
     "with a letter or digit at both ends",
     r"^[a-z0-9]([a-z0-9-]": "a name for Kubernetes: small letters, digits and inner hyphens",

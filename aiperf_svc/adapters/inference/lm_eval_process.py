@@ -14,7 +14,7 @@ import msgspec
 
 from aiperf_svc.adapters.inference.quality_requests import gate_concurrency
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.lm_eval import LmEvalTasks
+from aiperf_svc.config.lm_eval import SETTINGS_FILE, LmEvalTasks
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.quality.gate import Answer, QualityResult, score
 from aiperf_svc.domain.errors import DatasetError
@@ -57,7 +57,7 @@ def _write(folder: Path, tasks: LmEvalTasks, config: BenchmarkConfig, users: int
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     settings = lm_eval.settings(tasks, config.endpoint, concurrency=users)
-    (folder / lm_eval.SETTINGS).write_bytes(settings)
+    (folder / SETTINGS_FILE).write_bytes(settings)
 
 
 def _environment(folder: Path, config: BenchmarkConfig) -> dict[str, str]:

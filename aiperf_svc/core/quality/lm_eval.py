@@ -13,16 +13,14 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config.endpoint import Endpoint
-from aiperf_svc.config.lm_eval import LmEvalTasks
+from aiperf_svc.config.lm_eval import SETTINGS_FILE, LmEvalTasks
 from aiperf_svc.core.endpoints.paths import request_url
 from aiperf_svc.core.quality.gate import Answer
 from aiperf_svc.domain.endpoint_types import EndpointType
 
 PROGRAM = "lm_eval"
 REMEDY = "pip install 'lm_eval[api]'"
-SETTINGS = "lm_eval_settings.json"
-"""Name of the file of settings."""
-ARGUMENTS = ("run", "--config", SETTINGS)
+ARGUMENTS = ("run", "--config", SETTINGS_FILE)
 RESULTS = "out/*/results_*.json"
 SAMPLES = "out/*/samples_*.jsonl"
 KEY_VARIABLE = "OPENAI_API_KEY"

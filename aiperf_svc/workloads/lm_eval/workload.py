@@ -10,7 +10,7 @@ from pydantic import Field
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.endpoint import Endpoint
-from aiperf_svc.config.lm_eval import LmEvalTasks
+from aiperf_svc.config.lm_eval import SETTINGS_FILE, LmEvalTasks, metric_tag
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.results.measured import MetricInfo
@@ -103,7 +103,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
         tasks = config.workload.tasks
         return self.metrics + tuple(
             MetricInfo(
-                tag=_tag(task),
+                tag=metric_tag(task),
                 name=f"Score of {task}",
                 unit="ratio",
                 better="higher",
@@ -111,15 +111,6 @@ class LmEval(ToolWorkload[LmEvalSpec]):
             )
             for task in (tasks if len(tasks) > 1 else ())
         )
-
-    def problems(self, config: Config) -> list[str]:
-        tasks = config.workload.tasks
-        tags = [_tag(task) for task in tasks]
-        twice = next((task for task in tasks if tags.count(_tag(task)) > 1), None)
-        found = [f"workload.tasks: {twice!r} stands there twice"] if twice else []
-        if lm_eval.SETTINGS in config.workload.files:
-            found.append(f"workload.files: {lm_eval.SETTINGS} is written by aiperf-svc")
-        return found
 
     def outside(self, config: Config) -> tuple[OutsideUrl, ...]:
         spec = config.workload
@@ -132,7 +123,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
         spec = config.workload
         written = {name: text.encode() for name, text in spec.files.items()}
         settings = lm_eval.settings(spec, spec.endpoint, concurrency=spec.concurrency)
-        return written | {lm_eval.SETTINGS: settings}
+        return written | {SETTINGS_FILE: settings}
 
     def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
         spec = config.workload
@@ -168,7 +159,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
             _WITHOUT_TEXT: float(without_text),
         }
         if len(scores) > 1:
-            values |= {_tag(each.task): each.value for each in scores}
+            values |= {metric_tag(each.task): each.value for each in scores}
         return Reading(
             values=values,
             tool=found.tool,
@@ -210,7 +201,3 @@ def _samples(files: dict[str, bytes]) -> Iterator[list[bytes]]:
     for name, data in files.items():
         if fnmatch(name, lm_eval.SAMPLES):
             yield data.splitlines()
-
-
-def _tag(task: str) -> str:
-    return "score_" + "".join(sign if sign.isalnum() else "_" for sign in task.lower())

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from aiperf_svc.config.lm_eval import SETTINGS_FILE
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.verdict.check_result import Severity
@@ -104,7 +105,7 @@ def test_settings_name_the_server_and_the_tasks() -> None:
     )  # fmt: skip
     files = WORKLOAD.files(config)
     assert files["a/sums.yaml"] == b"task: sums"
-    settings = json.loads(files[lm_eval.SETTINGS])
+    settings = json.loads(files[SETTINGS_FILE])
     arguments = settings.pop("model_args")
     assert arguments["base_url"] == "http://s:8000/v1/chat/completions"
     assert (arguments["model"], arguments["num_concurrent"]) == ("m", 3)
@@ -124,7 +125,7 @@ def test_settings_name_the_server_and_the_tasks() -> None:
 
 def test_likelihoods_need_completions_and_a_tokenizer() -> None:
     files = WORKLOAD.files(config_of(api="completions", tokenizer="tok", max_length=4096))
-    settings = json.loads(files[lm_eval.SETTINGS])
+    settings = json.loads(files[SETTINGS_FILE])
     assert settings["model"] == "local-completions"
     assert not settings["apply_chat_template"]
     arguments = settings["model_args"]
@@ -156,12 +157,33 @@ def test_bad_spec_is_refused(spec: dict[str, Any], message: str) -> None:
     assert message in str(error.value)
 
 
-def test_tasks_of_one_name_and_written_settings_are_problems() -> None:
-    config = config_of(tasks=["a-b", "a.b"], files={lm_eval.SETTINGS: "x"})
-    assert WORKLOAD.problems(config) == [
-        "workload.tasks: 'a-b' stands there twice",
-        "workload.files: lm_eval_settings.json is written by aiperf-svc",
-    ]
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ({"tasks": ["sums", "sums"]}, "tasks has 'sums' twice"),
+        ({"tasks": ["a-b", "a.B"]}, "tasks has 'a.B' twice, compared without case"),
+        ({"tasks": ["sums"], "files": {SETTINGS_FILE: "x"}},
+         "files has lm_eval_settings.json, which is written for the program"),
+        ({"tasks": ["sums"], "files": {"a/../../x": "x"}}, "expected a relative path"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["workload", "quality.lm_eval"])
+def test_workload_and_gate_refuse_the_same_tasks(
+    key: str, tasks: dict[str, Any], message: str
+) -> None:
+    server: dict[str, Any] = {"url": "http://s:8000/v1", "model": "m"}
+    configs: dict[str, dict[str, Any]] = {
+        "workload": {"workload": {"kind": "lm-eval", **server, **tasks}},
+        "quality.lm_eval": {
+            "endpoint": server,
+            "load": {"concurrency": 1, "requests": 1},
+            "quality": {"lm_eval": tasks},
+        },
+    }
+    with pytest.raises(ConfigError) as error:
+        parse_benchmark(configs[key], "")
+    assert f"{key}" in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
