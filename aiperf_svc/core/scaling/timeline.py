@@ -205,13 +205,18 @@ def _desired_steps(
 def _ready_steps(replicas: Sequence[Replica]) -> tuple[int, list[tuple[int, int]]]:
     """Return the number that was ready when the watch began, and each time at which another was
     ready, or one went."""
-    steps = []
+    first, steps = 0, list[tuple[int, int]]()
     for each in replicas:
-        if "ready" not in each.wall_ns:
+        ready_ns = each.wall_ns.get("ready")
+        if ready_ns is None:
             continue
-        steps += [] if each.was_there else [(each.wall_ns["ready"], 1)]
+        # The first message shows the moments of a replica that was there before the watch.
+        if each.was_there and ready_ns == each.wall_ns["created"]:
+            first += 1
+        else:
+            steps.append((ready_ns, 1))
         steps += [(each.gone_wall_ns, -1)] if each.gone_wall_ns else []
-    return sum(each.was_there and "ready" in each.wall_ns for each in replicas), sorted(steps)
+    return first, sorted(steps)
 
 
 def _curve(

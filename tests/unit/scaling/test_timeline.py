@@ -130,6 +130,11 @@ def test_curves_begin_with_the_load() -> None:
     assert len(found.scale_ups) == 1
 
 
+def test_replica_that_was_there_counts_once_it_is_ready() -> None:
+    late = Replica(name="b", was_there=True, wall_ns={"created": at(-50), "ready": at(30)})
+    assert result((), (there("a"), late)).ready == ((0.0, 1), (30.0, 2))
+
+
 @pytest.mark.parametrize(
     ("load", "changes"),
     [
