@@ -320,8 +320,7 @@ class RecordsManager(ResultsService[RunProgress]):
         await self._telemetry.stop()
         self._sample_client(is_last=True)
         await self._fetch_streams()
-        await self._await_scaling()
-        await self._await_events()
+        await asyncio.gather(self._await_scaling(), self._await_events())
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)

@@ -1,7 +1,7 @@
 """When the process of the system controller may end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,9 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services import system_controller
+from aiperf_svc.services.records_manager import RecordsManager
 from aiperf_svc.services.system_controller import SystemController
-from tests.support.in_one_loop import config, controller_context, stack
+from tests.support.in_one_loop import config, controller_context, server, stack
 
 CONFIG = {
     "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
@@ -72,3 +73,23 @@ async def test_failed_run_ends_every_waiting_service(
     async with stack(wanted, tmp_path) as run, asyncio.timeout(WAIT_S):
         await run.wait_for_state("failed")
         await run.services[Service.SYSTEM_CONTROLLER.value].finished.wait()
+
+
+async def test_reports_of_events_and_replicas_are_awaited_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_waiting = {name: asyncio.Event() for name in ("_await_scaling", "_await_events")}
+
+    def waits_for_the_other(name: str) -> Callable[[RecordsManager], Awaitable[None]]:
+        async def wait(self: RecordsManager) -> None:
+            is_waiting[name].set()
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.gather(*(each.wait() for each in is_waiting.values()))
+
+        return wait
+
+    for name in is_waiting:
+        monkeypatch.setattr(RecordsManager, name, waits_for_the_other(name))
+    with server(ttft="1ms", tokens=2) as mock:
+        async with stack(config(mock.url, concurrency=1, requests=1), tmp_path) as run:
+            await run.results()
