@@ -4,6 +4,7 @@ Only an open loop can be measured: it keeps sending while a server is away. A re
 second in which it was due, not to that in which it was sent or answered.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,14 +24,16 @@ from aiperf_svc.core.events.recovery import (
 )
 from aiperf_svc.core.events.report import LOST_KINDS, Disturbance, DueCounts, EventReport
 from aiperf_svc.core.stats.clock_map import ClockMap, Times
-from aiperf_svc.core.stats.columns import Chunk, Mask, PhaseRows
+from aiperf_svc.core.stats.columns import Chunk, Mask, PhaseRows, exclude_abandoned
 from aiperf_svc.core.stats.load_window import LoadWindow
+from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Floats, last_content
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 SECOND = 10**9
 GAP_BIN_NS = 10**6
 """Resolution of gaps between tokens."""
+_BINS_PER_S = SECOND // GAP_BIN_NS
 SLOWER = 1.25
 """Factor on the baseline's p95 that is the limit of a run without an SLO on its first tokens."""
 MOST_BINS = 600
@@ -69,7 +72,8 @@ class Disturbances(NamedTuple):
 
 @dataclass(frozen=True)
 class DisturbedLoad:
-    """The requests of a phase with events."""
+    """The requests of a phase with events. Shares and latencies leave out clients that may leave
+    early, as everywhere (`exclude_abandoned`)."""
 
     rows: PhaseRows
     clocks: ClockMap
@@ -85,7 +89,7 @@ class DisturbedLoad:
         known = {report.number: report for report in reports}
         of_each = [known.get(number, EventReport(number=number)) for number in range(len(events))]
         found = list(map(self._described, events, of_each))
-        ends = [each.begin_s for each in found[1:]] + [self._sent_until_s]
+        ends = [each.begin_s for each in found[1:]] + [self._length_s]
         free_from_s, measured = self.window.ramp_ns / 1e9, []
         for each, report, end_s in zip(found, of_each, ends, strict=True):
             is_done = report.begin_wall_ns and each.begin_s > free_from_s
@@ -116,11 +120,8 @@ class DisturbedLoad:
         )
 
     @property
-    def _sent_until_s(self) -> float:
-        stop_ns = self.window.stop_ns or max(
-            (int(self._due(chunk).max(initial=0)) for chunk in self.rows.chunks()), default=0
-        )
-        return max(0, stop_ns - self.window.begin_ns) / SECOND
+    def _length_s(self) -> float:
+        return (self.window.sent_until_ns - self.window.begin_ns) / SECOND
 
     def _due(self, chunk: Chunk) -> Times:
         return self.clocks.to_timing(chunk["due_wall_ns"], chunk["worker"])
@@ -134,13 +135,12 @@ class DisturbedLoad:
             return event
         limit_ms, source = self._limit(begin_ns, before_s)
         seen = _Seconds(begin_ns, end_ns, before_s)
-        gaps: list[NDArray[np.int64]] = []
         for chunk in self.rows.chunks():
             self._add(seen, chunk, limit_ms)
-            gaps.append(self._token_times(chunk, begin_ns - before_s * SECOND))
-        tokens = np.concatenate(gaps) if gaps else np.empty(0, dtype=np.int64)
         begin_bin, end_bin = begin_ns // GAP_BIN_NS, end_ns // GAP_BIN_NS
-        first_bin = begin_bin - before_s * 1000
+        first_bin = begin_bin - before_s * _BINS_PER_S
+        # The last token before the baseline begins its first gap.
+        tokens = self._tokens[np.searchsorted(self._tokens, first_bin - _BINS_PER_S) :]
         has_tokens = bool(len(tokens))
         rate = seen.all_before / before_s
         requests, seconds = debt(
@@ -182,7 +182,7 @@ class DisturbedLoad:
         if self.slo_ms is not None:
             return self.slo_ms, "slo"
         values = []
-        for chunk in self.rows.chunks():
+        for chunk in map(exclude_abandoned, self.rows.chunks()):
             due = self._due(chunk)
             is_before = (due >= begin_ns - before_s * SECOND) & (due < begin_ns)
             chosen = chunk.where(is_before & (chunk["outcome"] == Outcome.COMPLETED))
@@ -194,18 +194,21 @@ class DisturbedLoad:
 
     def _add(self, seen: "_Seconds", chunk: Chunk, limit_ms: float) -> None:
         """Count the requests of a chunk by the second in which they were due."""
-        chunk = _counted(chunk)
-        if not chunk.rows:
-            return
         due, outcome = self._due(chunk), chunk["outcome"]
         end = self.clocks.to_timing(chunk["end_wall_ns"], chunk["worker"])
         completed = outcome == Outcome.COMPLETED
+        has_failed = ~completed & (outcome != Outcome.ABANDONED)
         within = completed & (_first_ms(chunk) <= limit_ms)
         good = within if self.is_good is None else completed & self.is_good(chunk)
         seconds = (due - seen.begin_ns) // SECOND
-        is_before = (seconds >= -seen.before_s) & (seconds < 0)
         is_after = (seconds >= 0) & (due < seen.end_ns)
-        in_flight = ~completed & (seconds < 0) & (end >= seen.begin_ns)
+        in_flight = has_failed & (seconds < 0) & (end >= seen.begin_ns)
+        # The verdict takes these from the errors, which count those of all clients.
+        is_lost = in_flight | (is_after & has_failed)
+        seen.lost += np.bincount(lost_kinds(chunk.where(is_lost)), minlength=len(_NAMES))
+        waits = ~chunk["is_abandoning"]
+        in_flight, is_after = in_flight & waits, is_after & waits
+        is_before = waits & (seconds >= -seen.before_s) & (seconds < 0)
         is_usual = is_before & ~in_flight
         seen.all_before += int(np.count_nonzero(is_before))
         seen.due_before += int(np.count_nonzero(is_usual))
@@ -220,29 +223,28 @@ class DisturbedLoad:
         ):
             chosen = places if mask is None else places[mask[is_after]]
             counts += np.bincount(chosen, minlength=len(counts))
-        is_lost = in_flight | (is_after & ~completed)
-        seen.lost += np.bincount(lost_kinds(chunk.where(is_lost)), minlength=len(_NAMES))
         seen.lost_in_flight += int(np.count_nonzero(in_flight))
 
-    def _token_times(self, chunk: Chunk, since_ns: int) -> NDArray[np.int64]:
-        """Return when tokens of completed requests came, in `GAP_BIN_NS`, each time once."""
-        chunk = chunk.where(chunk["outcome"] == Outcome.COMPLETED)
-        columns = (*(chunk[name] for name in _TOKEN_COLUMNS), last_content(chunk))
-        times = [self.clocks.to_timing(column, chunk["worker"]) for column in columns]
-        joined = np.concatenate(times) if chunk.rows else np.empty(0, dtype=np.int64)
-        # The last token before the baseline begins its first gap.
-        return np.unique(joined[joined >= since_ns - SECOND] // GAP_BIN_NS)
+    @functools.cached_property
+    def _tokens(self) -> NDArray[np.int64]:
+        """When tokens of completed requests came, in `GAP_BIN_NS`: each time once, in order."""
+        found = [np.empty(0, dtype=np.int64)]
+        for chunk in self.rows.chunks(Population.COMPLETED):
+            columns = (*(chunk[name] for name in _TOKEN_COLUMNS), last_content(chunk))
+            times = [self.clocks.to_timing(column, chunk["worker"]) for column in columns]
+            found.append(np.unique(np.concatenate(times) // GAP_BIN_NS))
+        return np.unique(np.concatenate(found))
 
     def _counts(self, events: Sequence[Disturbance]) -> DueCounts | None:
         """Return the requests by due time, for a plot."""
-        length_s = self._sent_until_s
+        length_s = self._length_s
         limit_ms = next((each.limit_ms for each in events if each.judged_s), 0.0)
         if not length_s or not limit_ms:
             return None
         width_s = int(-(-length_s // MOST_BINS))
         bins = max(1, int(-(-length_s // width_s)))
         rates = [np.zeros(bins, dtype=np.int64) for _ in range(3)]
-        for chunk in map(_counted, self.rows.chunks()):
+        for chunk in map(exclude_abandoned, self.rows.chunks()):
             places = (self._due(chunk) - self.window.begin_ns) // (width_s * SECOND)
             places = np.clip(places, 0, bins - 1)
             completed = chunk["outcome"] == Outcome.COMPLETED
@@ -267,7 +269,7 @@ class _Seconds:
         self.begin_ns, self.end_ns, self.before_s = begin_ns, end_ns, before_s
         bins = -(-(end_ns - begin_ns) // SECOND)
         self.all_before = self.due_before = self.completed_before = self.good_before = 0
-        """All requests of the baseline, and those that the event found in flight left out."""
+        """Requests of the baseline: all, and those that the event found in flight left out."""
         self.due, self.completed, self.within, self.good = (_zeros(bins) for _ in range(4))
         self.lost = _zeros(len(_NAMES))
         self.lost_in_flight = 0
@@ -280,11 +282,6 @@ def _zeros(count: int) -> Counts:
 
 def _seconds(found: int | None) -> float | None:
     return None if found is None else float(found)
-
-
-def _counted(chunk: Chunk) -> Chunk:
-    """Return the requests whose clients did not leave."""
-    return chunk.where(chunk["outcome"] != Outcome.ABANDONED)
 
 
 def _first_ms(chunk: Chunk) -> Floats:

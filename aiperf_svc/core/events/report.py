@@ -57,7 +57,7 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
     baseline_s: float = 0.0
     """Length of the time before it that it is compared with."""
     baseline_rate: float = 0.0
-    """Requests a second that were due in it."""
+    """Requests a second that were due in it, of clients that wait for the end."""
     lost: dict[str, int] = {}
     """Requests that got no whole response, by kind: those due since its begin, and those that were
     in flight then."""

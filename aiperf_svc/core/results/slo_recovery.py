@@ -7,7 +7,7 @@ from aiperf_svc.core.events.recovery import HOLD_S, RECOVERED_SHARE, WINDOW_S, r
 from aiperf_svc.core.results.slo import is_good
 from aiperf_svc.core.scaling.timeline import Recovered
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.columns import PhaseRows, exclude_abandoned
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Outcome
@@ -32,13 +32,12 @@ def slo_recovery(
     limits = limits_of(slo)
     if not limits:
         return lambda begin_s, end_s: None, ""
-    last_ns = window.stop_ns or window.end_ns
-    length = max(1, -(-(last_ns - window.begin_ns) // SECOND))
+    length = max(1, -(-(window.sent_until_ns - window.begin_ns) // SECOND))
     due, good = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.int64)
-    for chunk in rows.chunks():
+    for chunk in map(exclude_abandoned, rows.chunks()):
         seconds = clocks.to_timing(chunk["due_wall_ns"], chunk["worker"]) - window.begin_ns
         seconds //= SECOND
-        is_counted = (chunk["outcome"] != Outcome.ABANDONED) & (seconds >= 0) & (seconds < length)
+        is_counted = (seconds >= 0) & (seconds < length)
         is_kept = is_counted & (chunk["outcome"] == Outcome.COMPLETED) & is_good(chunk, limits)
         due += np.bincount(seconds[is_counted], minlength=length)
         good += np.bincount(seconds[is_kept], minlength=length)

@@ -85,7 +85,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         rows,
         clocks,
         begin_ns=window.steady_ns,
-        stop_ns=window.stop_ns or totals.last_tried,
+        stop_ns=window.sent_until_ns,
     )
     if steady is not None:
         measured["steady_state_request_throughput"] = steady
@@ -175,7 +175,7 @@ def _scaling(
     load = FollowedLoad(
         begin_ns=window.begin_ns,
         changes=load_changes(context.config.load),
-        end_s=((window.stop_ns or window.end_ns) - window.begin_ns) / 1e9,
+        end_s=(window.sent_until_ns - window.begin_ns) / 1e9,
         asked_s=asked_s,
     )
     recovered, limit = slo_recovery(rows, clocks, window, context.config.slo)

@@ -28,6 +28,8 @@ class LoadWindow(msgspec.Struct, frozen=True, kw_only=True):
     ramp_ns: int
     stop_ns: int
     """Time at which sending ended by time or by the user; 0: the credits ran out."""
+    sent_until_ns: int
+    """End of the load: the stop, else the time at which the last request was tried."""
     end_ns: int
     """The later of the stop and the last end of any request that was tried."""
 
@@ -53,5 +55,6 @@ def load_window(times: PhaseTimes, totals: Totals, *, has_failed: bool) -> LoadW
         begin_ns=begin,
         ramp_ns=times.ramp_ns,
         stop_ns=stop,
+        sent_until_ns=max(begin, stop or totals.last_tried),
         end_ns=max(begin, stop, totals.last_end),
     )

@@ -24,10 +24,9 @@ def steady_window(
     requests that were sent, in any order."""
     if rule.concurrency is not None:
         return _busiest_span(rule.concurrency, starts, ends)
-    stop = window.stop_ns or (int(starts.max()) if len(starts) else window.end_ns)
-    length = stop - window.begin_ns
+    length = window.sent_until_ns - window.begin_ns
     begin = window.begin_ns + round(length * rule.skip_start)
-    return begin, stop - round(length * rule.skip_end)
+    return begin, window.sent_until_ns - round(length * rule.skip_end)
 
 
 def _busiest_span(share: float, starts: Times, ends: Times) -> tuple[int, int]:

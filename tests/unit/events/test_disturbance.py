@@ -15,7 +15,7 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow, PhaseTimes
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.records import Rows
+from aiperf_svc.protocol.records import Flag, Rows
 from tests.support import fake_run
 from tests.support.fake_run import MS, START_NS
 
@@ -77,7 +77,9 @@ def killed_load() -> Rows:
 def measure(rows: Rows, *reports: EventReport, **more: Any) -> tuple[Disturbance, ...]:
     config = fake_run.config(**({**LOAD, "events": [KILL]} | more))
     stop_ns = START_NS + LENGTH_S * SECOND
-    window = LoadWindow(begin_ns=START_NS, ramp_ns=0, stop_ns=stop_ns, end_ns=stop_ns)
+    window = LoadWindow(
+        begin_ns=START_NS, ramp_ns=0, stop_ns=stop_ns, sent_until_ns=stop_ns, end_ns=stop_ns
+    )
     phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
     is_good = partial(slo.is_good, limits=config.slo.goodput) if config.slo.goodput else None
     limit_ms = slo.first_token_limit_ms(config.slo)
@@ -156,9 +158,23 @@ def test_baseline_begins_after_the_recovery_from_the_event_before() -> None:
 
 def test_clients_that_leave_on_purpose_are_not_lost() -> None:
     rows = steady_load()
-    rows["outcome"][RATE * 70 : RATE * 80] = Outcome.ABANDONED
+    left = slice(RATE * 70, RATE * 80)
+    rows["outcome"][left], rows["flags"][left] = Outcome.ABANDONED, Flag.ABANDONS
     (found,) = measure(rows)
     assert (found.lost, found.recovery_s, found.debt_requests) == ({}, 0.0, 0.0)
+
+
+def test_shares_leave_out_clients_that_may_leave() -> None:
+    rows = steady_load()
+    leaving = np.arange(len(rows)) % 2 == 0
+    rows["flags"][leaving] = Flag.ABANDONS
+    # Only fast requests of such clients complete, and would lower the limit.
+    rows["first_token_wall_ns"][leaving] -= 19 * MS
+    fail(rows, slice(RATE * KILLED_S, RATE * (KILLED_S + 2)), ErrorKind.CONNECT)
+    (found,) = measure(rows)
+    assert (found.baseline_rate, found.limit_ms) == (RATE / 2, 25.0)
+    assert (found.debt_requests, found.debt_s) == (RATE, 2.0)
+    assert found.lost == {"refused": 2 * RATE}, "errors count those of all clients"
 
 
 def test_verified_event_leaves_the_run_valid() -> None:

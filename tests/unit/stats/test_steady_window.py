@@ -7,32 +7,51 @@ from pydantic import ValidationError
 from aiperf_svc.config.load_shapes import SteadyState
 from aiperf_svc.core.results.slices import steady_part
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.load_window import LoadWindow
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.load_window import LoadWindow, PhaseTimes, load_window
 from aiperf_svc.core.stats.steady_window import steady_window
+from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
+from aiperf_svc.domain.outcomes import Phase
 from tests.support import fake_run
 
 S = 10**9
 
 
-def window(stop_s: float = 0.0, end_s: float = 100.0) -> LoadWindow:
-    return LoadWindow(begin_ns=0, ramp_ns=0, stop_ns=round(stop_s * S), end_ns=round(end_s * S))
+def window(sent_until_s: float, end_s: float = 100.0) -> LoadWindow:
+    return LoadWindow(
+        begin_ns=0,
+        ramp_ns=0,
+        stop_ns=0,
+        sent_until_ns=round(sent_until_s * S),
+        end_ns=round(end_s * S),
+    )
 
 
 def rule(**keys: float | str) -> SteadyState:
     return SteadyState.model_validate(keys)
 
 
-def found(given: SteadyState, spans: list[tuple[float, float]], stop_s: float = 0.0) -> list[float]:
+def found(given: SteadyState, spans: list[tuple[float, float]], sent_s: float = 0.0) -> list[float]:
     """The steady part in seconds, of requests with these starts and ends."""
     starts, ends = (np.rint(np.array(x) * S).astype(np.int64) for x in zip(*spans, strict=True))
-    return [time / S for time in steady_window(given, window(stop_s), starts, ends)]
+    return [time / S for time in steady_window(given, window(sent_s), starts, ends)]
 
 
 def test_shares_are_of_the_time_of_sending() -> None:
     given = rule(skip_start="10%", skip_end="25%")
-    assert found(given, [(0, 5), (80, 100)], stop_s=60) == [6.0, 45.0]
-    assert found(given, [(0, 5), (80, 100)]) == [8.0, 60.0]  # until the last start
+    assert found(given, [(0, 5), (80, 100)], sent_s=60) == [6.0, 45.0]
+
+
+@pytest.mark.parametrize("stop_s", [0.0, 0.5])
+def test_load_ends_with_its_stop_or_its_last_request(stop_s: float) -> None:
+    rows = fake_run.closed_loop(requests=100)
+    totals = add_up(PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap([]))
+    begin_ns = int(rows["start_wall_ns"].min())
+    stop_ns = begin_ns + round(stop_s * S) if stop_s else 0
+    times = PhaseTimes(start_wall_ns=begin_ns, stop_wall_ns=stop_ns)
+    made = load_window(times, totals, has_failed=False)
+    assert made.sent_until_ns == (stop_ns or rows["start_wall_ns"].max())
 
 
 def test_ramp_and_drain_are_not_at_peak() -> None:
@@ -55,7 +74,8 @@ def test_requests_count_by_their_starts() -> None:
     rows = fake_run.closed_loop(requests=2_000)
     columns, clocks = fake_run.columns_of(rows), ClockMap([])
     begin = int(rows["start_wall_ns"].min())
-    every = LoadWindow(begin_ns=begin, ramp_ns=0, stop_ns=0, end_ns=int(rows["end_wall_ns"].max()))
+    last, end = int(rows["start_wall_ns"].max()), int(rows["end_wall_ns"].max())
+    every = LoadWindow(begin_ns=begin, ramp_ns=0, stop_ns=0, sent_until_ns=last, end_ns=end)
     part = steady_part(columns, clocks, every, rule(skip_start="20%", skip_end="20%"))
     starts = (rows["start_wall_ns"] - begin) / S
     inside = (starts >= part.begin_s) & (starts < part.end_s)
