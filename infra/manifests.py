@@ -17,6 +17,8 @@ import pulumi.runtime
 from pulumi.runtime import rpc
 from pulumi.runtime.stack import run_in_stack
 
+from aiperf_svc.domain.json_objects import Json
+
 SUFFIX = "00000000"
 """Stands for what Pulumi appends to a name that it makes."""
 
@@ -25,7 +27,7 @@ class Recorder(pulumi.runtime.Mocks):
     """Keeps the inputs of each Kubernetes object, and responds as a cluster would."""
 
     def __init__(self) -> None:
-        self.objects: list[dict[str, Any]] = []
+        self.objects: list[Json] = []
 
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, Any]:
         """Record a resource and return its id and its state."""
@@ -42,7 +44,7 @@ class Recorder(pulumi.runtime.Mocks):
         return {}
 
 
-async def _objects(stack: str, config: dict[str, Any]) -> list[dict[str, Any]]:
+async def _objects(stack: str, config: Json) -> list[Json]:
     recorder = Recorder()
     pulumi.runtime.set_all_config(
         {key: v if isinstance(v, str) else json.dumps(v) for key, v in config.items()}

@@ -15,6 +15,8 @@ import grpc
 from google.protobuf import json_format, struct_pb2
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
+from aiperf_svc.domain.json_objects import Json
+
 LARGEST = 256 * 2**20
 """Most bytes of the rendered objects."""
 NO_ENGINE = "127.0.0.1:1"
@@ -23,7 +25,7 @@ NO_CLUSTER = {"renderYamlToDirectory": "/nonexistent"}
 """With this setting the provider talks to no cluster. It writes there only what is created."""
 
 
-def render(stub: Any, token: str, args: dict[str, Any]) -> list[Any]:
+def render(stub: Any, token: str, args: Json) -> list[Any]:
     """Return the objects that a function of the provider renders. Raises grpc.RpcError."""
     stub.Configure(
         provider_pb2.ConfigureRequest(
@@ -39,7 +41,7 @@ def render(stub: Any, token: str, args: dict[str, Any]) -> list[Any]:
     return objects
 
 
-def _struct(values: dict[str, Any]) -> struct_pb2.Struct:
+def _struct(values: Json) -> struct_pb2.Struct:
     made = struct_pb2.Struct()
     made.update(values)
     return made

@@ -26,6 +26,7 @@ from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.config.yaml_files import parse_yaml, yaml_problem
 from aiperf_svc.domain.endpoint_types import Feature, types_with
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.workloads.registry import kind_of, parse_benchmark
 
 REQUESTS_PER_USER = 10
@@ -48,7 +49,7 @@ FURTHER = {"endpoint.url": "endpoint.urls", "endpoint.model": "endpoint.models"}
 class Draft:
     """A config before it is checked."""
 
-    data: dict[str, Any] = field(default_factory=dict)
+    data: Json = field(default_factory=dict)
     source: str = ""
     names: dict[str, str] = field(default_factory=dict)
     """Dotted path to flag, for keys that messages name by their flag."""
@@ -118,7 +119,7 @@ def read_draft(
     return draft
 
 
-def _take_scenario(data: dict[str, Any]) -> None:
+def _take_scenario(data: Json) -> None:
     """Take a scenario that is a benchmark of others, with the dataset that it needs."""
     experiment = data.get("experiment")
     if isinstance(experiment, dict) and experiment.get("scenario") in agentx.NAMES:
@@ -181,9 +182,7 @@ def take_api_key(draft: Draft, text: str | None) -> str | None:
     return read_api_key(text)
 
 
-def _set(
-    data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str], *, name: str
-) -> None:
+def _set(data: Json, flag: Flag, given: Any, earlier: dict[str, str], *, name: str) -> None:
     """Set the key of a flag, or make trials of it if the flag has a list. `earlier` are the keys
     that flags have set, and `name` is this flag as it was typed. Raises ValueError."""
     is_list = isinstance(given, str) and "," in given and takes_several(flag)
@@ -216,7 +215,7 @@ def _varied_by(flag: Flag, value: Any) -> list[str]:
     return [value["parameter"]] if flag.key == SEARCH else []
 
 
-def put(data: dict[str, Any], key: str, value: Any) -> None:
+def put(data: Json, key: str, value: Any) -> None:
     """Set a key by its path; dictionaries are merged. A value on the path that is no dictionary
     stays, and the models refuse it."""
     *parents, last = key.split(".")
@@ -249,7 +248,7 @@ def _complete_endpoint(draft: Draft) -> None:
             draft.problems.append(Problem(f"endpoint.{key}", str(error)))
 
 
-def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
+def _complete_dataset(data: Json, args: argparse.Namespace) -> None:
     """Set the keys of the dataset that follow from flags: the kind of a file, and the default mean
     for a length that has only a standard deviation."""
     dataset = data.get("dataset")
@@ -273,7 +272,7 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
             lengths["mean"] = default.mean
 
 
-def _complete_sounds(data: dict[str, Any]) -> None:
+def _complete_sounds(data: Json) -> None:
     """Set one sound for each request if the endpoint transcribes sounds."""
     endpoint, dataset = data.get("endpoint"), data.setdefault("dataset", {})
     if not isinstance(endpoint, dict) or not isinstance(dataset, dict):
@@ -309,7 +308,7 @@ def _complete_rate(draft: Draft) -> None:
         )
 
 
-def _complete_shape(load: dict[str, Any], varied: Collection[str], dataset: Any) -> list[str]:
+def _complete_shape(load: Json, varied: Collection[str], dataset: Any) -> list[str]:
     """Set the default load if there is none, and return its notice: a trace is sent at its own
     times, other prompts by one user."""
     neither = "neither --concurrency nor --request-rate"
@@ -326,7 +325,7 @@ def _complete_shape(load: dict[str, Any], varied: Collection[str], dataset: Any)
     return [f"{neither}: one user (--concurrency 1)"]
 
 
-def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
+def _complete_end(load: Json, varied: Collection[str]) -> list[str]:
     """Set the default end if the load has none, and return its notice. `varied` are the keys that
     trials set."""
     if any(load.get(name) is not None or f"load.{name}" in varied for name in ENDS):
@@ -354,7 +353,7 @@ def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
     ]
 
 
-def add_axes(data: dict[str, Any], axes: Mapping[str, list[Any]]) -> None:
+def add_axes(data: Json, axes: Mapping[str, list[Any]]) -> None:
     """Make a trial for each combination of values, in addition to the axes of a file."""
     experiment = data.get("experiment")
     if experiment is None:
@@ -366,7 +365,7 @@ def add_axes(data: dict[str, Any], axes: Mapping[str, list[Any]]) -> None:
         experiment["product"] = {**_product(experiment), **axes}
 
 
-def remove_axis(data: dict[str, Any], key: str) -> None:
+def remove_axis(data: Json, key: str) -> None:
     """Remove the axis of a key for which a flag has a value. Raises ValueError if the file sets the
     key together with others."""
     experiment = data.get("experiment")
@@ -399,7 +398,7 @@ def varied_keys(data: Mapping[str, Any]) -> set[str]:
     return found | set(_product(experiment))
 
 
-def _product(experiment: Mapping[str, Any]) -> dict[str, Any]:
+def _product(experiment: Mapping[str, Any]) -> Json:
     """Return the axes of a product, which is a map, or in a saved config a list of maps."""
     return {
         key: listed for axes in _maps(experiment.get("product")) for key, listed in axes.items()

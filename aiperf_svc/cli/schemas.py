@@ -20,9 +20,9 @@ from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.qualify.result import Qualification
 from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.workloads.registry import kinds, tool
 
-Schema = dict[str, Any]
 MODE: JsonSchemaMode = "validation"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 STACK_SETTINGS = {
@@ -39,16 +39,16 @@ STACK_SETTINGS = {
 
 
 class _ConfigSchema(GenerateJsonSchema):
-    """Schema of what a config file may hold: what validators take, and the docstrings of fields."""
+    """Json of what a config file may hold: what validators take, and the docstrings of fields."""
 
-    def function_before_schema(self, schema: Any) -> Schema:
+    def function_before_schema(self, schema: Any) -> Json:
         """Return the schema of a value that a function converts first: a number may have a unit."""
         inner = self.generate_inner(schema["schema"])
         if schema["schema"]["type"] in ("int", "float"):
             return {"type": ["number", "string"]}
         return inner if schema["schema"]["type"] == "model-fields" else {}
 
-    def model_schema(self, schema: Any) -> Schema:
+    def model_schema(self, schema: Any) -> Json:
         """Return the schema of a model, with the description and default of each key."""
         found = super().model_schema(schema)
         found.pop("title", None)
@@ -59,14 +59,14 @@ class _ConfigSchema(GenerateJsonSchema):
                 found["properties"][key]["description"] = text
         return found
 
-    def str_schema(self, schema: Any) -> Schema:
+    def str_schema(self, schema: Any) -> Json:
         """Return the schema of a text, without a pattern that only pydantic's syntax can write."""
         found = super().str_schema(schema)
         if "\\x{" in found.get("pattern", ""):
             del found["pattern"]
         return found
 
-    def default_schema(self, schema: Any) -> Schema:
+    def default_schema(self, schema: Any) -> Json:
         """Return the schema without the default, which the description has as a file has it."""
         return self.generate_inner(schema["schema"])
 
@@ -79,7 +79,7 @@ class _ConfigSchema(GenerateJsonSchema):
         return False
 
 
-def _config() -> Schema:
+def _config() -> Json:
     """Return the schema of a plain config of any kind."""
     tools = {kind: tool(kind).config_model() for kind in kinds()}
     models: list[type[BaseModel]] = [BenchmarkConfig, *tools.values()]
@@ -87,7 +87,7 @@ def _config() -> Schema:
         [(model, MODE) for model in models], schema_generator=_ConfigSchema
     )
     refs = {model: by_model[model, MODE] for model in models}
-    any_of: Schema = refs[BenchmarkConfig]
+    any_of: Json = refs[BenchmarkConfig]
     for kind, model in tools.items():
         named = {
             "workload": {
@@ -102,7 +102,7 @@ def _config() -> Schema:
     return {"type": "object", **any_of, "$defs": found["$defs"]}
 
 
-def _stack() -> Schema:
+def _stack() -> Json:
     """Return the schema of a stack file. Other packages may have keys in it."""
     config = _config()
     definitions = config.pop("$defs")
@@ -114,11 +114,11 @@ def _stack() -> Schema:
     }
 
 
-def _from_struct(struct: type[msgspec.Struct]) -> Callable[[], Schema]:
+def _from_struct(struct: type[msgspec.Struct]) -> Callable[[], Json]:
     return lambda: msgspec.json.schema(struct)
 
 
-SCHEMAS: Mapping[str, Callable[[], Schema]] = {
+SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "stack": _stack,
     "config": _config,
     "profile_export_aiperf": inference_file.json_schema,
@@ -133,7 +133,7 @@ CONFIGS = ("stack", "config")
 """Files that users write."""
 
 
-def json_schema(name: str) -> Schema:
+def json_schema(name: str) -> Json:
     """Return one of `SCHEMAS`, with this program's version in its id."""
     head = {"$schema": DRAFT, "$id": f"urn:aiperf-svc:{__version__}:{name}"}
     found = {**head, **SCHEMAS[name]()}

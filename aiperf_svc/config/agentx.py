@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiperf_svc.config.paths import value_at, with_value
+from aiperf_svc.domain.json_objects import Json
 
 
 class Rules(NamedTuple):
@@ -53,7 +54,7 @@ _FAST_WARMUP = 1
 """Requests of the warmup in the fast mode, beside the usual number."""
 
 
-def with_agentx(data: Mapping[str, Any]) -> dict[str, Any]:
+def with_agentx(data: Mapping[str, Any]) -> Json:
     """Return a config as it is written, with the keys of the scenario that it lacks."""
     completed: Any = data
     has_end = any(value_at(data, key.split(".")) is not None for key in _ENDS)

@@ -16,6 +16,7 @@ from aiperf_svc.config.base import Model
 from aiperf_svc.config.concurrency_regions import curve_points
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.units import DurationNs
+from aiperf_svc.domain.json_objects import Parameters
 
 CURVE = "mlperf-endpoints"
 """Preset of the trials of a curve."""
@@ -108,7 +109,7 @@ class Experiment(Model):
     slowest."""
     zip: Axes = ()
     """Lists of equal length, combined element by element."""
-    explicit: tuple[dict[str, Any], ...] = ()
+    explicit: tuple[Parameters, ...] = ()
     """Single trials; `{}` is the template itself."""
     repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Number of times that each trial is run, with the same seed."""
@@ -130,7 +131,7 @@ class Experiment(Model):
     fan_out: Literal["stacks", "jobs"] = "stacks"
     """How shapes run at the same time: each in a stack of its own, or as the indexes of Jobs in one
     stack, where the server and what measures it share a pod."""
-    priority: tuple[dict[str, Any], ...] = ()
+    priority: tuple[Parameters, ...] = ()
     """Parameters of trials: the shapes that have one with the first of these begin first, then
     those of the second, and so on; then all others."""
     search: Search | None = None
@@ -144,7 +145,7 @@ class Experiment(Model):
     `max_concurrency`, under the load that the rules of MLPerf Endpoints 1.0 ask for."""
     max_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     """Highest concurrency of the preset."""
-    template: dict[str, Any] = Field(default_factory=dict)
+    template: Parameters = Field(default_factory=dict)
     """Values that the varied keys have in the template, null if it has none. Filled in when a
     config is read."""
     part: Part | None = None
@@ -294,13 +295,13 @@ class Experiment(Model):
         lists = {"product": self.product, "zip": self.zip, "explicit": self.explicit}
         return next((name for name, rows in lists.items() if any(key in r for r in rows)), "search")
 
-    def permutations(self) -> list[dict[str, Any]]:
+    def permutations(self) -> list[Parameters]:
         """Return what distinct trials set, each with a value for every key. Empty for a search."""
         if self.search is not None:
             return []
         rows = list(itertools.chain(_product(self.product), _zip(self.zip), self.explicit)) or [{}]
         complete = ({k: row.get(k, self.template.get(k)) for k in self.keys} for row in rows)
-        distinct: dict[str, dict[str, Any]] = {}
+        distinct: dict[str, Parameters] = {}
         for row in complete:
             distinct.setdefault(_canonical(row), row)
         return list(distinct.values())
@@ -311,7 +312,7 @@ class Experiment(Model):
         blocks = self.blocks.count * VISITS if self.blocks is not None else 1
         return len(self.permutations()) * self.repetitions * blocks
 
-    def first(self) -> dict[str, Any]:
+    def first(self) -> Parameters:
         """Return what the first permutation sets, which completes the template; nothing if it is
         that of a part, which is complete."""
         if self.part is not None:
@@ -321,14 +322,14 @@ class Experiment(Model):
         return self.permutations()[0]
 
 
-def _product(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[dict[str, Any]]:
+def _product(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[Parameters]:
     lists = {key: values for axis in axes for key, values in axis.items()}
     if lists:
         for values in itertools.product(*lists.values()):
             yield dict(zip(lists, values, strict=True))
 
 
-def _zip(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[dict[str, Any]]:
+def _zip(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[Parameters]:
     lists = {key: values for axis in axes for key, values in axis.items()}
     for values in zip(*lists.values(), strict=True):
         yield dict(zip(lists, values, strict=True))

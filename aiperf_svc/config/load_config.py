@@ -27,6 +27,7 @@ from aiperf_svc.config.several_targets import with_target_keys
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -91,7 +92,7 @@ def is_stack_file(path: Path) -> bool:
     return isinstance(data, dict) and isinstance(data.get("config"), dict)
 
 
-def read_config_data(path: Path) -> dict[str, Any]:
+def read_config_data(path: Path) -> Json:
     """Read a config without checking its content. Raises ConfigError."""
     data = read_yaml(path)
     if isinstance(data, dict) and isinstance(data.get("config"), dict):
@@ -108,7 +109,7 @@ def read_config_data(path: Path) -> dict[str, Any]:
 
 
 def parse_config(
-    data: dict[str, Any],
+    data: Json,
     source: str,
     *,
     names: Mapping[str, str] | None = None,
@@ -124,7 +125,7 @@ def parse_config(
 
 def parse_as(
     model: type[Parsed],
-    data: dict[str, Any],
+    data: Json,
     source: str,
     *,
     names: Mapping[str, str] | None = None,
@@ -145,7 +146,7 @@ def parse_as(
 
 
 def _template_checked(
-    model: type[Parsed], data: dict[str, Any], written: Mapping[str, Any]
+    model: type[Parsed], data: Json, written: Mapping[str, Any]
 ) -> tuple[Parsed | None, list[Problem]]:
     """Make the config of an experiment: the config of its first trial, with the experiment."""
     try:
@@ -181,7 +182,7 @@ def _template_checked(
     return _checked(model, completed)
 
 
-def _checked(model: type[Parsed], data: dict[str, Any]) -> tuple[Parsed | None, list[Problem]]:
+def _checked(model: type[Parsed], data: Json) -> tuple[Parsed | None, list[Problem]]:
     problems = problems_before_models(data, model)
     try:
         config = model.model_validate(data)

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.units import CpuMillis, SizeBytes
+from aiperf_svc.domain.json_objects import Json
 
 _JSONPATH = re.compile(r"\{?(?P<path>(\.[A-Za-z0-9_-]+(\[\d+\])?)+)\}?(=(?P<value>.*))?")
 
@@ -22,7 +23,7 @@ class ReleaseSource(Model):
     """URL of the chart's repository."""
     version: Annotated[str, Field(min_length=1)] | None = None
     """Version of a chart that is downloaded."""
-    values: dict[str, Any] = Field(default_factory=dict)
+    values: Json = Field(default_factory=dict)
     """Values of the chart, over its own."""
     name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$")] = "target"
     """Name of the Helm release, with which most charts begin the names of their objects."""
@@ -31,7 +32,7 @@ class ReleaseSource(Model):
     are created one by one and hooks are left out."""
     manifests: Annotated[str, Field(min_length=1)] | None = None
     """YAML file, folder of YAML files, or folder with a kustomization.yaml."""
-    object: dict[str, Any] | None = None
+    object: Json | None = None
     """One object, such as a custom resource from which an operator makes the servers."""
 
     @model_validator(mode="after")

@@ -1,11 +1,10 @@
 """Several targets that are measured at the same time, each by its own run."""
 
-from typing import Any
-
 from pydantic import Field
 
 from aiperf_svc.config.base import Model, Name
 from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.domain.json_objects import Json
 
 
 class NamedTarget(Model):
@@ -59,7 +58,7 @@ _EACH = ("url", "model")
 """Keys of `endpoint` that a config must have, and may leave to its targets."""
 
 
-def with_target_keys(data: dict[str, Any]) -> dict[str, Any]:
+def with_target_keys(data: Json) -> Json:
     """Return a config as it is written, with those keys of the first target that a config must have
     and that each of its targets gives."""
     targets, endpoint = data.get("targets"), data.get("endpoint", {})

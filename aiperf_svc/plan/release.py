@@ -21,12 +21,12 @@ from aiperf_svc.config.release import ReadyRule
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import parse_cpu_millis, parse_size
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, Identity
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.pod_settings import placement_of, requests_of, with_storage
 from aiperf_svc.plan.pods import ImagePlan, PodPlan, Requests, Volume
 
-Manifest = dict[str, Any]
 READINESS = "readiness"
 """Name of the pod that waits until the release is ready."""
 READY_FILE = "/tmp/ready"
@@ -78,7 +78,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     """Name of the source in messages."""
-    objects: tuple[Manifest, ...]
+    objects: tuple[Json, ...]
     chart: str = ""
     """Absolute path, name or URL of the chart; empty if it is none."""
     has_hooks: bool = False
@@ -88,7 +88,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of a release, and what is known of its pods."""
 
-    objects: tuple[Manifest, ...]
+    objects: tuple[Json, ...]
     """In the order of creation: what pods refer to comes before what makes pods."""
     pods: tuple[PodPlan, ...]
     """The pods that its objects and `requests` name, for totals and room. They are made by the
@@ -104,12 +104,12 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Those of the objects that Helm creates, as `KIND/NAME`."""
 
     @property
-    def custom_resources(self) -> tuple[Manifest, ...]:
+    def custom_resources(self) -> tuple[Json, ...]:
         """Objects from which operators make others."""
         return tuple(each for each in self.objects if is_custom(each))
 
     @property
-    def deleted_first(self) -> tuple[Manifest, ...]:
+    def deleted_first(self) -> tuple[Json, ...]:
         """Custom resources of the stack's namespace."""
         custom = self.custom_resources
         return tuple(each for each in custom if name_of(each) not in self.cluster_scoped)
@@ -167,7 +167,7 @@ def plan_release(
     created."""
     target = config.deployment.target
     labels = {STACK_LABEL: identity.stack, RUN_LABEL: identity.label or identity.run_id}
-    made: list[Manifest] = []
+    made: list[Json] = []
     installed: list[str] = []
     for source in rendered:
         if source.has_hooks and config.deployment.registry_mirror:
@@ -211,7 +211,7 @@ def _notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
     return manifest["metadata"].get("annotations") or {}
 
 
-def _check(manifest: Manifest, what: str, target: Target) -> None:
+def _check(manifest: Json, what: str, target: Target) -> None:
     """Raise ConfigError for an object that a stack may not create."""
     name = name_of(manifest)
     if manifest["kind"] in NEVER and not is_custom(manifest):
@@ -242,10 +242,10 @@ def stage_of(manifest: Mapping[str, Any]) -> Stage:
     return Stage.PODS if has_pods or is_custom(manifest) else Stage.FIRST
 
 
-def _prepared(manifest: Manifest, labels: Mapping[str, str], mirror: str | None) -> Manifest:
+def _prepared(manifest: Json, labels: Mapping[str, str], mirror: str | None) -> Json:
     """Return an object with these labels, also on the pods of its templates, and with images from
     the mirror. Labels of its own stay."""
-    made: Manifest = json.loads(json.dumps(manifest))
+    made: Json = json.loads(json.dumps(manifest))
     for each in (made, *_templates(made)):
         metadata = each.setdefault("metadata", {}) or {}
         each["metadata"] = metadata
@@ -257,7 +257,7 @@ def _prepared(manifest: Manifest, labels: Mapping[str, str], mirror: str | None)
     return made
 
 
-def _templates(value: Any) -> Iterator[Manifest]:
+def _templates(value: Any) -> Iterator[Json]:
     """Yield the templates of pods inside an object: `{metadata, spec: {containers}}`."""
     if isinstance(value, dict):
         for name, each in value.items():
@@ -278,9 +278,7 @@ def is_template(value: Any) -> bool:
 # --- the pods ------------------------------------------------------------------------------------
 
 
-def _pods(
-    config: BenchmarkConfig, objects: Sequence[Manifest], image: ImagePlan
-) -> Iterator[PodPlan]:
+def _pods(config: BenchmarkConfig, objects: Sequence[Json], image: ImagePlan) -> Iterator[PodPlan]:
     """Yield the pods that the objects name, and those of `requests`."""
     timeout_s = seconds(config.deployment.target.ready_timeout)
     for each in objects:
@@ -309,7 +307,7 @@ def _pods(
                 )
 
 
-def _replicas(manifest: Manifest) -> Iterator[tuple[str, int, Manifest]]:
+def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
     """Yield templates of pods with an addition to their name and the number of pods made from each,
     of kinds whose numbers are known."""
     spec = manifest.get("spec") or {}
@@ -364,7 +362,7 @@ def _pod(
 # --- readiness -----------------------------------------------------------------------------------
 
 
-def _gate(config: BenchmarkConfig, objects: Sequence[Manifest], image: ImagePlan) -> PodPlan:
+def _gate(config: BenchmarkConfig, objects: Sequence[Json], image: ImagePlan) -> PodPlan:
     """Return the pod that waits until all rules hold and all pools have their replicas."""
     target = config.deployment.target
     rules = {
@@ -394,13 +392,13 @@ def _gate(config: BenchmarkConfig, objects: Sequence[Manifest], image: ImagePlan
     )
 
 
-def watched_types(target: Target, objects: Sequence[Manifest]) -> list[tuple[str, str]]:
+def watched_types(target: Target, objects: Sequence[Json]) -> list[tuple[str, str]]:
     """Return API group and plural name of the objects that the rules read."""
     found = [_rule_type(each, objects) for each in target.ready]
     return list(dict.fromkeys((group_of(each), resource_of(each["kind"])) for each in found))
 
 
-def _rule_type(rule: ReadyRule, objects: Sequence[Manifest]) -> Manifest:
+def _rule_type(rule: ReadyRule, objects: Sequence[Json]) -> Json:
     """Return apiVersion and kind of the object of a rule. Raises ConfigError if they are
     unknown."""
     same = [each for each in objects if each["kind"] == rule.kind]
@@ -416,7 +414,7 @@ def _rule_type(rule: ReadyRule, objects: Sequence[Manifest]) -> Manifest:
     return {"apiVersion": version, "kind": rule.kind}
 
 
-def _rule(rule: ReadyRule, objects: Sequence[Manifest]) -> dict[str, Any]:
+def _rule(rule: ReadyRule, objects: Sequence[Json]) -> Json:
     of, (field, value) = _rule_type(rule, objects), rule.test
     path = path_of({**of, "metadata": {"name": rule.name}})
     return {

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.workload import Config
+from aiperf_svc.domain.json_objects import Json
 
 T = TypeVar("T")
 _NESTED = (Model, dict, list, tuple)
@@ -56,7 +57,7 @@ def run_id_of(
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def non_defaults(config: Config) -> dict[str, Any]:
+def non_defaults(config: Config) -> Json:
     """Return the keys whose values differ from the defaults. Image and program have the same
     version, so the defaults are the same in the pods, and reviewers see only what was chosen."""
     found = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)

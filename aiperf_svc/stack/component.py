@@ -15,6 +15,7 @@ import pulumi
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.config.names import nearest
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.stack.benchmark import BenchmarkStack, BenchmarkStackArgs
@@ -32,7 +33,7 @@ from aiperf_svc.stack.settings import (
 class BenchmarkArgs:
     """What a benchmark measures, and the cluster that it runs in."""
 
-    config: dict[str, Any]
+    config: Json
     """The benchmark, with the keys of `aiperf:benchmark` in a stack file. It takes no Outputs."""
     name: str | None = None
     """Part of the names of all objects. Default: the names of the Pulumi stack and resource."""

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.yaml_files import read_yaml
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.service_pods import METRICS_PATH, METRICS_TOKEN_KEY
 from aiperf_svc.protocol.ports import Port
@@ -58,7 +58,7 @@ class Monitoring(pulumi.ComponentResource):
         self._make("PrometheusRule", read_yaml(RULES), args)
         self.register_outputs({})
 
-    def _make(self, kind: str, spec: dict[str, Any], args: MonitoringArgs) -> None:
+    def _make(self, kind: str, spec: Json, args: MonitoringArgs) -> None:
         k8s.apiextensions.CustomResource(
             "monitoring",
             api_version=API,

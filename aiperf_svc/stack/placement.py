@@ -1,11 +1,11 @@
 """Where pods run: tolerations, affinity, spread over nodes, and further networks."""
 
 import json
-from typing import Any
 
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.placement import Placement
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan, PodSet
 
@@ -103,7 +103,7 @@ def networks(placement: Placement) -> dict[str, str]:
     wanted = []
     for network in placement.networks:
         namespace, _, name = network.name.rpartition("/")
-        entry: dict[str, Any] = {"name": name}
+        entry: Json = {"name": name}
         if namespace:
             entry["namespace"] = namespace
         if network.mtu:

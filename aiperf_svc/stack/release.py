@@ -10,10 +10,10 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.target import Target
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import (
     NAMESPACE,
     READINESS,
-    Manifest,
     ReleasePlan,
     Stage,
     is_custom,
@@ -71,7 +71,7 @@ class Release(pulumi.ComponentResource):
             made[stage].append(self._object(each, args, scope.depends_on(*before)))
         return [one for found in made.values() for one in found]
 
-    def _object(self, manifest: Manifest, args: ReleaseArgs, scope: Scope) -> pulumi.Resource:
+    def _object(self, manifest: Json, args: ReleaseArgs, scope: Scope) -> pulumi.Resource:
         name = f"{manifest['kind']}-{manifest['metadata']['name']}".lower()
         is_global = name_of(manifest) in args.plan.cluster_scoped
         makes_pods = stage_of(manifest) is Stage.PODS
@@ -80,7 +80,7 @@ class Release(pulumi.ComponentResource):
         unawaited = SKIP_AWAIT if manifest["kind"] in ("Service", "Ingress") else {}
         notes = {**scope.identity.annotations, **DELETION, **unawaited}
         owners = _namespace_owner(scope) if is_global else list(scope.owners)
-        metadata: dict[str, Any] = {
+        metadata: Json = {
             **_placed(given, scope.namespace),
             "annotations": {**notes, **_placed(given.get("annotations") or {}, scope.namespace)},
             **({"ownerReferences": owners} if owners else {}),

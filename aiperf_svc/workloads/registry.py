@@ -24,6 +24,7 @@ from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.workloads.tool import ToolWorkload
 from aiperf_svc.workloads.workload import Workload
 
@@ -97,7 +98,7 @@ def load_benchmark(path: Path) -> Config:
 
 
 def parse_benchmark(
-    data: dict[str, Any],
+    data: Json,
     source: str,
     *,
     names: Mapping[str, str] | None = None,

@@ -11,6 +11,7 @@ from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.trials import TrialConfig, trial_configs, with_trial
 
@@ -42,7 +43,7 @@ the machine of the command, of some hundred megabytes."""
 class Shape(NamedTuple):
     """Trials that run in the same processes or pods."""
 
-    parameters: dict[str, Any]
+    parameters: Parameters
     """The parameters that make this shape."""
     members: tuple[TrialConfig, ...]
     """In the order of running."""
@@ -170,7 +171,7 @@ def shape_config(config: Config, shape: Shape) -> Config:
     return made.model_copy(update={"experiment": experiment.model_copy(update={"part": part})})
 
 
-def _parameters(trial: Trial, where: Where) -> dict[str, Any]:
+def _parameters(trial: Trial, where: Where) -> Parameters:
     return {
         key: value
         for key, value in trial.parameters.items()

@@ -11,6 +11,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial, describe, plan_trials
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.workloads.registry import workload_of
 
 SHOWN = 10
@@ -110,13 +111,13 @@ def _trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
     )
 
 
-def _remaining(experiment: Experiment | None, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _remaining(experiment: Experiment | None, parameters: Mapping[str, Any]) -> Parameters:
     """Return the parameters whose values the template does not have already."""
     given = experiment.part.given if experiment is not None and experiment.part else ()
     return {key: value for key, value in parameters.items() if key not in given}
 
 
-def _template(config: Config, keys: Iterable[str]) -> dict[str, Any]:
+def _template(config: Config, keys: Iterable[str]) -> Parameters:
     """Return the config without its experiment. Only the parts with these keys are as a user writes
     them; the others are models, which need no other check."""
     varied = {key.partition(".")[0] for key in keys}

@@ -17,7 +17,7 @@ from typing import Any, cast
 import yaml
 
 from aiperf_svc.adapters.exports.experiment_file import NAME
-from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
@@ -25,6 +25,7 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.indexes import STOPPED
 from aiperf_svc.protocol.services import Service
@@ -52,7 +53,7 @@ class FakeIndexCluster:
 
     def __init__(self) -> None:
         self.seen: JobSeen | None = JobSeen(JOB, frozenset(), frozenset(), pods=0)
-        self.alive: list[Object] = []
+        self.alive: list[Json] = []
         self.lasts_s = math.inf
         self.parallelism: list[int] = []
         self.was_seen, self.is_applied = threading.Event(), threading.Event()
@@ -73,7 +74,7 @@ class FakeIndexCluster:
         assert self.may_respond.wait(INDEX_S)
         return True
 
-    def pods(self) -> list[Object]:
+    def pods(self) -> list[Json]:
         return self.alive
 
     def left_s(self) -> float:

@@ -5,14 +5,15 @@ from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target import Target
-from aiperf_svc.plan.release import Manifest, Rendered
+from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.release import Rendered
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.workloads.stacks import plan_stack
 
 POOL = {"labels": {"role": "decode"}, "replicas": 2, "port": 9090}
 
 
-def deployment(name: str, *, replicas: int = 1, **spec: Any) -> Manifest:
+def deployment(name: str, *, replicas: int = 1, **spec: Any) -> Json:
     """Return a Deployment whose pods have the role `name`."""
     labels = {"role": name}
     requests = {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": 1}
@@ -32,12 +33,12 @@ def deployment(name: str, *, replicas: int = 1, **spec: Any) -> Manifest:
     }
 
 
-def simple(kind: str, name: str, version: str = "v1", **more: Any) -> Manifest:
+def simple(kind: str, name: str, version: str = "v1", **more: Any) -> Json:
     """Return an object with nothing but a name."""
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **more}
 
 
-def graph(name: str = "graph") -> Manifest:
+def graph(name: str = "graph") -> Json:
     """Return a custom resource."""
     return simple("Graph", name, "example.com/v1", spec={"replicas": 2})
 
@@ -64,14 +65,14 @@ def release_config(target: dict[str, Any] | None = None, **deployment: Any) -> B
     )
 
 
-def rendering(*objects: Manifest, chart: str = "") -> Callable[[Target], tuple[Rendered, ...]]:
+def rendering(*objects: Json, chart: str = "") -> Callable[[Target], tuple[Rendered, ...]]:
     """Return a function that renders these objects, with hooks if a chart is given."""
     one = Rendered(what="objects.yaml", objects=objects, chart=chart, has_hooks=bool(chart))
     return lambda _target: (one,)
 
 
 def release_plan(
-    *objects: Manifest, target: dict[str, Any] | None = None, chart: str = "", **deployment: Any
+    *objects: Json, target: dict[str, Any] | None = None, chart: str = "", **deployment: Any
 ) -> StackPlan:
     """Return the plan of a stack whose target has these objects."""
     settings = StackSettings(stack="bench", version="1", render=rendering(*objects, chart=chart))

@@ -8,10 +8,11 @@ from typing import Any
 
 import yaml
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ResourceType, read_catalog
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import lines, one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
 
 LOG_LINES = 2_000

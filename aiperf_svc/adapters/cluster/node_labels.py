@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from aiperf_svc.core.qualify.result import NodeResult, Qualification
+from aiperf_svc.domain.json_objects import Json
 
 LABEL, TIME_LABEL = "aiperf.dev/qualified", "aiperf.dev/qualified-at"
 REASON_ANNOTATION = "aiperf.dev/qualified-reason"
@@ -14,7 +15,7 @@ LONGEST_REASON = 1_000
 class Patches(Protocol):
     """What is needed of a connection to a cluster."""
 
-    async def patch(self, path: str, changes: dict[str, Any]) -> Any:
+    async def patch(self, path: str, changes: Json) -> Any:
         """Merge changes into an object. Raises EnvironmentProblem."""
         ...
 
@@ -29,7 +30,7 @@ async def label_nodes(
         say(f"{node.node}: {LABEL}={node.verdict.value}")
 
 
-def changes_of(node: NodeResult, ended_at: str) -> dict[str, Any]:
+def changes_of(node: NodeResult, ended_at: str) -> Json:
     """Return the merge patch of a node. Without a reason, that of an earlier qualification is
     removed."""
     reasons = "; ".join(f"{each.check}: {each.reason}" for each in node.checks if each.reason)

@@ -3,7 +3,6 @@ the nodes of the target's and the services' pods."""
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import list_pods
@@ -13,10 +12,10 @@ from aiperf_svc.adapters.storage.artifacts import save_manifest
 from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.core.results.provenance import NAME, Provenance, joined, shown_arguments
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.pods import HOSTNAME
 
-Json = dict[str, Any]
 NODE_TYPE = "node.kubernetes.io/instance-type"
 GPU_LABELS = {
     "gpu_model": ("nvidia.com/gpu.product", "amd.com/gpu.product-name"),

@@ -18,10 +18,11 @@ from urllib.parse import unquote
 import aiohttp
 from aiohttp import web
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector
 from aiperf_svc.adapters.host.tasks import Tasks, cancel
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 
 PROBE_S = 5.0
 """Time within which the results' pod must respond."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.admission import path_of
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
@@ -25,6 +25,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     proxy_rights,
 )
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.stack import StackPlan
 

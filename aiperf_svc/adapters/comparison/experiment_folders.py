@@ -9,9 +9,10 @@ from aiperf_svc.adapters.exports.experiment_file import NAME, read_experiment_fi
 from aiperf_svc.adapters.report.experiment_words import parameters_text, value_text
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.outcomes import DONE
-from aiperf_svc.core.experiments.trials import TRIALS, Parameters, block_of
+from aiperf_svc.core.experiments.trials import TRIALS, block_of
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Parameters
 
 
 class TrialFolder(NamedTuple):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,6 +18,7 @@ from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first, limit
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.endpoint_types import Feature, names_with
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.json_objects import Json
 
 FIRST_ROWS = 100
 """Rows that are searched for members that are not read."""
@@ -66,7 +66,7 @@ def unread_members(kind: DatasetKind, file: str) -> list[str]:
     found: dict[str, None] = {}
     with suppress(msgspec.DecodeError, RecursionError):  # reported when rows are read
         for _, line in islice(numbered(read_lines(Path(file).expanduser())), FIRST_ROWS):
-            found |= dict.fromkeys(msgspec.json.decode(line, type=dict[str, Any]))
+            found |= dict.fromkeys(msgspec.json.decode(line, type=Json))
     return [name for name in found if name not in known]
 
 

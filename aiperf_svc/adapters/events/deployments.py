@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector
 from aiperf_svc.adapters.cluster.teardown.event_undo import Undo, record_undo
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
@@ -23,6 +23,7 @@ from aiperf_svc.adapters.events.pod_commands import (
     pod_command,
 )
 from aiperf_svc.config.target import HOST
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.services import Service

@@ -27,8 +27,9 @@ from aiperf_svc.core.experiments.combinations import (
 )
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
-from aiperf_svc.core.experiments.trials import Parameters, describe
+from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.foreign_text import csv_cell
+from aiperf_svc.domain.json_objects import Parameters
 
 AGGREGATE_SCHEMA = "1.0"
 SWEEP_STATS = ("mean", "std", "min", "max", "cv")

@@ -9,9 +9,10 @@ from msgspec.structs import asdict
 
 from aiperf_svc.core.experiments.experiment_result import SCHEMA, ExperimentResult
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.trials import TRIALS, Parameters
+from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Parameters
 
 NAME = "experiment.json"
 _Content = TypeVar("_Content", bound=msgspec.Struct)

@@ -33,6 +33,7 @@ from aiperf_svc.core.scaling.report import ScalingResult
 from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.core.verdict.health_log import Health
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.metric_catalog import METRICS
 
 SCHEMA_VERSION = "1.4"
@@ -291,7 +292,7 @@ def wall_ns(text: str) -> int:
     return (int(moment.timestamp()) * 10**6 + moment.microsecond) * 1000
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> Json:
     """Return the JSON Schema of the file: AIPerf's keys, and metrics under any other key."""
     topology = _without_raw("Topology", _Topology, {})
     own = _without_raw("OwnPart", _OwnPart, {_Topology: topology})
@@ -307,7 +308,7 @@ def json_schema() -> dict[str, Any]:
 def _without_raw(name: str, struct: type, changed: Mapping[Any, type]) -> type:
     """Return the same struct for a schema, in which a part that is kept as JSON is any value."""
     fields = msgspec.structs.fields(struct)
-    types = {msgspec.Raw: dict[str, Any], **changed}
+    types = {msgspec.Raw: Json, **changed}
     given = [(each.name, types.get(each.type, each.type), each.required) for each in fields]
     return msgspec.defstruct(
         name,

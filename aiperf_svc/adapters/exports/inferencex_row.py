@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 
 NAME: Final = "inferencex_row.json"
 NEEDED: Final = (
@@ -47,13 +48,13 @@ _POWER_SCHEMA = 2
 """Version of their fields of energy, which are those of all GPUs."""
 
 
-def row_of(result: InferenceResult, setup: Mapping[str, str]) -> dict[str, Any]:
+def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
     """Return the row. Raises ConfigError for a run that is no fixed concurrency, or whose lengths
     are not fixed."""
     users = result.config.get("load", {}).get("concurrency")
     if not users or result.config.get("load", {}).get("request_rate"):
         raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
-    row: dict[str, Any] = {"conc": int(users), "model": result.config_view.endpoint.model}
+    row: Json = {"conc": int(users), "model": result.config_view.endpoint.model}
     row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}
     row |= {"disagg": False, "is_multinode": False}
     row |= {name: int(setup[name]) for name in _SIZES if name in setup}

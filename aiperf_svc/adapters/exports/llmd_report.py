@@ -16,6 +16,7 @@ import msgspec
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.server_setup import NUMBERS
+from aiperf_svc.domain.json_objects import Json
 
 NAME: Final = "llm_d_benchmark_report.json"
 VERSION: Final = "0.2.1"
@@ -43,9 +44,9 @@ _ENGINE_FACTS = ("gpu_model", "gpus", "replicas", "tp", "dp", "ep", "pp")
 
 def report_of(
     result: InferenceResult, provenance: Provenance | None, setup: Mapping[str, str]
-) -> dict[str, Any]:
+) -> Json:
     """Return the report. `setup` has the known facts of the server."""
-    scenario: dict[str, Any] = {"stack": [_component(result, provenance, setup)]}
+    scenario: Json = {"stack": [_component(result, provenance, setup)]}
     if (load := _load(result)) is not None:
         scenario["load"] = load
     return {
@@ -64,13 +65,13 @@ def report_of(
     }
 
 
-def _aggregate(result: InferenceResult) -> dict[str, Any]:
+def _aggregate(result: InferenceResult) -> Json:
     # A run in which nothing was cancelled, abandoned or lost has no such metric.
     number = {
         name: int(result.value(f"{name}request_count") or 0)
         for name in ("", "error_", "cancelled_", "abandoned_", "lost_")
     }
-    requests: dict[str, Any] = {
+    requests: Json = {
         "total": sum(number.values()),
         "failures": number["error_"],
         "incomplete": number["cancelled_"] + number["abandoned_"] + number["lost_"],
@@ -84,9 +85,7 @@ def _aggregate(result: InferenceResult) -> dict[str, Any]:
     }
 
 
-def _statistics(
-    result: InferenceResult, names: Mapping[str, tuple[str, str]]
-) -> dict[str, dict[str, Any]]:
+def _statistics(result: InferenceResult, names: Mapping[str, tuple[str, str]]) -> dict[str, Json]:
     """Return the statistics of those metrics that the run has."""
     found = {}
     for name, (tag, units) in names.items():
@@ -102,9 +101,9 @@ def _statistics(
 
 def _component(
     result: InferenceResult, provenance: Provenance | None, setup: Mapping[str, str]
-) -> dict[str, Any]:
+) -> Json:
     target = dict(provenance.target) if provenance is not None else {}
-    standardized: dict[str, Any] = {
+    standardized: Json = {
         "tool": setup.get("framework", "unknown"),
         "tool_version": setup.get("engine_version", "unknown"),
     }
@@ -131,7 +130,7 @@ def _component(
     }
 
 
-def _load(result: InferenceResult) -> dict[str, Any] | None:
+def _load(result: InferenceResult) -> Json | None:
     """Return the load; None if the length of its prompts is unknown."""
     config = result.config
     dataset, load = config.get("dataset", {}), config.get("load", {})
@@ -139,7 +138,7 @@ def _load(result: InferenceResult) -> dict[str, Any] | None:
     if lengths is None:
         return None
     is_synthetic = dataset.get("kind") == "synthetic"
-    standardized: dict[str, Any] = {
+    standardized: Json = {
         "tool": TOOL,
         "tool_version": result.version,
         "source": "random" if is_synthetic else "sampled",
@@ -165,13 +164,13 @@ def _load(result: InferenceResult) -> dict[str, Any] | None:
     }
 
 
-def _length(result: InferenceResult, tag: str, written: Any) -> dict[str, Any] | None:
+def _length(result: InferenceResult, tag: str, written: Any) -> Json | None:
     """Return the measured lengths, with the distribution of the config if it is one of theirs."""
     mean, std = result.value(tag), result.value(tag, "std")
     if mean is None:
         return None
     low, high = result.value(tag, "min"), result.value(tag, "max")
-    found: dict[str, Any] = {"distribution": "other", "value": mean}
+    found: Json = {"distribution": "other", "value": mean}
     if low is not None and low == high:
         found["distribution"] = "fixed"
     elif isinstance(written, Mapping) and written.get("distribution") == "normal":

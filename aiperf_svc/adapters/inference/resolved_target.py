@@ -28,6 +28,7 @@ from aiperf_svc.core.endpoints.paths import request_path
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 
 USER_AGENT = "aiperf-svc"
 PORTS_IN_USE = 0.25
@@ -116,7 +117,7 @@ def _id_headers(names: Sequence[str]) -> bytes:
 def session_members(paths: Sequence[str]) -> bytes:
     """Return the members of a JSON object that hold a conversation's id, with a comma after each:
     of `user` and `a.b`, those of `"user":…,"a":{"b":…},`. They are empty without paths."""
-    members: dict[str, Any] = {}
+    members: Json = {}
     for path in paths:
         *parents, name = path.split(".")
         inner = members

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiRefusal, ApiServer, Response
@@ -18,11 +18,11 @@ from aiperf_svc.adapters.cluster.watching.startup_failure import IMAGE_STATES, p
 from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, JOB_LABEL, STACK_LABEL, TTL_ANNOTATION
 
 DELETED = "its Job was deleted during the experiment"
 INDEX_KEY = "batch.kubernetes.io/job-completion-index"
-Object = dict[str, Any]
 Found = TypeVar("Found")
 OF_TEMPLATE = frozenset(
     {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -57,7 +57,7 @@ class ClusterJobs:
         found = self._ask(lambda: _left_s(self._api.get(self._anchor)))
         return math.inf if found is None else found
 
-    def pods(self) -> list[Object]:
+    def pods(self) -> list[Json]:
         """Return the pods of all Jobs of the stack."""
         selector = quote(f"{STACK_LABEL}={self._stack},{JOB_LABEL}")
         path = f"{self._pods}?labelSelector={selector}&resourceVersion=0"
@@ -87,7 +87,7 @@ def _left_s(found: Response) -> float:
     return created_s + ttl_s - found.server_wall_s
 
 
-def job_seen(job: Object) -> JobSeen:
+def job_seen(job: Json) -> JobSeen:
     """Return the state of a Job from its object."""
     status = job.get("status") or {}
     return JobSeen(
@@ -99,7 +99,7 @@ def job_seen(job: Object) -> JobSeen:
     )
 
 
-def absent_job(name: str, pods: Sequence[Object], *, was_there: bool) -> JobSeen:
+def absent_job(name: str, pods: Sequence[Json], *, was_there: bool) -> JobSeen:
     """Return the state of a Job that does not exist: it was not created yet, or was deleted. Its
     pods end after it."""
     alive = [pod for pod in pods if job_of(pod) == name and not has_ended(pod)]
@@ -107,12 +107,12 @@ def absent_job(name: str, pods: Sequence[Object], *, was_there: bool) -> JobSeen
     return JobSeen(name, frozenset(), frozenset(), len(alive), problem)
 
 
-def has_ended(pod: Object) -> bool:
+def has_ended(pod: Json) -> bool:
     """True if the containers of a pod have ended for good."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
-def _problem(status: Object) -> str:
+def _problem(status: Json) -> str:
     for each in status.get("conditions") or ():
         # With this reason, the failures of its indexes tell what is wrong.
         is_whole = each.get("reason") != "FailedIndexes"
@@ -121,12 +121,12 @@ def _problem(status: Object) -> str:
     return ""
 
 
-def job_of(pod: Object) -> str:
+def job_of(pod: Json) -> str:
     """Return the name of a pod's Job."""
     return str(pod["metadata"]["labels"][JOB_LABEL])
 
 
-def index_of(pod: Object) -> int:
+def index_of(pod: Json) -> int:
     """Return the index that a pod runs."""
     metadata = pod["metadata"]
     found = metadata["labels"].get(INDEX_KEY) or metadata.get("annotations", {}).get(INDEX_KEY)
@@ -155,7 +155,7 @@ class JobPods:
         self._lines: dict[str, str] = {}
         """The last problem of each pod."""
 
-    def handle(self, pods: Sequence[Object], released: Iterable[str], *, now_s: float) -> Failures:
+    def handle(self, pods: Sequence[Json], released: Iterable[str], *, now_s: float) -> Failures:
         """Record the pods as they are at `now_s`, and return the failures. `released` are the Jobs
         that should have pods."""
         present: dict[tuple[str, str], tuple[str, float]] = {}
@@ -186,14 +186,14 @@ class JobPods:
         }
         return Failures(failed_jobs, list(self._failed_pods(pods)))
 
-    def _failed_pods(self, pods: Sequence[Object]) -> Iterable[tuple[str, str, int, str]]:
+    def _failed_pods(self, pods: Sequence[Json]) -> Iterable[tuple[str, str, int, str]]:
         for pod in pods:
             name = pod["metadata"]["name"]
             if pod.get("status", {}).get("phase") == "Failed" and name not in self._told:
                 self._told.add(name)
                 yield name, job_of(pod), index_of(pod), self._why(pod)
 
-    def _why(self, pod: Object) -> str:
+    def _why(self, pod: Json) -> str:
         status, name = pod["status"], pod["metadata"]["name"]
         words = [f"pod {name} failed"]
         if status.get("reason") or status.get("message"):

@@ -21,11 +21,12 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
 from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 
 POLL_S = 0.1
 """Seconds between two looks at the child's events."""
@@ -40,8 +41,7 @@ _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\)
 _CONFLICT = "[409] Conflict: Another update is currently in progress"
 """Messages of Pulumi's own service."""
 
-Event = dict[str, Any]
-OnEvent = Callable[[Event], None]
+OnEvent = Callable[[Json], None]
 TakeOver = Callable[[Sequence["Lock"]], Awaitable[bool]]
 
 
@@ -132,11 +132,11 @@ class PulumiCli:
         if ended.code:
             raise PulumiFailed("stack select", ended)
 
-    async def export(self) -> dict[str, Any]:
+    async def export(self) -> Json:
         """Return the state, with secrets encrypted; empty if there is no such stack."""
         return await self._json("stack", "export", "-s", self._stack)
 
-    async def outputs(self) -> dict[str, Any]:
+    async def outputs(self) -> Json:
         """Return the stack's outputs, with secrets in plain text. Empty before the first `up`, or
         if there is no such stack."""
         return await self._json("stack", "output", "-s", self._stack, "--json", "--show-secrets")
@@ -193,13 +193,13 @@ class PulumiCli:
 
     # --- processes -------------------------------------------------------------------------------
 
-    async def _json(self, *arguments: str) -> dict[str, Any]:
+    async def _json(self, *arguments: str) -> Json:
         ended = await self._run(*arguments)
         if ended.code and NO_STACK in ended.errors:
             return {}
         if ended.code:
             raise PulumiFailed(" ".join(arguments[:2]), ended)
-        content: dict[str, Any] = json.loads(ended.out)
+        content: Json = json.loads(ended.out)
         return content
 
     async def _run(self, *arguments: str, stdin: str | None = None) -> Ended:

@@ -1,13 +1,11 @@
 """Reads from Pulumi's state which cluster, namespace, benchmark and run a stack has. Pure."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from aiperf_svc.config.yaml_files import parse_yaml
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, RUN_ID
-
-Json = Mapping[str, Any]
 
 
 def resources(state: Json, kind: str) -> Iterator[Json]:
@@ -47,12 +45,12 @@ def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]
     )
 
 
-def benchmark_of(state: Json) -> dict[str, Any] | None:
+def benchmark_of(state: Json) -> Json | None:
     """Return the benchmark as the services read it; None if nothing is deployed."""
     for each in resources(state, "kubernetes:core/v1:ConfigMap"):
         text = (each.get("inputs", {}).get("data") or {}).get("config.yaml")
         if text:
-            content: dict[str, Any] = parse_yaml(text)
+            content: Json = parse_yaml(text)
             return content
     return None
 

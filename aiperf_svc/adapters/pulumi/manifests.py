@@ -11,6 +11,7 @@ from typing import Any
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 
 LONGEST_S = 120.0
 """Longest time of the program, on a busy machine."""
@@ -18,7 +19,7 @@ LONGEST_S = 120.0
 
 async def read_manifests(
     infra: Path, *, stack: str, config: Mapping[str, Any], environ: Mapping[str, str]
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[Json, ...]:
     """Return the manifests of a stack. `config` holds the values of its configuration, with secrets
     replaced. Raises EnvironmentProblem if the program fails."""
     process = await asyncio.create_subprocess_exec(

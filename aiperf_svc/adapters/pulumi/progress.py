@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from aiperf_svc.adapters.pulumi.cli import Event
 from aiperf_svc.adapters.terminal.output import Say
+from aiperf_svc.domain.json_objects import Json
 
 EVERY_S = 3.0
 """Seconds between two lines."""
@@ -55,7 +55,7 @@ class Progress:
         """Seconds since an operation last began or ended."""
         return self._clock() - self._stepped_mono_s
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: Json) -> None:
         """Handle one event of the CLI's log."""
         if "diagnosticEvent" in event:
             self._diagnose(event["diagnosticEvent"])
@@ -76,7 +76,7 @@ class Progress:
         more = f" and {len(self._open) - 3} more" if len(self._open) > 3 else ""
         return f"{self._what}: {done}{waiting}{more}"
 
-    def _step(self, kind: str, metadata: Event) -> None:
+    def _step(self, kind: str, metadata: Json) -> None:
         operation, urn = metadata.get("op", ""), metadata.get("urn", "")
         if operation not in WORDS or not metadata.get("type", "").startswith(KUBERNETES):
             return
@@ -90,7 +90,7 @@ class Progress:
             word = WORDS[operation]
             self._counts[word] = self._counts.get(word, 0) + 1
 
-    def _diagnose(self, diagnostic: Event) -> None:
+    def _diagnose(self, diagnostic: Json) -> None:
         text = diagnostic.get("message", "").strip()
         if diagnostic.get("severity") == "error" and text and text not in self.errors:
             self.errors.append(text)

@@ -27,6 +27,7 @@ from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 
 PASSPHRASE_FILE = "passphrase"
 BACKEND, PASSPHRASE = "PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"
@@ -166,7 +167,7 @@ def cli_environment(
     }
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> Json:
     """Read a stack file, without checking its config. Raises ConfigError."""
     content = read_yaml(path)
     if not isinstance(content, dict) or STACK_KEY not in (content.get("config") or {}):

@@ -23,7 +23,8 @@ from aiperf_svc.config.user_files import read_text_file
 from aiperf_svc.config.yaml_files import MOST_BYTES, parse_documents
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.release import NAMESPACE, Manifest, Rendered
+from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.release import NAMESPACE, Rendered
 
 PLUGIN = "pulumi-resource-kubernetes"
 INSTALL = "pulumi plugin install resource kubernetes"
@@ -76,8 +77,8 @@ def _chart_of(source: ReleaseSource, base: str) -> str:
     return str(Path(base, source.chart).absolute())
 
 
-def _helm_options(source: ReleaseSource, chart: str) -> dict[str, Any]:
-    options: dict[str, Any] = {
+def _helm_options(source: ReleaseSource, chart: str) -> Json:
+    options: Json = {
         "release_name": source.name,
         "namespace": NAMESPACE,
         "skip_crd_rendering": True,
@@ -113,7 +114,7 @@ def _version(path: Path) -> tuple[int, ...]:
     return tuple(int(each) for each in numbers if each.isdecimal())
 
 
-def _invoke(plugin: str, token: str, args: dict[str, Any], what: str) -> Sequence[Any]:
+def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
     if not plugin:
         raise ConfigError(
             f"{KEY}: {what} is rendered by Pulumi's Kubernetes provider, which is not installed: "
@@ -164,9 +165,9 @@ def _documents(path: Path, what: str) -> list[Any]:
     return found
 
 
-def _objects(documents: Sequence[Any], what: str) -> list[Manifest]:
+def _objects(documents: Sequence[Any], what: str) -> list[Json]:
     """Return the objects of documents, those of a List one by one. Raises ConfigError."""
-    found: list[Manifest] = []
+    found: list[Json] = []
     for number, each in enumerate(documents, 1):
         if each is None:
             continue

@@ -8,8 +8,8 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination, TrialRow
 from aiperf_svc.core.experiments.summary import ExperimentSummary
-from aiperf_svc.core.experiments.trials import Parameters
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.domain.number_text import number, readable_unit
 
 LONGEST_VALUE = 40

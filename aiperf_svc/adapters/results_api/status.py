@@ -1,11 +1,12 @@
 """The status of a run in the results API, for displays and scrapers."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.json_objects import Parameters
 
 
 class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
     """A trial that has ended."""
 
     number: int
-    parameters: dict[str, Any]
+    parameters: Parameters
     repetition: int
     attempt: int
     state: str
@@ -48,7 +49,7 @@ class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     """Number of the current trial in the plan; 0 when the experiment is over."""
-    parameters: dict[str, Any]
+    parameters: Parameters
     """Value of each key that the trial changes."""
     repetition: int
     attempt: int

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from time import time_ns
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
 import msgspec
@@ -19,6 +19,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.telemetry import otlp_json
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 
 INTERVAL_S = 5.0
 """Time between two requests."""
@@ -89,7 +90,7 @@ class OtlpSender:
                 if self._failure and not before:
                     self._note(f"metrics are not sent to {self._url}: {self._failure}")
 
-    async def _post(self, content: dict[str, Any]) -> None:
+    async def _post(self, content: Json) -> None:
         assert self._session is not None
         try:
             # A redirect could take the keys of the headers elsewhere.

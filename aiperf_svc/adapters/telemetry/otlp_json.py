@@ -5,12 +5,12 @@ quantiles. The encoding has 64-bit integers as strings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from aiperf_svc.adapters.results_api.prometheus_text import Sample, samples
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.domain.json_objects import Json
 
 CUMULATIVE = 2
 SCOPE = "aiperf_svc"
@@ -21,8 +21,6 @@ _QUANTILES = {
     "min": 0.0, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
     "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999, "max": 1.0,
 }  # fmt: skip
-
-Json = dict[str, Any]
 
 
 def live(status: Status, origin: Mapping[str, str], *, now_wall_ns: int) -> Json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aiperf_svc.cli.commands import run as run_command
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.json_objects import Json
 
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
@@ -69,7 +70,7 @@ def _complete(draft: "Draft", args: argparse.Namespace) -> None:
             f"{draft.source}: workload.kind: {kind!r}: aiperf-svc qualify runs the kind {KIND}; "
             "aiperf-svc run runs any"
         )
-    spec: dict[str, Any] = draft.data["workload"]
+    spec: Json = draft.data["workload"]
     if args.limits is not None:
         spec["limits"] = [*(spec.get("limits") or []), *_limits(args.limits)]
     if args.baseline is not None:

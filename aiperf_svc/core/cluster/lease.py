@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import (
     OWNER_ANNOTATION,
     RENEWED_ANNOTATION,
@@ -197,16 +198,16 @@ def next_step(
     return Step.LOST if use is Use.HELD else Step.CLAIM
 
 
-def claimed(lease: StackLease, *, now: datetime, me: Holder) -> dict[str, Any]:
+def claimed(lease: StackLease, *, now: datetime, me: Holder) -> Json:
     """Return the changes of the object with which `me` holds it or renews it. The API server
     refuses them if the object has changed since."""
-    spec: dict[str, Any] = {"renewTime": format_time(now), "leaseDurationSeconds": HELD_S}
+    spec: Json = {"renewTime": format_time(now), "leaseDurationSeconds": HELD_S}
     if lease.holder != me.identity:
         spec |= {"holderIdentity": me.identity, "acquireTime": format_time(now)}
     return {"metadata": {"resourceVersion": lease.version}, "spec": spec}
 
 
-def released(lease: StackLease) -> dict[str, Any]:
+def released(lease: StackLease) -> Json:
     """Return the changes with which the holder releases the Lease."""
     return {"metadata": {"resourceVersion": lease.version}, "spec": {"holderIdentity": None}}
 

@@ -16,6 +16,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import CacheBust
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
 from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.domain.json_objects import Json
 
 _DIGITS: Final = 16
 _RUN_DIGITS: Final = 12
@@ -87,9 +88,7 @@ def run_markers(config: BenchmarkConfig) -> RunMarkers | None:
     return RunMarkers(dataset.cache_bust_per, config.prompt_seed, keeps_phase=keeps_phase)
 
 
-def marked_messages(
-    messages: Sequence[Any], target: CacheBust, marker: str
-) -> list[dict[str, Any]]:
+def marked_messages(messages: Sequence[Any], target: CacheBust, marker: str) -> list[Json]:
     """Return messages of the chat API with a marker."""
     roles = _SYSTEM_ROLES if target.is_for_system else ("user",)
     return _in_messages(messages, roles, _change(marker, target))
@@ -128,7 +127,7 @@ def _marked(
     return msgspec.structs.replace(turn, prompt=prompt, input_tokens=tokens)
 
 
-def _in_payload(prompt: Prompt, roles: Sequence[str], changed: Change) -> dict[str, Any]:
+def _in_payload(prompt: Prompt, roles: Sequence[str], changed: Change) -> Json:
     payload = dict(prompt.payload or {})
     key = next((key for key in _PROMPT_KEYS if payload.get(key)), "")
     value = payload.get(key)
@@ -141,9 +140,7 @@ def _in_payload(prompt: Prompt, roles: Sequence[str], changed: Change) -> dict[s
     return payload
 
 
-def _in_messages(
-    messages: Sequence[Any], roles: Sequence[str], changed: Change
-) -> list[dict[str, Any]]:
+def _in_messages(messages: Sequence[Any], roles: Sequence[str], changed: Change) -> list[Json]:
     """Return messages of which the first with one of the roles, else the first of all, is
     changed."""
     having = [place for place, message in enumerate(messages) if message.get("role") in roles]

@@ -23,7 +23,7 @@ between them (`deltas_without_responses`, the default), without them since the f
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -38,6 +38,7 @@ from aiperf_svc.core.datasets.session_trees import (
     message_problem,
 )
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
 EXPECTED = (
@@ -60,11 +61,11 @@ class _Spawn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
-    messages: list[dict[str, Any]]
+    messages: list[Json]
     model: str = ""
     max_tokens: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    extra: dict[str, Any] | None = None
+    tools: list[Json] | None = None
+    extra: Json | None = None
     forks: list[str | _Fork] = []
     spawns: list[str | _Spawn] = []
     delay: float = 0.0

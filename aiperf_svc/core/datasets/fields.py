@@ -23,6 +23,7 @@ import msgspec
 
 from aiperf_svc.core.datasets.base import MS_NS, PromptTurn
 from aiperf_svc.core.endpoints.base import Media, Prompt
+from aiperf_svc.domain.json_objects import Json
 
 LONGEST_DELAY_MS = 86_400_000.0
 
@@ -43,8 +44,8 @@ class TurnFields(msgspec.Struct):
     texts: list[str | NamedTexts] | None = None
     query: str | None = None
     passages: list[str] | None = None
-    messages: list[dict[str, Any]] | None = None
-    payload: dict[str, Any] | None = None
+    messages: list[Json] | None = None
+    payload: Json | None = None
     role: str | None = None
     output_length: int | None = None
     max_tokens: int | None = None
@@ -59,7 +60,7 @@ class TurnFields(msgspec.Struct):
     videos: Any = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[Json] | None = None
     tool_call_id: str | None = None
     tokens: int | None = None
 
@@ -137,7 +138,7 @@ def _texts(fields: TurnFields) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else ()
 
 
-def _messages(fields: TurnFields, texts: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+def _messages(fields: TurnFields, texts: tuple[str, ...]) -> tuple[Json, ...]:
     if texts or not fields.messages:
         return ()
     for position, message in enumerate(fields.messages):

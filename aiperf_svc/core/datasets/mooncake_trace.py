@@ -21,6 +21,7 @@ from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
 from aiperf_svc.core.datasets.session_trees import message_problem
 from aiperf_svc.core.datasets.traces import TraceRow
 from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.domain.json_objects import Json
 
 BLOCK_SIZE = 512
 EXPECTED = 'an object such as {"timestamp": 0, "input_length": 655, "output_length": 52}'
@@ -34,12 +35,12 @@ class _Row(msgspec.Struct):
     output_length: int | None = None
     hash_ids: HashIds = ()
     text_input: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    payload: dict[str, Any] | None = None
+    messages: list[Json] | None = None
+    payload: Json | None = None
     session_id: str | None = None
     delay: float | None = None
-    tools: list[dict[str, Any]] | None = None
-    extra: dict[str, Any] | None = None
+    tools: list[Json] | None = None
+    extra: Json | None = None
     message_mode: Any = None
 
 

@@ -28,6 +28,7 @@ from aiperf_svc.core.datasets.base import (
 from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
 from aiperf_svc.core.datasets.synthetic import MAX_INPUT_TOKENS
 from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.domain.json_objects import Json
 
 EXPECTED = 'an object such as {"session_id": "a", "turns": [{"text": "Hello", "delay": 500}]}'
 MAX_TURNS = 65_535
@@ -76,7 +77,7 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
     if len(written) > MAX_TURNS:
         raise ValueError(f"{len(written):,} turns are over the most of {MAX_TURNS:,}")
     turns: list[PromptTurn] = []
-    before: list[dict[str, Any]] = []
+    before: list[Json] = []
     delay = 0
     """Messages that go in front of the next turn's, and when they are there."""
     for position, item in enumerate(written):
@@ -111,18 +112,16 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
     return tuple(turns)
 
 
-def _has_results(messages: list[dict[str, Any]]) -> bool:
+def _has_results(messages: list[Json]) -> bool:
     return any(message["role"] == "tool" for message in messages)
 
 
-def _add_response(
-    turns: list[PromptTurn], before: list[dict[str, Any]], fields: TurnFields
-) -> None:
+def _add_response(turns: list[PromptTurn], before: list[Json], fields: TurnFields) -> None:
     """Add a recorded response to the turn that it answers."""
     if not turns or turns[-1].recorded or before:
         raise ValueError("role `assistant`: a response follows the request that it answers")
     text = fields.text if fields.text is not None else fields.content
-    message: dict[str, Any] = {"role": "assistant", "content": text}
+    message: Json = {"role": "assistant", "content": text}
     for name in ("reasoning", "reasoning_content", "tool_calls"):
         if (value := getattr(fields, name)) is not None:
             message[name] = value
@@ -164,7 +163,7 @@ def _instructions(prompt: Prompt) -> tuple[Any, ...]:
     return _as_messages(prompt)
 
 
-def _instructed(prompt: Prompt, instructions: list[dict[str, Any]]) -> Prompt:
+def _instructed(prompt: Prompt, instructions: list[Json]) -> Prompt:
     """Return a prompt behind instructions. Pictures and sounds are still to be read, so theirs is
     no message yet."""
     if prompt.passages:

@@ -31,6 +31,7 @@ from aiperf_svc.core.datasets.session_trees import (
     time_problem,
 )
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.protocol.messages.dataset import Stream
 
 EXPECTED = (
@@ -45,14 +46,13 @@ _BODY_MEMBERS = {
     "gen_ai.request.top_p": "top_p",
     "gen_ai.request.stop_sequences": "stop",
 }
-Message = dict[str, Any]
 
 
 class _Span(msgspec.Struct):
     span_id: str
     start_time: str | int | float
     end_time: str | int | float
-    attributes: dict[str, Any] = {}
+    attributes: Json = {}
     trace_id: str = ""
 
 
@@ -66,7 +66,7 @@ class _Call(msgspec.Struct):
 
     place: str
     span: _Span
-    messages: list[Message]
+    messages: list[Json]
     start_s: float
     end_s: float
     stream: int = 0
@@ -136,7 +136,7 @@ def _seconds(value: str | int | float, place: str) -> float:
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
-def _messages(span: _Span, name: str, place: str) -> list[Message]:
+def _messages(span: _Span, name: str, place: str) -> list[Json]:
     """Return the messages of an attribute in the form of the chat API."""
     value = _decoded(span.attributes.get(name) or [], name, place)
     if not isinstance(value, list):
@@ -164,7 +164,7 @@ def _has_parts(message: Any) -> bool:
     return isinstance(message, Mapping) and isinstance(message.get("parts"), list)
 
 
-def _of_parts(message: Mapping[str, Any]) -> list[Message]:
+def _of_parts(message: Mapping[str, Any]) -> list[Json]:
     """Return the messages of the chat API that one with parts stands for: results of tools are
     messages of their own."""
     texts, calls, results = [], [], []
@@ -183,7 +183,7 @@ def _of_parts(message: Mapping[str, Any]) -> list[Message]:
             results.append({"role": "tool", "tool_call_id": part.get("id"), "content": content})
     if results and not texts and not calls:
         return results
-    made: Message = {"role": message.get("role"), "content": "\n".join(texts)}
+    made: Json = {"role": message.get("role"), "content": "\n".join(texts)}
     if calls:
         made["tool_calls"] = calls
     return [*results, made]
@@ -224,7 +224,7 @@ def _count(call: _Call, names: Sequence[str]) -> int:
     return value
 
 
-def _members(call: _Call) -> dict[str, Any]:
+def _members(call: _Call) -> Json:
     attributes = call.span.attributes
     members = {
         member: attributes[name]

@@ -20,6 +20,7 @@ from aiperf_svc.core.datasets.base import (
 from aiperf_svc.core.datasets.synthetic import repaired
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.json_objects import Json
 
 _EARLIER: Final = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 """Conversation before a later turn."""
@@ -128,9 +129,9 @@ def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:
     return [*system, {"role": prompt.role, "content": "\n".join(prompt.texts)}]
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _plain(message: Any) -> Json:
     """Return a message with its texts in one, as servers give it to templates that take text."""
-    plain: dict[str, Any] = dict(message)
+    plain: Json = dict(message)
     content = plain.get("content")
     if isinstance(content, list):
         texts = [each.get("text") for each in content if isinstance(each, dict)]

@@ -15,6 +15,7 @@ from aiperf_svc.config import endpoint as config
 from aiperf_svc.core.endpoints import base, chat, multipart
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.json_objects import Json
 
 _FORMATS: Final = ("json", "verbose_json", "diarized_json")
 """Values of `response_format` whose responses are JSON."""
@@ -90,7 +91,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
         raise ValueError("the audio_transcription API uploads a file: give `audio`, its path")
     if len(prompt.media) != 1 or len(prompt.texts) > 1:
         raise ValueError("a transcription needs one sound (`audio`), and at most one `text`")
-    fields: dict[str, Any] = {"model": options.model}
+    fields: Json = {"model": options.model}
     if prompt.texts:
         fields["prompt"] = prompt.texts[0]
     if options.streaming:

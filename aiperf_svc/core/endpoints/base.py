@@ -20,6 +20,7 @@ import msgspec
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.domain.finish_reasons import finish_reason_of
+from aiperf_svc.domain.json_objects import Json
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
@@ -483,7 +484,7 @@ def finish_body(
     streams: bool = True,
     length_key: str = "max_tokens",
     has_usage_option: bool = True,
-) -> dict[str, Any]:
+) -> Json:
     """Return a request's body without the prompt, with its members in the order in which they are
     sent.
 
@@ -492,7 +493,7 @@ def finish_body(
     read; `extra_inputs` last, where null removes a member. `length_key` is the member for the
     output length. Without `has_usage_option`, the API states the usage without being asked.
     """
-    body: dict[str, Any] = {"model": options.model}
+    body: Json = {"model": options.model}
     if prompt.payload is not None:
         body |= {key: value for key, value in prompt.payload.items() if key != prompt_key}
         for key in ("stream", "stream_options"):
@@ -514,7 +515,7 @@ def finish_body(
     return body
 
 
-def split_body(key: str, messages: Sequence[Any], rest: dict[str, Any], requested: int) -> Rendered:
+def split_body(key: str, messages: Sequence[Any], rest: Json, requested: int) -> Rendered:
     """Return a body as `{"model": …, key: [` + messages + `], …}`, split where a history goes."""
     opening = {"model": rest.pop("model")} if "model" in rest else {}
     start, end = msgspec.json.encode(opening)[:-1], msgspec.json.encode(rest)[1:]

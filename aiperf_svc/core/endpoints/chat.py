@@ -26,6 +26,7 @@ from aiperf_svc.core.endpoints.history import (
     is_stated,
 )
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.json_objects import Json
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -181,7 +182,7 @@ def _messages(prompt: Prompt) -> list[Any]:
     return [*system, {"role": prompt.role, "content": content}]
 
 
-def _media_part(media: Media) -> dict[str, Any]:
+def _media_part(media: Media) -> Json:
     if media.is_image:
         return {"type": "image_url", "image_url": {"url": media.url}}
     kind = media.type.removeprefix("audio/")
@@ -213,7 +214,7 @@ class _CallPart(msgspec.Struct, gc=False):
 class _Answer(msgspec.Struct, gc=False):
     """Members of an assistant's message that go back, of an event."""
 
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[Json] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
@@ -261,7 +262,7 @@ def read_body(body: bytes) -> Reply:
     """Return the message of the first choice, with the members that the API takes back."""
     choices = decode_valid(_decode_whole, body).choices
     message = choices[0].message if choices else _WholeAnswer()
-    made: dict[str, Any] = {"role": "assistant"}
+    made: Json = {"role": "assistant"}
     for name in ("reasoning", "reasoning_content", "reasoning_details", "refusal"):
         if is_stated(value := getattr(message, name)):
             made[name] = value
@@ -277,7 +278,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
     """Return the message that the events of the first choice add up to. Parts of a tool call belong
     together by their index; id and name come once."""
     contents: list[str] = []
-    parts: list[dict[str, Any]] = []
+    parts: list[Json] = []
     texts: dict[str, list[str]] = {}
     calls: dict[int, _CallPart] = {}
     defects: list[Defect] = []
@@ -301,7 +302,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
                     delta.audio.transcript or ""
                 )
                 audio = _Audio(transcript=transcript)
-    made: dict[str, Any] = {"role": "assistant"}
+    made: Json = {"role": "assistant"}
     made |= {name: "".join(found) for name, found in texts.items()}
     if calls:
         made["tool_calls"] = [
@@ -320,7 +321,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
 
 
 def _reply(
-    made: dict[str, Any],
+    made: Json,
     content: Any,
     audio: _Audio | None,
     calls: list[_CallPart],
@@ -343,7 +344,7 @@ def _reply(
     )
 
 
-def _add_content_parts(parts: list[dict[str, Any]], added: list[dict[str, Any]]) -> None:
+def _add_content_parts(parts: list[Json], added: list[Json]) -> None:
     """Add the parts of a content, as Mistral's API streams them: texts of one kind are one part."""
     for part in added:
         kind = part.get("type")

@@ -12,6 +12,7 @@ from aiperf_svc.config import endpoint as config
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.json_objects import Json
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -86,7 +87,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     if not isinstance(given, dict):
         raise ValueError("a payload of the huggingface_generate API needs an object `parameters`")
     # Without details, no response states its number of tokens.
-    parameters: dict[str, Any] = {"details": True, **given}
+    parameters: Json = {"details": True, **given}
     if prompt.output_tokens:
         parameters.setdefault("max_new_tokens", prompt.output_tokens)
     parameters |= options.extra_inputs

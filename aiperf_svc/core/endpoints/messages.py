@@ -24,6 +24,7 @@ from aiperf_svc.core.endpoints.history import (
     is_json,
 )
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.json_objects import Json
 
 DEFAULT_MAX_TOKENS: Final = 1024
 """Maximum of output tokens where the dataset has no length: the API requires one, and this is the
@@ -163,7 +164,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     )
 
 
-def _rest(prompt: Prompt, options: config.Endpoint) -> dict[str, Any]:
+def _rest(prompt: Prompt, options: config.Endpoint) -> Json:
     rest = base.finish_body(prompt, options, prompt_key="messages", has_usage_option=False)
     if "max_tokens" not in options.extra_inputs:
         rest.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
@@ -203,7 +204,7 @@ def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     follow each other are in one message. Reasoning, which this API takes back only with its
     signature, is left out."""
     found: list[Mapping[str, Any]] = []
-    results: list[dict[str, Any]] = []
+    results: list[Json] = []
     for message in messages:
         if message.get("role") == "tool":
             call = message.get("tool_call_id")
@@ -232,7 +233,7 @@ def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return found
 
 
-def _image_block(media: Media) -> dict[str, Any]:
+def _image_block(media: Media) -> Json:
     if media.data:
         source = {"type": "base64", "media_type": media.type, "data": media.data}
     else:
@@ -245,7 +246,7 @@ def _blocks(message: Any) -> list[Any]:
     return content if isinstance(content, list) else [_text_block(content)]
 
 
-def _text_block(text: Any) -> dict[str, Any]:
+def _text_block(text: Any) -> Json:
     return {"type": "text", "text": text}
 
 
@@ -291,7 +292,7 @@ class _BlockPart(msgspec.Struct, gc=False):
 class _BlockEvent(msgspec.Struct, gc=False):
     type: str = ""
     index: int = 0
-    content_block: dict[str, Any] | None = None
+    content_block: Json | None = None
     delta: _BlockPart | None = None
 
 
@@ -308,7 +309,7 @@ def read_body(body: bytes) -> Reply:
 
 def read_events(payloads: Sequence[bytes]) -> Reply:
     """Return the message whose blocks the events add up to."""
-    blocks: dict[int, dict[str, Any]] = {}
+    blocks: dict[int, Json] = {}
     parts: dict[int, dict[str, list[Any]]] = {}
     for event in decode_events(_decode_block_events, payloads):
         if event.type == "content_block_start" and event.content_block is not None:
@@ -324,9 +325,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
     return _reply([msgspec.json.encode(block) for block in made], defects)
 
 
-def _whole(
-    block: dict[str, Any], parts: dict[str, list[Any]], defects: list[Defect]
-) -> dict[str, Any]:
+def _whole(block: Json, parts: dict[str, list[Any]], defects: list[Defect]) -> Json:
     """Return a block with the parts of its events. The input of a tool is an object, so that parts
     which are no JSON cannot go back."""
     for name in ("text", "thinking", "signature"):

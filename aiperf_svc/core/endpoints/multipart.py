@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from aiperf_svc.domain.json_objects import Json
+
 BOUNDARY: Final = b"aiperf-svc-f7e1b3a95c2d4860"
 CONTENT_TYPE: Final = f"multipart/form-data; boundary={BOUNDARY.decode()}"
 _BEGIN: Final = b"--" + BOUNDARY + b"\r\n"
@@ -54,7 +56,7 @@ def is_form(body: bytes) -> bool:
 def as_json(body: bytes) -> bytes:
     """Return a body of `form_body` as a JSON object, for people: fields by name, and the file as an
     object with its content in base64."""
-    members: dict[str, Any] = {}
+    members: Json = {}
     for name, file_name, kind, content in _parts(body):
         value: Any = content.decode("utf-8", "replace")
         if file_name:

@@ -13,6 +13,7 @@ from aiperf_svc.config import endpoint as config
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.json_objects import Json
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -76,7 +77,7 @@ def _endpoint(
     """Return one API. `of_text` makes the JSON of a query or a passage."""
 
     def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-        body: dict[str, Any] = {"model": options.model} if has_model else {}
+        body: Json = {"model": options.model} if has_model else {}
         if prompt.payload is not None:
             missing = [key for key in ("query", passages_key) if not prompt.payload.get(key)]
             if missing:

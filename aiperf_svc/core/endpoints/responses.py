@@ -23,6 +23,7 @@ from aiperf_svc.core.endpoints.history import (
     defects_of,
 )
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.json_objects import Json
 
 _CONTENT: Final = frozenset(
     ("response.output_text.delta", "response.refusal.delta", "response.audio.transcript.delta")
@@ -185,7 +186,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     )
 
 
-def _rest(prompt: Prompt, options: config.Endpoint) -> dict[str, Any]:
+def _rest(prompt: Prompt, options: config.Endpoint) -> Json:
     return base.finish_body(
         prompt,
         options,
@@ -220,7 +221,7 @@ def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
     return b",".join(map(msgspec.json.encode, items))
 
 
-def _items_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _items_of(message: Mapping[str, Any]) -> list[Json]:
     """Return a message of the chat API as items: tool calls and their results are some of their
     own. Reasoning, which this API takes back only with an id of the server, is left out."""
     if message.get("role") == "tool":
@@ -243,7 +244,7 @@ def _items_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return items
 
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
+def _message(message: Json) -> Json:
     """Return a message of the chat API as one of this API, which has other names for its parts."""
     content = message.get("content")
     if isinstance(content, list):

@@ -11,8 +11,8 @@ from aiperf_svc.core.compare import student
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome
-from aiperf_svc.core.experiments.trials import Parameters
 from aiperf_svc.core.qualify.measurements import Measurement
+from aiperf_svc.domain.json_objects import Parameters
 
 
 @dataclass(frozen=True, slots=True)

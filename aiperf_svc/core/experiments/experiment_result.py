@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.trials import Parameters
 from aiperf_svc.core.qualify.result import Qualification
 from aiperf_svc.core.results.run_result import SLO_CODES
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY, Reason
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.protocol.run_states import RunState
 
 SCHEMA = "experiment/1"

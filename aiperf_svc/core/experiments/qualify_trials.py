@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from aiperf_svc.core.experiments.machine import Finding
-from aiperf_svc.core.experiments.trials import Parameters, Trial
+from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.judgement import Judgement
 from aiperf_svc.core.qualify.measurements import (
     REPEAT,
@@ -23,6 +23,7 @@ from aiperf_svc.core.qualify.measurements import (
     StagePlan,
 )
 from aiperf_svc.core.qualify.rules import Rules
+from aiperf_svc.domain.json_objects import Parameters
 
 
 def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:

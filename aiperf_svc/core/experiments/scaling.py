@@ -16,8 +16,8 @@ from aiperf_svc.core.experiments.combinations import (
     identity,
     is_number,
 )
-from aiperf_svc.core.experiments.trials import Parameters
 from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.domain.json_objects import Parameters
 
 EFFICIENCY = RowKey("parallel_efficiency", "avg")
 

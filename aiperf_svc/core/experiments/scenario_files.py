@@ -14,6 +14,7 @@ from aiperf_svc.core.experiments.scenario_result import (
     Series,
 )
 from aiperf_svc.core.experiments.scenarios import LEAST_DURATION_NS, Scenario
+from aiperf_svc.domain.json_objects import Json
 
 _TITLES = {
     Scenario.SINGLE_STREAM: "SingleStream",
@@ -55,7 +56,7 @@ def summary_text(result: ScenarioResult, *, name: str) -> str:
 
 def result_summary(
     result: ScenarioResult, *, started_ns: int, version: str, is_complete: bool
-) -> dict[str, Any]:
+) -> Json:
     """Return the content of result_summary.json."""
     lengths = result.tokens.statistics()
     lengths.pop("early_stopping_percentiles")
@@ -79,10 +80,10 @@ def result_summary(
     }
 
 
-def endpoints_config(config: BenchmarkConfig, result: ScenarioResult) -> dict[str, Any]:
+def endpoints_config(config: BenchmarkConfig, result: ScenarioResult) -> Json:
     """Return the content of config.yaml."""
     load = config.load
-    pattern: dict[str, Any] = {"type": "concurrency", "target_concurrency": load.concurrency}
+    pattern: Json = {"type": "concurrency", "target_concurrency": load.concurrency}
     if result.scenario.has_limits:
         pattern = {"type": "poisson", "target_qps": load.request_rate}
     elif result.scenario is Scenario.OFFLINE:

@@ -17,7 +17,7 @@ from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held, share_beyond
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport, knee
 from aiperf_svc.core.experiments.search_space import SearchSpace
-from aiperf_svc.core.experiments.trials import Parameters
+from aiperf_svc.domain.json_objects import Parameters
 
 
 class SearchedTrial(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from aiperf_svc.config.search import MOST_POINTS
-from aiperf_svc.core.experiments.trials import Parameters
+from aiperf_svc.domain.json_objects import Parameters
 
 _SPARE_POINTS = 2
 """Values kept back for a bracket that moves when longer runs disagree with it."""

@@ -16,7 +16,8 @@ from aiperf_svc.core.experiments.criteria import failed_trial
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_space import SearchSpace
-from aiperf_svc.core.experiments.trials import Parameters, Trial
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.domain.json_objects import Parameters
 
 _GRID = {1: 7, 2: 3}
 """Values of each parameter on the grid, by the number of parameters."""

@@ -14,7 +14,7 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentResult
 from aiperf_svc.core.experiments.summary import ExperimentSummary
-from aiperf_svc.core.experiments.trials import Parameters
+from aiperf_svc.domain.json_objects import Parameters
 
 LEVELS = ("load.concurrency", "load.request_rate")
 """Parameters that are the load."""

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config.experiment import VISITS, Blocks, Experiment
+from aiperf_svc.domain.json_objects import Parameters
 
-Parameters = dict[str, Any]
-"""Dotted config keys and their values as a user writes them; None: the key has its default."""
 TRIALS = "trials"
 """Folder of the trials' folders, in that of the experiment."""
 SHAPES = "shapes"

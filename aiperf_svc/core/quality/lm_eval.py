@@ -17,6 +17,7 @@ from aiperf_svc.config.lm_eval import SETTINGS_FILE, LmEvalTasks
 from aiperf_svc.core.endpoints.paths import request_url
 from aiperf_svc.core.quality.gate import Answer
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.json_objects import Json
 
 PROGRAM = "lm_eval"
 REMEDY = "pip install 'lm_eval[api]'"
@@ -69,10 +70,10 @@ class _Count(msgspec.Struct):
 
 
 class _Results(msgspec.Struct):
-    results: dict[str, dict[str, Any]]
+    results: dict[str, Json]
     lm_eval_version: str
     counts: dict[str, _Count] = msgspec.field(name="n-samples", default_factory=dict)
-    versions: dict[str, Any] = {}
+    versions: Json = {}
     task_hashes: dict[str, str] = {}
 
 
@@ -91,7 +92,7 @@ def settings(tasks: LmEvalTasks, endpoint: Endpoint, *, concurrency: int) -> byt
     """Return the file of settings for an endpoint of the API chat or completions. The files of the
     tasks are beside it."""
     is_chat = endpoint.type is EndpointType.CHAT
-    arguments: dict[str, Any] = {
+    arguments: Json = {
         "model": endpoint.model,
         "base_url": request_url(endpoint),
         "num_concurrent": concurrency,
@@ -108,7 +109,7 @@ def settings(tasks: LmEvalTasks, endpoint: Endpoint, *, concurrency: int) -> byt
         arguments["verify_certificate"] = False
     if endpoint.tls.ca_file:
         arguments["ca_cert_path"] = endpoint.tls.ca_file
-    found: dict[str, Any] = {
+    found: Json = {
         "model": "local-chat-completions" if is_chat else "local-completions",
         "model_args": arguments,
         "tasks": list(tasks.tasks),

@@ -21,6 +21,8 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.domain.json_objects import Json
+
 DEFAULT_TOKENS = 512
 """Most tokens of an answer if its question does not state another number."""
 MOST_TOKENS = 1_000_000
@@ -45,15 +47,15 @@ class Call(msgspec.Struct, frozen=True):
     """A call of a tool."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: Json = {}
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the file."""
 
     prompt: str | None = None
-    messages: tuple[dict[str, Any], ...] = ()
-    tools: tuple[dict[str, Any], ...] = ()
+    messages: tuple[Json, ...] = ()
+    tools: tuple[Json, ...] = ()
     grader: Grader | None = None
     expected: Any = None
     max_tokens: int = DEFAULT_TOKENS

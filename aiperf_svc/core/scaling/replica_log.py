@@ -9,12 +9,12 @@ message came that first shows it, by one clock.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 
-Json = Mapping[str, Any]
 POD, EVENT, HPA = "Pod", "Event", "HorizontalPodAutoscaler"
 SCALED_OBJECT = "ScaledObject"
 DESIRED = {

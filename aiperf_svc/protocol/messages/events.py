@@ -8,6 +8,7 @@ change and again until all receivers have confirmed it.
 from typing import Any
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.protocol.messages.base import Message, Value
 from aiperf_svc.protocol.messages.reports import (
     AddressUse,
@@ -131,7 +132,7 @@ class TrialPublished(Message, frozen=True):
     """Number of trials begun, this one included; another attempt is counted anew."""
     number: int
     """Number of the trial in the plan, from 1."""
-    parameters: dict[str, Any]
+    parameters: Parameters
     """Value of each changed key of the config."""
     repetition: int
     attempt: int

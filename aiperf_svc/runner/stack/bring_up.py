@@ -35,6 +35,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.queue import OPERATIONS
 from aiperf_svc.plan.run_id import non_defaults
@@ -72,7 +73,7 @@ async def refuse_in_use(request: StackRequest, cluster: Cluster, me: Holder) -> 
         await refuse_held(cluster, request.stack, each, me)
 
 
-async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deployed.Json) -> None:
+async def refuse_same_run(request: StackRequest, cluster: Cluster, state: Json) -> None:
     """Refuse to start the same run again: nothing would be measured, and the stack may hold the
     only copy of the results. Raises EnvironmentProblem."""
     stack, run_id = request.stack, request.plan.identity.run_id
@@ -106,9 +107,7 @@ async def running_shape(
     return None
 
 
-async def _is_up(
-    request: StackRequest, cluster: Cluster, state: deployed.Json, *, run_id: str
-) -> bool:
+async def _is_up(request: StackRequest, cluster: Cluster, state: Json, *, run_id: str) -> bool:
     if not deployed.is_up(state, run_id=run_id):
         return False
     uids, _ = deployed.roots_of(state, stack=request.stack)
@@ -371,7 +370,7 @@ def expiry(root: ObjectRef) -> str:
     return f"{end:%Y-%m-%d %H:%M} UTC"
 
 
-async def _state(cli: PulumiCli | None) -> deployed.Json | None:
+async def _state(cli: PulumiCli | None) -> Json | None:
     """Return the state, empty without a stack, or None if it cannot be read."""
     try:
         if cli is not None:

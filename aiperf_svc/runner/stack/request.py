@@ -28,6 +28,7 @@ from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
@@ -39,7 +40,7 @@ from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan
 from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig, trial_configs
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
-NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
+NOTHING: Json = {"config": {"aiperf:removal": "true"}}
 """Content of a stack's file for commands that need none. Parts of the engine fail if it has no
 value."""
 IMAGE, WORKLOAD_IMAGE, CONTEXT = "AIPERF_IMAGE", "AIPERF_WORKLOAD_IMAGE", "AIPERF_CONTEXT"
@@ -207,7 +208,7 @@ class StackRequest:
                 f"{commands}{variable}"
             )
 
-    def file_content(self) -> dict[str, Any]:
+    def file_content(self) -> Json:
         """Return the content of the stack's file for this run. The program gets its plan by
         `plan_file`; Pulumi keeps this with the state."""
         content = copy.deepcopy(dict(self.settings))
@@ -217,7 +218,7 @@ class StackRequest:
         config |= {f"aiperf:{key}": value for key, value in given.items() if value}
         return content
 
-    async def manifests(self, shape: int) -> tuple[dict[str, Any], ...]:
+    async def manifests(self, shape: int) -> tuple[Json, ...]:
         """Return the objects that the program creates for a shape, without the values of secrets.
         Raises EnvironmentProblem."""
         plan = self.plan_of(shape, self.run)

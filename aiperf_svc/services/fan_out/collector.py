@@ -18,13 +18,7 @@ from pathlib import Path
 from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, url_of_api
 from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.logs import set_up_logs
-from aiperf_svc.adapters.jobs.cluster_jobs import (
-    ClusterJobs,
-    JobPods,
-    JobShares,
-    Object,
-    absent_job,
-)
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobPods, JobShares, absent_job
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
@@ -51,6 +45,7 @@ from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.index_pods import COLLECTION_S, COLLECTOR
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexEnded
 from aiperf_svc.services.context import RunContext, make_bus, read_context
@@ -295,7 +290,7 @@ class Collector:
         if left_s <= 0:
             self._carry_out(self._machine.handle(OutOfTime(OUT_OF_TIME)))
 
-    async def _see(self, name: str, pods: Sequence[Object]) -> JobSeen:
+    async def _see(self, name: str, pods: Sequence[Json]) -> JobSeen:
         """Return the state of a Job. Raises EnvironmentProblem."""
         found = await asyncio.to_thread(self._cluster.see, name)
         if found is None:

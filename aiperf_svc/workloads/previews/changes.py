@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.domain.json_objects import Parameters
+
 
 class Change(msgspec.Struct, frozen=True):
     """Change of one key."""
@@ -43,9 +45,9 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
     )
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(data: Mapping[str, Any], prefix: str = "") -> Parameters:
     """Map dotted paths to values; a list counts as a value."""
-    found: dict[str, Any] = {}
+    found: Parameters = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             found |= flat(value, f"{prefix}{key}.")

@@ -7,11 +7,12 @@ import pytest
 from aiperf_svc.adapters.pulumi.rendering import plugin_path, render_release
 from aiperf_svc.config.target import Target
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.release import Manifest, name_of
+from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.release import name_of
 from tests.support.releases import graph, release_target
 
 
-def _render(source: object, base: Path) -> list[Manifest]:
+def _render(source: object, base: Path) -> list[Json]:
     target = Target.model_validate(release_target() | {"from": source})
     found = render_release(target, base=base, environ={"PATH": "", "HOME": str(base)})
     return [each for one in found for each in one.objects]

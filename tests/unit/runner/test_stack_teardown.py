@@ -12,9 +12,10 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
-from aiperf_svc.adapters.pulumi.cli import Ended, Event, PulumiCli
+from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.domain.errors import EnvironmentProblem, LeakError, Unverified
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import teardown
 from aiperf_svc.runner.stack.teardown import StackRemoval, Teardown, WaitReports, are_gone
@@ -37,7 +38,7 @@ class Cli:
         self.stuck = stuck
         self.did: list[str] = []
 
-    async def destroy(self, on_event: Callable[[Event], None], *, stop: asyncio.Event) -> Ended:
+    async def destroy(self, on_event: Callable[[Json], None], *, stop: asyncio.Event) -> Ended:
         self.did.append("destroy")
         if len(self.did) > self.stuck:
             return FINE

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.cluster.api.credentials import Credentials
 from aiperf_svc.adapters.connect_failure import connect_failure
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 
 CONNECT_S = 10.0
 RESPONSE_S = 30.0
@@ -41,8 +42,6 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """Accept header for an object without its content: a Secret comes without its secrets."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Accept header for lists without the objects' contents: a list of Secrets brings no secrets."""
-
-Json = dict[str, Any]
 
 
 class Unreachable(EnvironmentProblem):

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA_LIST, Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA_LIST, Cluster, Refused
+from aiperf_svc.domain.json_objects import Json
 
 AGGREGATED = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"

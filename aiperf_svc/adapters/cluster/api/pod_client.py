@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
 
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 
 ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_S = 10.0
@@ -45,7 +45,7 @@ class ApiRefusal(Exception):
 class Response:
     """Response with an object, and its time by the API server's clock."""
 
-    body: dict[str, Any]
+    body: Json
     server_wall_s: float
 
 
@@ -79,7 +79,7 @@ class ApiServer:
         }
         self._request("DELETE", path, json.dumps(options).encode())
 
-    def patch(self, path: str, changes: dict[str, Any]) -> Response:
+    def patch(self, path: str, changes: Json) -> Response:
         """Merge changes into an object. Raises ApiRefusal, OSError."""
         kind = "application/merge-patch+json"
         return self._request("PATCH", path, json.dumps(changes).encode(), kind=kind)

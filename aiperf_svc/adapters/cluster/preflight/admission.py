@@ -16,12 +16,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
-from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.preflight.probe_pods import idle_pod
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.release import is_cluster_scoped, resource_of

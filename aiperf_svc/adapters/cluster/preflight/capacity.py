@@ -16,11 +16,11 @@ from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quant
 from aiperf_svc.config.placement import Toleration
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 
-Object = Mapping[str, Any]
 STORAGE = "ephemeral-storage"
 BLOCKING = ("NoSchedule", "NoExecute")
 AUTOSCALERS = ("karpenter.sh", "autoscaling.x-k8s.io")
@@ -38,7 +38,7 @@ class Room(msgspec.Struct):
     """Amount by resource: cpu in cores, memory in bytes, pods, and every extended resource."""
 
 
-def rooms(nodes: Iterable[Object], pods: Iterable[Object], *, stack: str) -> list[Room]:
+def rooms(nodes: Iterable[Json], pods: Iterable[Json], *, stack: str) -> list[Room]:
     """Return the schedulable nodes and what other pods leave of them. The stack's own pods do not
     count, since they are replaced."""
     others = (p for p in pods if (p["metadata"].get("labels") or {}).get(STACK_LABEL) != stack)
@@ -59,7 +59,7 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object], *, stack: str) -> lis
     ]
 
 
-def used_by_node(pods: Iterable[Object]) -> dict[str, dict[str, float]]:
+def used_by_node(pods: Iterable[Json]) -> dict[str, dict[str, float]]:
     """Return what pods that have not ended request, by node and resource; also their number."""
     used: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for pod in pods:
@@ -71,13 +71,13 @@ def used_by_node(pods: Iterable[Object]) -> dict[str, dict[str, float]]:
     return {node: dict(each) for node, each in used.items()}
 
 
-def is_ready(node: Object) -> bool:
+def is_ready(node: Json) -> bool:
     """Return whether a node or a pod is ready."""
     conditions = node.get("status", {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def _requests(pod: Object) -> dict[str, float]:
+def _requests(pod: Json) -> dict[str, float]:
     total: defaultdict[str, float] = defaultdict(float)
     beside = (
         each
@@ -354,8 +354,8 @@ class SharedRoom:
 def first_with_room(
     running: Sequence[StackPlan],
     waiting: Sequence[StackPlan],
-    nodes: Sequence[Object],
-    pods: Sequence[Object],
+    nodes: Sequence[Json],
+    pods: Sequence[Json],
 ) -> int | None:
     """Return the index of the first waiting stack that fits; None if none does.
 
@@ -373,7 +373,7 @@ def first_with_room(
     return None
 
 
-def _with_nodes(plan: StackPlan, pods: Sequence[Object]) -> int:
+def _with_nodes(plan: StackPlan, pods: Sequence[Json]) -> int:
     """Return how many pods of a stack have a node and have not ended."""
     return sum(
         _stack_of(pod) == plan.identity.stack
@@ -383,6 +383,6 @@ def _with_nodes(plan: StackPlan, pods: Sequence[Object]) -> int:
     )
 
 
-def _stack_of(pod: Object) -> str | None:
+def _stack_of(pod: Json) -> str | None:
     name: str | None = (pod["metadata"].get("labels") or {}).get(STACK_LABEL)
     return name

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, try_list
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import ADMISSION, try_admission, try_objects
@@ -38,6 +38,7 @@ from aiperf_svc.core.cluster.cluster_checks import judge_exporters, judge_gpus
 from aiperf_svc.core.cluster.facts import NodeFacts
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.queue import KUEUE
 from aiperf_svc.plan.stack import StackPlan

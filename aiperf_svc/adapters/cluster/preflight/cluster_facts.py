@@ -12,7 +12,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import parse_quantity, try_list
@@ -20,9 +19,9 @@ from aiperf_svc.adapters.cluster.preflight.capacity import is_ready, used_by_nod
 from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.core.cluster.facts import Exporter, NodeFacts, NodeGpus
 from aiperf_svc.core.telemetry.families import GPU_EXPORTERS, GpuExporter
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.workloads.gpus import is_gpu
 
-Object = Mapping[str, Any]
 PRODUCT_LABELS = (
     "nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator", "kubernetes.azure.com/accelerator",
@@ -40,7 +39,7 @@ for _kind in GPU_EXPORTERS:
 
 
 def read_nodes(
-    nodes: Iterable[Object], pods: Iterable[Object] | None, leases: Iterable[Object] | None = None
+    nodes: Iterable[Json], pods: Iterable[Json] | None, leases: Iterable[Json] | None = None
 ) -> tuple[NodeFacts, ...]:
     """Return the facts of all nodes. `pods` and `leases` None: they may not be listed."""
     used = None if pods is None else used_by_node(pods)
@@ -49,7 +48,7 @@ def read_nodes(
 
 
 def _read(
-    node: Object,
+    node: Json,
     used: Mapping[str, Mapping[str, float]] | None,
     renewed: Mapping[str, int | None],
 ) -> NodeFacts:
@@ -72,7 +71,7 @@ def _read(
     )
 
 
-def _gpus(status: Object, product: str, used: Mapping[str, float] | None) -> tuple[NodeGpus, ...]:
+def _gpus(status: Json, product: str, used: Mapping[str, float] | None) -> tuple[NodeGpus, ...]:
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     return tuple(
         NodeGpus(
@@ -87,7 +86,7 @@ def _gpus(status: Object, product: str, used: Mapping[str, float] | None) -> tup
     )
 
 
-def clock_ahead_s(node: Object) -> int | None:
+def clock_ahead_s(node: Json) -> int | None:
     """Return how far a ready node's clock is ahead of the API server's, in whole seconds and to a
     second. None if its last report cannot be identified."""
     reports = [
@@ -105,7 +104,7 @@ def clock_ahead_s(node: Object) -> int | None:
     return _ahead_s(reports[0], taken[0])
 
 
-def lease_ahead_s(lease: Object) -> int | None:
+def lease_ahead_s(lease: Json) -> int | None:
     """Return the same from the lease of a node; None if the lease does not tell."""
     taken = [
         each["time"]
@@ -122,7 +121,7 @@ def _ahead_s(there: str, here: str) -> int:
     return round(ahead.total_seconds())
 
 
-def _has_heartbeat(fields: Object) -> bool:
+def _has_heartbeat(fields: Json) -> bool:
     """Return whether these are the fields of the node's own reports."""
     conditions = (fields.get("fieldsV1") or {}).get("f:status", {}).get("f:conditions", {})
     ready = conditions.get("k:" + json.dumps({"type": "Ready"}, separators=(",", ":"))) or {}
@@ -132,7 +131,7 @@ def _has_heartbeat(fields: Object) -> bool:
 async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
     """Return the exporters that run in the cluster; None if pods of all namespaces may not be
     listed. Raises Unreachable."""
-    pods: dict[str, Object] = {}
+    pods: dict[str, Json] = {}
     for label, values in VALUES.items():
         selector = f"{label} in ({','.join(values)})"
         found = await try_list(cluster, "/api/v1/pods", labelSelector=selector)
@@ -142,13 +141,13 @@ async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
     return exporters_of(pods.values())
 
 
-def exporters_of(pods: Iterable[Object]) -> tuple[Exporter, ...]:
+def exporters_of(pods: Iterable[Json]) -> tuple[Exporter, ...]:
     """Return the exporters among pods, sorted by node. Pods that do not run are left out."""
     found = (_exporter(each) for each in pods)
     return tuple(sorted((e for e in found if e is not None), key=lambda e: (e.node, e.pod)))
 
 
-def _exporter(pod: Object) -> Exporter | None:
+def _exporter(pod: Json) -> Exporter | None:
     status, labels = pod.get("status", {}), pod["metadata"].get("labels") or {}
     address, label = status.get("podIP"), _label(labels)
     if status.get("phase") != "Running" or not address or label is None:
@@ -194,7 +193,7 @@ def _label(labels: Mapping[str, str]) -> tuple[str, str] | None:
     return next(((key, value) for key, value in known if value in VALUES[key]), None)
 
 
-def _port(pod: Object, default: int) -> int:
+def _port(pod: Json, default: int) -> int:
     """Return the port that is called metrics or is the exporter's default, else the only one."""
     ports = [
         (each.get("name", ""), int(each["containerPort"]))

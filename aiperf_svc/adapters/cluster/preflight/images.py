@@ -5,11 +5,11 @@ The services run in the image, and such a package is installed beside the runner
 image, each service would end with "no such kind" when the stack is up.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     end_message,
@@ -22,13 +22,13 @@ from aiperf_svc.adapters.cluster.preflight.probe_pods import (
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import in_visit
 from aiperf_svc.workloads.registry import GROUP, OWN
 
-Object = Mapping[str, Any]
 IMAGE, WORKLOAD = "image", "workload"
 KIND_PROGRAM = """
 import sys
@@ -42,7 +42,7 @@ if found[0].version != version:
 """
 
 
-def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
+def judge_image(plan: StackPlan, nodes: Sequence[Json]) -> Check:
     """Check what the nodes report about the images. A node lists only its largest fifty, so an
     image that is not listed may be there."""
     every = (image for pod in plan.pods for image in pod.images)

@@ -1,16 +1,14 @@
 """Decides whether a namespace can be used by a stack: whether it exists, admits the pods, adds no
 sidecars to them, and lasts long enough."""
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.stack import LEVELS, StackPlan
 
-Object = Mapping[str, Any]
 ENFORCE = "pod-security.kubernetes.io/enforce"
 MESHES = {
     "istio-injection": ("enabled",),
@@ -23,7 +21,7 @@ MESHES = {
 value."""
 
 
-def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
+def judge_namespace(plan: StackPlan, namespace: Json | None) -> Check:
     """Check whether the namespace is as in the config. None: it does not exist."""
     wanted = plan.config.deployment.namespace
     if wanted.mode == "auto":
@@ -57,7 +55,7 @@ def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
     return Check("namespace", "ok", f"{wanted.name} is used, and is not removed with the stack")
 
 
-def is_own(plan: StackPlan, namespace: Object) -> bool:
+def is_own(plan: StackPlan, namespace: Json) -> bool:
     """Return whether an earlier `up` of the same stack made the namespace."""
     labels = namespace["metadata"].get("labels") or {}
     return labels.items() >= plan.identity.selector().items()
@@ -79,7 +77,7 @@ def judge_time_left(plan: StackPlan, created: str, now: datetime) -> Check:
     return Check("time left", "ok", exists)
 
 
-def judge_pod_security(plan: StackPlan, namespace: Object | None) -> Check:
+def judge_pod_security(plan: StackPlan, namespace: Json | None) -> Check:
     """Check whether the namespace admits pods of the plan's level."""
     why = f" ({'; '.join(note for note in plan.notes if note.startswith('Pod Security'))})"
     needed = plan.pod_security + (why if plan.pod_security != "restricted" else "")
@@ -100,7 +98,7 @@ def judge_pod_security(plan: StackPlan, namespace: Object | None) -> Check:
     return Check("pod security", "ok", f"the namespace enforces {level}; the pods are {needed}")
 
 
-def judge_mesh(namespace: Object | None) -> Check:
+def judge_mesh(namespace: Json | None) -> Check:
     """Check whether the namespace requests sidecars."""
     metadata = (namespace or {}).get("metadata", {})
     marks = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.preflight import network_program
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     WaitedPod,
@@ -32,6 +32,7 @@ from aiperf_svc.config.placement import Placement
 from aiperf_svc.core.cluster.facts import Exporter, ProbeResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import TTL_ANNOTATION, Identity
 from aiperf_svc.plan.pods import ImagePlan, Requests
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     IMAGE_STATES,
     StartupFailureDetector,
@@ -22,6 +22,7 @@ from aiperf_svc.config.placement import Placement
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.pods import ImagePlan, Requests

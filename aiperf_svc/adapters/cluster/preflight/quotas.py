@@ -2,15 +2,14 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quantity
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.pods import PodPlan, Requests
 from aiperf_svc.plan.stack import StackPlan
 
-Object = Mapping[str, Any]
 MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
 """Scopes of a quota that match our pods, which have requests and no active deadline."""
 
@@ -69,7 +68,7 @@ def quota_requests(plan: StackPlan) -> dict[str, float]:
     return found | {name: found[f"requests.{name}"] for name in older}
 
 
-def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Object]) -> Check:
+def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]) -> Check:
     """Check whether every quota leaves enough for the stack."""
     requested = quota_requests(plan)
     short: list[str] = []
@@ -119,12 +118,12 @@ def _limit_keys(pods: Collection[str]) -> str:
     return " and ".join(keys)
 
 
-def _hard(quota: Object) -> Mapping[str, str]:
+def _hard(quota: Json) -> Mapping[str, str]:
     hard: Mapping[str, str] = quota.get("spec", {}).get("hard") or {}
     return hard
 
 
-def _short_of(quota: Object, requested: Mapping[str, float]) -> Iterator[str]:
+def _short_of(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
     used = quota.get("status", {}).get("used") or {}
     for resource, hard in _hard(quota).items():
         wanted = requested.get(resource, 0.0)
@@ -137,7 +136,7 @@ def _short_of(quota: Object, requested: Mapping[str, float]) -> Iterator[str]:
             )
 
 
-def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
+def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Json]) -> Check:
     """Check whether every pod is within the bounds, and would not be throttled by a default
     limit."""
     limits = [
@@ -171,7 +170,7 @@ def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
     return Check("limit range", "ok", "every pod is within its bounds")
 
 
-def _default_cpu_limit(ranges: Iterable[Object]) -> str:
+def _default_cpu_limit(ranges: Iterable[Json]) -> str:
     for each in ranges:
         for limit in each.get("spec", {}).get("limits") or ():
             cpu = (limit.get("default") or limit.get("max") or {}).get("cpu")
@@ -180,7 +179,7 @@ def _default_cpu_limit(ranges: Iterable[Object]) -> str:
     return ""
 
 
-def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str]:
+def _outside(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
     for name, limit in limits:
         if limit["type"] == "Pod":
             yield from _beyond(pod, pod.total, name, limit)
@@ -189,7 +188,7 @@ def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str
                 yield from _beyond(pod, container.requests, name, limit)
 
 
-def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str]:
+def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
     """Yield the requests of containers that exceed the limit which a LimitRange gives them. The API
     server refuses such pods."""
     for container in (*pod.preparations, *pod.containers):
@@ -207,7 +206,7 @@ def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Itera
                     )
 
 
-def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Object) -> Iterator[str]:
+def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Json) -> Iterator[str]:
     requested = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
     limited = {"memory": requested["memory"]}
     if requests.storage_limit_bytes:

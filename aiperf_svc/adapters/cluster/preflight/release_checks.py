@@ -4,12 +4,13 @@ operators that `deployment.target.admit` names."""
 from collections.abc import Mapping
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, list_pods
 from aiperf_svc.adapters.cluster.preflight.capacity import is_ready
 from aiperf_svc.config.release import AdmittedPods
 from aiperf_svc.core.cluster.check import Check
-from aiperf_svc.plan.release import Manifest, is_custom, name_of
+from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.release import is_custom, name_of
 from aiperf_svc.plan.stack import StackPlan
 
 TYPES, OPERATORS = "release types", "operators"
@@ -44,7 +45,7 @@ async def _served(cluster: Cluster, version: str) -> list[Json] | None:
 
 
 def judge_types(
-    custom: list[Manifest],
+    custom: list[Json],
     served: Mapping[str, list[Json] | None],
     cluster_scoped: tuple[str, ...],
 ) -> Check:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
 from aiperf_svc.adapters.cluster.preflight.images import IMAGE, image_works
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
@@ -25,6 +25,7 @@ from aiperf_svc.adapters.cluster.preflight.probe_pods import (
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.network import is_bare_name
 from aiperf_svc.plan.stack import StackPlan
 

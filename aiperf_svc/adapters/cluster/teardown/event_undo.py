@@ -7,12 +7,13 @@ also by `gc` after a runner that was killed, undoes what it finds there.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.domain.json_objects import Json
 
 UNDO_ANNOTATION = "aiperf.dev/undo"
 
@@ -62,7 +63,7 @@ async def record_undo(cluster: Cluster, root: str, undo: Undo | None) -> None:
     """Write the way back to the root with this path; None: there is none any more. Raises Refused,
     Unreachable."""
     text = None if undo is None else msgspec.json.encode(undo).decode()
-    changes: dict[str, Any] = {"metadata": {"annotations": {UNDO_ANNOTATION: text}}}
+    changes: Json = {"metadata": {"annotations": {UNDO_ANNOTATION: text}}}
     await cluster.patch(root, changes)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import (
     Catalog,
     ObjectRef,
@@ -43,6 +43,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     take_outside,
 )
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 0.5

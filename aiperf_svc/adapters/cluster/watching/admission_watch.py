@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, TTL_ANNOTATION
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.queue import GATE, GROUP_LABEL, KUEUE, MANAGED_LABEL, QueuePlan

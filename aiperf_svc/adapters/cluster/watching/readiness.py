@@ -27,6 +27,7 @@ from aiperf_svc.adapters.cluster.api.pod_client import (
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 
 ASK_AGAIN_S = 1.0
 """Seconds between two looks at all objects."""
@@ -114,10 +115,10 @@ def _get(api: ApiServer, path: str) -> Mapping[str, Any] | None:
         raise
 
 
-def _pods(api: ApiServer, namespace: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+def _pods(api: ApiServer, namespace: str, labels: Mapping[str, str]) -> list[Json]:
     selector = quote(",".join(f"{key}={value}" for key, value in labels.items()))
     listed = api.get(f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}").body
-    items: list[dict[str, Any]] = listed["items"]
+    items: list[Json] = listed["items"]
     return items
 
 

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.watching.startup_failure import Object
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
 
 ABSENT_LISTS = 2
@@ -41,13 +41,13 @@ class RunLosses:
     def __init__(self) -> None:
         self._roots: dict[str, str] = {}
         """UIDs by kind and name."""
-        self._pods: dict[str, Object] = {}
+        self._pods: dict[str, Json] = {}
         """Pods as they were first seen, by UID."""
         self._absent: dict[str, int] = {}
         self._finished: dict[str, int] = {}
         self._reported: set[str] = set()
 
-    def handle_root(self, kind: str, name: str, found: Object | None) -> Loss | None:
+    def handle_root(self, kind: str, name: str, found: Json | None) -> Loss | None:
         """Record the state of a Namespace or anchor, and return its loss. None: it does not
         exist."""
         words = f"{kind} {name}"
@@ -62,7 +62,7 @@ class RunLosses:
             return Loss("", f"deployment.ttl is over: the stack deleted its {words}")
         return Loss("", f"{words} was deleted during the run")
 
-    def handle_pods(self, listed: Sequence[Object]) -> tuple[Loss, ...]:
+    def handle_pods(self, listed: Sequence[Json]) -> tuple[Loss, ...]:
         """Record the pods, and return those lost since the previous list."""
         there = {pod["metadata"]["uid"]: pod for pod in listed}
         if not self._pods:
@@ -86,7 +86,7 @@ class RunLosses:
         return "was deleted" if self._absent[uid] >= ABSENT_LISTS else ""
 
 
-def how_lost(pod: Object, first: Object) -> str:
+def how_lost(pod: Json, first: Json) -> str:
     """Return how a pod was lost since it was first seen; empty if it still works."""
     metadata, status = pod["metadata"], pod.get("status", {})
     for condition in status.get("conditions") or ():
@@ -109,18 +109,18 @@ def how_lost(pod: Object, first: Object) -> str:
     return "was deleted" if "deletionTimestamp" in metadata else ""
 
 
-def _how_ended(ended: Object) -> str:
+def _how_ended(ended: Json) -> str:
     reason, code = ended.get("reason", "Error"), ended.get("exitCode", "?")
     if reason == "OOMKilled":
         return "was killed: out of memory (OOMKilled); raise its memory (deployment.pods)"
     return FINISHED if code == 0 else f"ended: {reason}, exit code {code}"
 
 
-def _containers(pod: Object) -> Iterable[Object]:
+def _containers(pod: Json) -> Iterable[Json]:
     return pod.get("status", {}).get("containerStatuses") or ()
 
 
-def _is_overdue(metadata: Object) -> bool:
+def _is_overdue(metadata: Json) -> bool:
     """Return whether an object was deleted because its TTL was over."""
     ttl = (metadata.get("annotations") or {}).get(TTL_ANNOTATION, "")
     if not ttl.isdecimal() or "deletionTimestamp" not in metadata:

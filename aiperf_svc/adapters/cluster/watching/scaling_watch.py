@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import label_selector
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.core.scaling.replica_log import (
@@ -24,6 +24,7 @@ from aiperf_svc.core.scaling.replica_log import (
 )
 from aiperf_svc.core.telemetry.families import portables_of
 from aiperf_svc.core.telemetry.page import PageError, PageReader
+from aiperf_svc.domain.json_objects import Json
 
 RETRY_S = 1.0
 """Time between two attempts while the API server does not respond."""

@@ -6,12 +6,12 @@ have lasted for a while. Pure: the time is an argument.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import READINESS
 
 PULL_S = 20.0
@@ -36,8 +36,7 @@ FINAL_PULLS = (
 )  # fmt: skip
 """Words in a registry's response after which a retry does not help."""
 
-Object = dict[str, Any]
-NO_CLAIMS: Mapping[str, Object] = {}
+NO_CLAIMS: Mapping[str, Json] = {}
 
 
 class PodProblem(msgspec.Struct, frozen=True):
@@ -64,10 +63,10 @@ class StartupFailureDetector:
 
     def handle(
         self,
-        pods: Sequence[Object],
-        deployments: Sequence[Object],
-        refusals: Sequence[Object] = (),
-        claims: Sequence[Object] = (),
+        pods: Sequence[Json],
+        deployments: Sequence[Json],
+        refusals: Sequence[Json] = (),
+        claims: Sequence[Json] = (),
         *,
         now_s: float,
     ) -> str | None:
@@ -96,7 +95,7 @@ class StartupFailureDetector:
 
 
 def pod_problems(
-    pod: Object, unschedulable_s: float, claims: Mapping[str, Object] = NO_CLAIMS
+    pod: Json, unschedulable_s: float, claims: Mapping[str, Json] = NO_CLAIMS
 ) -> Iterator[PodProblem]:
     """Yield the problems that keep a pod from running. `claims` has the last Event of each."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
@@ -118,18 +117,18 @@ def pod_problems(
         yield from _container_problems(name, container)
 
 
-def lacks_volume(pod: Object) -> bool:
+def lacks_volume(pod: Json) -> bool:
     """Return whether a claim without a volume keeps a pod from being placed."""
     return "persistentvolumeclaim" in (_unscheduled(pod) or "").lower()
 
 
-def claims_of(pod: Object) -> tuple[str, ...]:
+def claims_of(pod: Json) -> tuple[str, ...]:
     """Return the names of the claims that a pod mounts."""
     mounted = (each.get("persistentVolumeClaim") for each in pod["spec"].get("volumes") or ())
     return tuple(each["claimName"] for each in mounted if each)
 
 
-def _unscheduled(pod: Object) -> str | None:
+def _unscheduled(pod: Json) -> str | None:
     """Return why no node takes a pod; None if one has."""
     for condition in pod.get("status", {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
@@ -138,7 +137,7 @@ def _unscheduled(pod: Object) -> str | None:
 
 
 def _without_volume(
-    pod: Object, message: str, unschedulable_s: float, claims: Mapping[str, Object]
+    pod: Json, message: str, unschedulable_s: float, claims: Mapping[str, Json]
 ) -> PodProblem:
     name = pod["metadata"]["name"]
     events = [claims[each] for each in claims_of(pod) if each in claims]
@@ -160,7 +159,7 @@ def _unplaced(pod: str, message: str, unschedulable_s: float) -> PodProblem:
     return PodProblem(pod, "Unschedulable", line, unschedulable_s)
 
 
-def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
+def _container_problems(pod: str, container: Json) -> Iterator[PodProblem]:
     if container.get("name") == READINESS:
         yield from _release_problems(pod, container)
         return
@@ -196,7 +195,7 @@ def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
         yield PodProblem(pod, "crashing", _crashes(pod, container), 0.0)
 
 
-def _release_problems(pod: str, container: Object) -> Iterator[PodProblem]:
+def _release_problems(pod: str, container: Json) -> Iterator[PodProblem]:
     """Yield what the pod that waits for the target reports when its time is over."""
     states = (container.get("state") or {}, container.get("lastState") or {})
     for ended in (each["terminated"] for each in states if each.get("terminated")):
@@ -206,12 +205,12 @@ def _release_problems(pod: str, container: Object) -> Iterator[PodProblem]:
             return
 
 
-def _lacks_shell(container: Object, message: str) -> bool:
+def _lacks_shell(container: Json, message: str) -> bool:
     """Return whether a rank did not start because its image has no shell."""
     return container.get("name") == RANK_POD and NO_PROGRAM in message
 
 
-def _crashes(pod: str, container: Object) -> str:
+def _crashes(pod: str, container: Json) -> str:
     ended = (container.get("lastState") or {}).get("terminated") or {}
     how = ended.get("reason", "Error")
     words = _words(ended.get("message"))
@@ -225,7 +224,7 @@ def _crashes(pod: str, container: Object) -> str:
     )
 
 
-def deployment_problems(deployment: Object) -> Iterator[PodProblem]:
+def deployment_problems(deployment: Json) -> Iterator[PodProblem]:
     """Yield the problems that keep a Deployment from creating pods."""
     name = deployment["metadata"]["name"]
     for condition in deployment.get("status", {}).get("conditions") or ():
@@ -240,7 +239,7 @@ def deployment_problems(deployment: Object) -> Iterator[PodProblem]:
             )
 
 
-def set_problem(event: Object) -> PodProblem:
+def set_problem(event: Json) -> PodProblem:
     """Return the problem that keeps a StatefulSet from creating pods, from its Event. Unlike a
     Deployment, it has no condition for this."""
     name, message = event["involvedObject"]["name"], _words(event.get("message"))

@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Iterable
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     StartupFailureDetector,
     claims_of,
     lacks_volume,
 )
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import JOB_LABEL, STACK_LABEL
 
 POLL_S = 1.0
