@@ -41,7 +41,7 @@ from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.process_placement import SERVICE_COMMAND, LocalServices
+from aiperf_svc.runner.process_placement import LocalServices
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.workloads.shapes import shape_config
 
@@ -204,7 +204,7 @@ class _Index:
             run.write_files()
             context = PartContext(interrupts, Screen(run.options.ui))
             try:
-                return await LocalServices(run, SERVICE_COMMAND, self._forks).run(context)
+                return await LocalServices(run, self._forks).run(context)
             finally:
                 processes.remove_empty(run.logs)
 

@@ -3,6 +3,7 @@
 Of an experiment, each trial is joined by itself, and the totals make an experiment of their own.
 """
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.ending import write_junit
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.start_gate import Offset
 
 if TYPE_CHECKING:
@@ -278,28 +279,13 @@ def _join_trial(
         outcome = _outcome(member, trial)
         results = outcome.results
         objectives[member.run.name] = results.slo if isinstance(results, RunResult) else ()
-        runs.append(
-            JointRun(
-                name=member.run.name,
-                where=member.run.where,
-                outcome=outcome,
-                offsets=member.run.offsets,
-            )
-        )
+        runs.append(dataclasses.replace(member.run, outcome=outcome))
     own, code = folder / TRIALS / trial.folder, joint_exit_code([each.outcome for each in runs])
-    joint = join(
-        kind,
-        " ".join(filter(None, (f"{name}, trial {trial.number}", _named(trial)))),
-        int(code),
-        [finished_member(each, own, trial.number) for each in runs],
-    )
+    named = describe(trial.parameters)
+    title = f"{name}, trial {trial.number}" + (f" ({named})" if named else "")
+    joint = join(kind, title, int(code), [finished_member(r, own, trial.number) for r in runs])
     joint = replace(joint, exit_code=int(with_unreadable(code, [joint])))
     return joint, total_outcome(trial, joint, objectives)
-
-
-def _named(trial: Trial) -> str:
-    named = describe(trial.parameters)
-    return f"({named})" if named else ""
 
 
 def _outcome(member: _Member, trial: Trial) -> RunOutcome:
@@ -308,20 +294,18 @@ def _outcome(member: _Member, trial: Trial) -> RunOutcome:
     if entry is None:
         reason = ": ".join(filter(None, ("not begun", whole.reason)))
         known = (RunState.FAILED.value, reason, ExitCode.BENCHMARK_FAILED)
-        return outcome_of(RunEnd(run_id=whole.run_id, known=known, more=whole.more))
+        return RunEnd(run_id=whole.run_id, known=known, more=whole.more).outcome()
     assert whole.artifacts is not None
     (found,) = read_outcomes(whole.artifacts, (entry,))
     member.rows.append(row_of(found))
     artifacts = whole.artifacts / TRIALS / entry.folder
-    return outcome_of(
-        RunEnd(
-            run_id=whole.run_id,
-            known=(found.state, found.reason, ExitCode.BENCHMARK_FAILED),
-            results=found.results,
-            artifacts=artifacts if artifacts.is_dir() else None,
-            more=whole.more,
-        )
-    )
+    return RunEnd(
+        run_id=whole.run_id,
+        known=(found.state, found.reason, ExitCode.BENCHMARK_FAILED),
+        results=found.results,
+        artifacts=artifacts if artifacts.is_dir() else None,
+        more=whole.more,
+    ).outcome()
 
 
 def _ended(member: _Member, folder: Path) -> ExperimentMember:

@@ -1,7 +1,7 @@
 """The outcome of a run, and its exit code."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,15 @@ from aiperf_svc.protocol.run_states import RunState
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOutcome:
-    """Everything that is shown at the end of a run."""
-
-    run_id: str
-    state: str
-    """The run's final state."""
-    reason: str
-    """Reason of a failure or a cancellation."""
-    failure: ExitCode = ExitCode.BENCHMARK_FAILED
-    """Kind of failure, in the state `failed`."""
-    results: Results | None
+class _Facts:
+    run_id: str = ""
+    results: Results | None = None
     """None when nothing was measured."""
-    artifacts: Path | None
+    artifacts: Path | None = None
     """Artifact folder; None if it could not be made."""
     artifact_error: str = ""
     uploaded_to: str = ""
-    """URL of the uploaded artifacts; empty if there is none."""
+    """URL to which the artifacts were uploaded; empty if they were not."""
     was_interrupted: bool = False
     left: tuple[str, ...] = ()
     """Objects or processes of the run that still exist."""
@@ -41,6 +33,18 @@ class RunOutcome:
     """True if what the stack uses may not be listed, so that what is left is unknown."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further keys for `--json`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome(_Facts):
+    """Everything that is shown at the end of a run."""
+
+    state: str
+    """The run's final state."""
+    reason: str
+    """Reason of a failure or a cancellation."""
+    failure: ExitCode = ExitCode.BENCHMARK_FAILED
+    """Kind of failure, in the state `failed`."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -110,14 +114,13 @@ NOTHING_MADE = "nothing was created"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEnd:
+class RunEnd(_Facts):
     """What is known of a run when its last process or object is gone.
 
     The first of these that is given decides the state and the reason: `known`, `is_whole`, a final
     `status` without an `error`, `error`. Otherwise the run was stopped early.
     """
 
-    run_id: str = ""
     known: tuple[str, str, ExitCode] | None = None
     """State, reason, and the exit code of a failure, where they are known already."""
     is_whole: bool | None = None
@@ -127,59 +130,36 @@ class RunEnd:
     """The last status of the run, or of the last of several."""
     error: Exception | None = None
     """The first error. One of another library is called unexpected."""
-    was_interrupted: bool = False
-    results: Results | None = None
-    """None: nothing was measured."""
-    artifacts: Path | None = None
-    artifact_error: str = ""
-    uploaded_to: str = ""
-    """URL to which this program has uploaded the artifacts."""
-    left: tuple[str, ...] = ()
-    is_unverified: bool = False
-    is_unlisted: bool = False
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys for `--json`."""
 
+    def outcome(self) -> RunOutcome:
+        """Return the outcome of the run."""
+        status, error = self.status, _as_ours(self.error)
+        state, reason, failure = self._judge(error)
+        facts = {each.name: getattr(self, each.name) for each in fields(_Facts)}
+        if isinstance(error, LeakError) and not self.left:
+            facts["left"] = (str(error),)
+        if status is not None:
+            facts["artifact_error"] = self.artifact_error or status.artifact_error
+            facts["uploaded_to"] = self.uploaded_to or status.uploaded_to
+        return RunOutcome(state=state, reason=reason, failure=failure, **facts)
 
-def outcome_of(end: RunEnd) -> RunOutcome:
-    """Return the outcome of a run from what is known at its end."""
-    status, error = end.status, _as_ours(end.error)
-    state, reason, failure = _judge(end, error)
-    left = (*end.left, str(error)) if isinstance(error, LeakError) and not end.left else end.left
-    return RunOutcome(
-        run_id=end.run_id,
-        state=state,
-        reason=reason,
-        failure=failure,
-        results=end.results,
-        artifacts=end.artifacts,
-        artifact_error=end.artifact_error or (status.artifact_error if status else ""),
-        uploaded_to=end.uploaded_to or (status.uploaded_to if status else ""),
-        was_interrupted=end.was_interrupted,
-        left=left,
-        is_unverified=end.is_unverified,
-        is_unlisted=end.is_unlisted,
-        more=end.more,
-    )
-
-
-def _judge(end: RunEnd, error: AiperfError | None) -> tuple[str, str, ExitCode]:
-    """Return the state, its reason, and the exit code of a failure."""
-    status = end.status
-    failure = error.exit_code if error else ExitCode.BENCHMARK_FAILED
-    if end.known is not None:
-        return end.known
-    is_final = status is not None and RunState(status.state).is_final
-    if status is not None and is_final and error is None:
-        state, reason = status.state, status.reason
-        failure = ExitCode(status.exit_code) if status.exit_code else failure
-    else:
-        state = RunState.CANCELLED if end.was_interrupted else RunState.FAILED
-        reason = str(error) if error else ("" if end.results else STOPPED)
-    if end.is_whole is not None and not end.was_interrupted:
-        state = RunState.DONE if end.is_whole else RunState.FAILED
-        failure = ExitCode.BENCHMARK_FAILED
-    return state, reason, failure
+    def _judge(self, error: AiperfError | None) -> tuple[str, str, ExitCode]:
+        """Return the state, its reason, and the exit code of a failure."""
+        status = self.status
+        failure = error.exit_code if error else ExitCode.BENCHMARK_FAILED
+        if self.known is not None:
+            return self.known
+        is_final = status is not None and RunState(status.state).is_final
+        if status is not None and is_final and error is None:
+            state, reason = status.state, status.reason
+            failure = ExitCode(status.exit_code) if status.exit_code else failure
+        else:
+            state = RunState.CANCELLED if self.was_interrupted else RunState.FAILED
+            reason = str(error) if error else ("" if self.results else STOPPED)
+        if self.is_whole is not None and not self.was_interrupted:
+            state = RunState.DONE if self.is_whole else RunState.FAILED
+            failure = ExitCode.BENCHMARK_FAILED
+        return state, reason, failure
 
 
 def _as_ours(error: Exception | None) -> AiperfError | None:

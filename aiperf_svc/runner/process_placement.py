@@ -42,7 +42,7 @@ from aiperf_svc.runner.environment import LocalRun, new_run_id
 from aiperf_svc.runner.follower import Follower, Watch, make_outlets
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work, expand
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stages import Stage
@@ -66,14 +66,13 @@ def run_local(
     options: RunOptions,
     *,
     trials: Sequence[TrialConfig] = (),
-    command: Sequence[str] = SERVICE_COMMAND,
     forks: ForkServer | None = None,
 ) -> ExitCode:
     """Run a benchmark with processes of this machine, and print its results. `trials` are those of
     the config, if they are known. Raises AiperfError for what prevents the run; a run that has
     begun ends with an exit code."""
     expansion = expand_local(config, trials)
-    placement = ProcessPlacement(expansion, options, command=command, forks=forks)
+    placement = ProcessPlacement(expansion, options, forks)
     return Session(expansion, placement, options).run()
 
 
@@ -104,16 +103,10 @@ class ProcessPlacement(Placement):
     """All is on this machine."""
 
     def __init__(
-        self,
-        expansion: Expansion,
-        options: RunOptions,
-        *,
-        command: Sequence[str] = SERVICE_COMMAND,
-        forks: ForkServer | None = None,
+        self, expansion: Expansion, options: RunOptions, forks: ForkServer | None = None
     ) -> None:
-        """The services of the first part are forks of `forks`; without it `command` starts each
-        process, with the names of its services added."""
-        self._expansion, self._options, self._command = expansion, options, command
+        """The services of the first part are forks of `forks`; without it each is executed."""
+        self._expansion, self._options = expansion, options
         self._forks, self._has_forks = forks, forks is not None
         self._facts = local_facts()
         self.run_id = new_run_id()
@@ -132,11 +125,9 @@ class ProcessPlacement(Placement):
         return True
 
     async def upload_keys(self, member: Member) -> Mapping[str, str]:
-        """Return the environment, which has the keys of the upload."""
         return os.environ
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
-        """Run one part from its first process to the last one gone. Raises AiperfError."""
         context.screen.begin(Stage.RUN)
         context.count_interrupts()
         options = replace(
@@ -157,7 +148,7 @@ class ProcessPlacement(Placement):
             )
             run.write_files()
             try:
-                outcome = await LocalServices(run, self._command, forks).run(context)
+                outcome = await LocalServices(run, forks).run(context)
             finally:
                 processes.remove_empty(work.logs)
         if private.exists():
@@ -197,10 +188,8 @@ def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:
 class LocalServices:
     """The processes of one run."""
 
-    def __init__(self, run: LocalRun, command: Sequence[str], forks: ForkServer | None) -> None:
-        self._run = run
-        self._command = command
-        self._forks = forks
+    def __init__(self, run: LocalRun, forks: ForkServer | None) -> None:
+        self._run, self._forks = run, forks
         self._processes: list[Process] = []
         self._control: list[Process] = []
         """Processes without which the run fails."""
@@ -243,16 +232,14 @@ class LocalServices:
             is_over = follower is not None and follower.is_over
             await self._end_all(is_over=is_over, at_once=interrupts.count > 1)
         assert follower is not None
-        return outcome_of(
-            RunEnd(
-                run_id=run.run_id,
-                status=follower.status,
-                error=follower.failure,
-                results=results,
-                artifacts=run.artifacts,
-                was_interrupted=interrupts.count > 0,
-            )
-        )
+        return RunEnd(
+            run_id=run.run_id,
+            status=follower.status,
+            error=follower.failure,
+            results=results,
+            artifacts=run.artifacts,
+            was_interrupted=interrupts.count > 0,
+        ).outcome()
 
     def _make_orders(self) -> dict[str, Order]:
         """Return what the processes are to be, by name."""
@@ -278,12 +265,8 @@ class LocalServices:
             self._add(self._start(name, order), order)
 
     def _start(self, name: str, order: Order) -> Process:
-        return start_process(
-            name,
-            [*self._command, *order.services],
-            environ=order.environ,
-            stderr=self._output(name),
-        )
+        stderr = self._output(name)
+        return start_process(name, order.command, environ=order.environ, stderr=stderr)
 
     async def _adopt(
         self, forks: ForkServer, orders: Mapping[str, Order], context: PartContext

@@ -43,7 +43,7 @@ from aiperf_svc.runner import ending, signals
 from aiperf_svc.runner.ending import call_webhook, errors_of, finish
 from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
 from aiperf_svc.runner.session_results import SessionResults, check_resumed, has_failed
 from aiperf_svc.runner.signals import Interrupts
@@ -240,7 +240,7 @@ class Session:
             if self._has_one_part:
                 raise
             more = self._placement.more(work)
-            outcome = outcome_of(RunEnd(run_id=work.run_id, error=error, more=more))
+            outcome = RunEnd(run_id=work.run_id, error=error, more=more).outcome()
             screen.say(f"error: {outcome.reason}")
         if outcome.artifacts is not None:
             ending.refresh_manifest(outcome.artifacts)
@@ -292,14 +292,12 @@ class Session:
         state: RunState = RunState.CANCELLED,
     ) -> RunOutcome:
         """Return the outcome of a part of which nothing was made."""
-        return outcome_of(
-            RunEnd(
-                run_id=work.run_id,
-                known=(state, reason, ExitCode.BENCHMARK_FAILED),
-                was_interrupted=was_interrupted,
-                more=self._placement.more(work),
-            )
-        )
+        return RunEnd(
+            run_id=work.run_id,
+            known=(state, reason, ExitCode.BENCHMARK_FAILED),
+            was_interrupted=was_interrupted,
+            more=self._placement.more(work),
+        ).outcome()
 
     def _screen(self, work: Work) -> Screen:
         if self._screens:

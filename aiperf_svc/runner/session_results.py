@@ -22,7 +22,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.environment import new_run_id
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, Placement, Work
 from aiperf_svc.runner.start_gate import Offset
 from aiperf_svc.workloads.registry import workload_of
@@ -254,11 +254,7 @@ class SessionResults:
             return None
         from aiperf_svc.runner import joining
 
-        runs = [
-            joining.JointRun(name=name, where="", outcome=each, offsets=self.members[name].offsets)
-            for name, each in ended.items()
-        ]
-        return joining.total_of(runs, self.folder, begun.trial)
+        return joining.total_of(self.joint_runs(ended), self.folder, begun.trial)
 
     def _collect(self, results: MemberResults, round_: int, outcome: RunOutcome) -> None:
         """Add the trials of a part that has ended."""
@@ -321,21 +317,19 @@ class SessionResults:
             failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
         )
         errors = (each.artifact_error for each in outcomes if each.artifact_error)
-        return outcome_of(
-            RunEnd(
-                run_id=run_id,
-                known=known,
-                results=written,
-                artifacts=results.folder,
-                artifact_error=results.error or next(errors, ""),
-                uploaded_to=uploaded_to,
-                was_interrupted=any(each.was_interrupted for each in outcomes),
-                left=tuple(left for each in outcomes for left in each.left),
-                is_unlisted=any(each.is_unlisted for each in outcomes),
-                is_unverified=any(each.is_unverified for each in outcomes),
-                more=self._placement.more_of_all(results.member, outcomes),
-            )
-        )
+        return RunEnd(
+            run_id=run_id,
+            known=known,
+            results=written,
+            artifacts=results.folder,
+            artifact_error=results.error or next(errors, ""),
+            uploaded_to=uploaded_to,
+            was_interrupted=any(each.was_interrupted for each in outcomes),
+            left=tuple(left for each in outcomes for left in each.left),
+            is_unlisted=any(each.is_unlisted for each in outcomes),
+            is_unverified=any(each.is_unverified for each in outcomes),
+            more=self._placement.more_of_all(results.member, outcomes),
+        ).outcome()
 
     def joint_runs(self, outcomes: Mapping[str, RunOutcome]) -> "list[JointRun]":
         """Return the members as parts of a joint result."""

@@ -34,6 +34,8 @@ def play(
 
     def run(name: str, *, command: tuple[str, ...] = (), **options: Any) -> ExitCode:
         monkeypatch.setenv("STUB", name)
+        service = command or (sys.executable, str(STUB))
+        monkeypatch.setattr(process_placement, "SERVICE_COMMAND", service)
         config = BenchmarkConfig.model_validate(
             {
                 "endpoint": {"url": "http://127.0.0.1:9", "model": "m"},
@@ -44,11 +46,7 @@ def play(
         )
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            return process_placement.run_local(
-                config,
-                RunOptions(**{"ui": "plain", **options}),
-                command=command or (sys.executable, str(STUB)),
-            )
+            return process_placement.run_local(config, RunOptions(**{"ui": "plain", **options}))
         finally:
             assert list(temporary.iterdir()) == [], "the private folder is left"
             assert before == {number: signal.getsignal(number) for number in before}

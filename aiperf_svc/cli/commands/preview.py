@@ -45,17 +45,16 @@ def run(args: argparse.Namespace) -> int:
 
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args, args.config)
-    members = request.members
     requests = member_requests(request, read_clusters(request.settings, str(args.config)))
     expansion = expand_requests(requests)
     footprint = whole_footprint(requests, expansion)
     if args.json:
-        found = preview.as_json(request, members) | {"footprint": footprint.as_json}
+        found = preview.as_json(request) | {"footprint": footprint.as_json}
         print(json.dumps(found, default=str))
         return int(ExitCode.OK)
     compared = preview.compare(request, args.against)
     if len(request.plans) > 1:
-        print(preview.of_shapes(request, members, compared, is_markdown=args.markdown))
+        print(preview.of_shapes(request, compared, is_markdown=args.markdown))
         return int(ExitCode.OK)
     format_ = summary.as_markdown if args.markdown else summary.as_text
     print(format_(request.plan, compared).rstrip("\n"))
@@ -63,5 +62,5 @@ def run(args: argparse.Namespace) -> int:
         several = several_lines(expansion, requests)
         print(f"\n#### Stacks\n\n```\n{several}\n```" if args.markdown else several)
     if request.config.experiment is not None:
-        print("\n" + preview.trials_text(request.config, members, is_markdown=args.markdown))
+        print("\n" + preview.trials_text(request, is_markdown=args.markdown))
     return int(ExitCode.OK)

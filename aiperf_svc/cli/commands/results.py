@@ -60,7 +60,7 @@ def _of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.joining import JointRun, finish
     from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.runner.outcome import RunEnd, outcome_of
+    from aiperf_svc.runner.outcome import RunEnd
     from aiperf_svc.runner.stack.attached import attach, fetch
     from aiperf_svc.runner.start_gate import measure_offset
 
@@ -75,7 +75,7 @@ def _of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
 
     found, _ = signals.run(in_each(stacks, fetched))
     runs = [
-        JointRun(name=stack.name, where=stack.where, outcome=outcome_of(RunEnd(error=each)))
+        JointRun(name=stack.name, where=stack.where, outcome=RunEnd(error=each).outcome())
         if isinstance(each, AiperfError)
         else each
         for stack, each in zip(stacks, found, strict=True)

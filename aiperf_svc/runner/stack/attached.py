@@ -14,7 +14,7 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.stack.request import find_place, open_project
 
 
@@ -86,12 +86,10 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
         with folders.collecting(folder, run_id):
             results = await attached.client.results()
             await attached.client.download_all(folder)
-    return outcome_of(
-        RunEnd(
-            run_id=run_id,
-            status=status,
-            results=results,
-            artifacts=folder,
-            more={"stack": attached.stack},
-        )
-    )
+    return RunEnd(
+        run_id=run_id,
+        status=status,
+        results=results,
+        artifacts=folder,
+        more={"stack": attached.stack},
+    ).outcome()

@@ -20,7 +20,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import StackOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.stack import bring_up, collection, measure
 from aiperf_svc.runner.stack.collection import Collection
@@ -383,28 +383,26 @@ class Launch:
         lifecycle, is_made = self._lifecycle, self._record is not None
         is_unmade = not (is_made or collection.has_all_trials)
         cancelled = (RunState.CANCELLED, NOTHING_MADE, ExitCode.BENCHMARK_FAILED)
-        return outcome_of(
-            RunEnd(
-                run_id=self._request.plan.identity.run_id,
-                known=cancelled if is_unmade else None,
-                is_whole=collection.has_all_trials if collection.results is not None else None,
-                status=measuring.status if measuring else None,
-                error=self._failure,
-                results=collection.results or (measuring.results if measuring else None),
-                artifacts=collection.folder,
-                artifact_error=collection.error,
-                uploaded_to=collection.uploaded_to,
-                was_interrupted=lifecycle.was_interrupted or is_unmade,
-                left=removal.left,
-                is_unlisted=removal.is_unlisted,
-                is_unverified=is_made and not lifecycle.is_kept and not removal.is_verified,
-                more={
-                    "stack": self._request.stack,
-                    "namespace": self._record.namespace if self._record else None,
-                    "kept": lifecycle.is_kept,
-                    "left": list(removal.left),
-                    "not_checked": list(removal.not_checked),
-                    "took_s": self._took_s,
-                },
-            )
-        )
+        return RunEnd(
+            run_id=self._request.plan.identity.run_id,
+            known=cancelled if is_unmade else None,
+            is_whole=collection.has_all_trials if collection.results is not None else None,
+            status=measuring.status if measuring else None,
+            error=self._failure,
+            results=collection.results or (measuring.results if measuring else None),
+            artifacts=collection.folder,
+            artifact_error=collection.error,
+            uploaded_to=collection.uploaded_to,
+            was_interrupted=lifecycle.was_interrupted or is_unmade,
+            left=removal.left,
+            is_unlisted=removal.is_unlisted,
+            is_unverified=is_made and not lifecycle.is_kept and not removal.is_verified,
+            more={
+                "stack": self._request.stack,
+                "namespace": self._record.namespace if self._record else None,
+                "kept": lifecycle.is_kept,
+                "left": list(removal.left),
+                "not_checked": list(removal.not_checked),
+                "took_s": self._took_s,
+            },
+        ).outcome()

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,23 @@ from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
+from aiperf_svc.adapters.cluster.watching.scaling_watch import ScalingWatch, WatchedServer
 from aiperf_svc.adapters.events.deployments import DeploymentEvents
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import Results
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import folders
-from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
+from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 from aiperf_svc.runner.events import EventWatch
 from aiperf_svc.runner.follower import Follower, Watch, make_outlets
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.stack.scaling import ScalingReporter, watched_server
+from aiperf_svc.runner.start_gate import clock_ahead_ns
 from aiperf_svc.workloads.previews import summary
 
 STOPPING = (
@@ -39,7 +43,8 @@ node, and then reports how the run took its loss."""
 FETCH_S, FETCH_RETRY_S = 120.0, 2.0
 """Longest time that the connection to the results may be broken while fetching, and the time
 between two attempts."""
-
+REPORT_S = 1.0
+"""Time between two reports of the server's replicas."""
 LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom", "step-failed"})
 """Checks of a benchmark on ranks that fail when a rank is lost, or processes of it. A run may end
 with the step that lost them, before the cluster reports it."""
@@ -149,10 +154,18 @@ class Measuring:
         config = self._plan.config.inference
         if config is None or config.scaling is None:
             return ()
-        namespace = str(self._outputs["namespace"])
+        scaling, namespace = config.scaling, str(self._outputs["namespace"])
         pods = watched_pods(config, self._plan.identity, namespace)
-        server = watched_server(pods, config.scaling)
-        return (ScalingReporter(self._cluster, client, server),)
+        if pods.port is None:
+            raise ConfigError("scaling.pods.port: give the port of the pods' page of metrics")
+        server = WatchedServer(
+            namespace=pods.namespace,
+            labels=pods.labels,
+            port=pods.port,
+            path=scaling.metrics_path,
+            loaded=re.compile(scaling.loaded) if scaling.loaded is not None else None,
+        )
+        return (partial(_report_replicas, self._cluster, client, server),)
 
     def _event_watches(self, client: ResultsClient) -> tuple[Watch, ...]:
         config = self._plan.config.inference
@@ -215,3 +228,25 @@ class Measuring:
         """Close the connections. Errors while closing are ignored."""
         with contextlib.suppress(AiperfError, OSError):
             await self._open.aclose()
+
+
+async def _report_replicas(
+    cluster: Cluster, client: ResultsClient, server: WatchedServer, follower: Follower
+) -> None:
+    """Watch the replicas of a server, and report them to the run until this is cancelled. A report
+    holds all that is known, so that a lost one costs nothing."""
+    ahead_ns = await clock_ahead_ns(client)
+    watch = ScalingWatch(cluster, server, clock_ns=lambda: time.time_ns() + ahead_ns)
+    noted = set[str]()
+    async with Tasks() as tasks:
+        running = tasks.start(watch.run(), "watch replicas")
+        while True:
+            # What the watch has not handled yet is not covered.
+            report = watch.log.report(time.time_ns() + ahead_ns if watch.has_begun.is_set() else 0)
+            for text in set(report.not_watched) - noted:
+                follower.display.note(f"scaling: not watched: {text}")
+            noted.update(report.not_watched)
+            with contextlib.suppress(ApiUnavailable, ApiRefused):
+                await client.set_scaling(report)
+            if await tasks.first(REPORT_S):
+                running.result()

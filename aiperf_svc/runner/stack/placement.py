@@ -105,7 +105,6 @@ class StackPlacement(Placement):
 
     @property
     def limit(self) -> int:
-        """Most rounds at the same time."""
         if self._expansion.is_in_turn or self._expansion.is_driven:
             return 1
         return most_at_once(self._first.at_once)
@@ -118,8 +117,6 @@ class StackPlacement(Placement):
         return is_one and len(self._requests) == 1
 
     def prepare(self) -> bool:
-        """Check what can be checked without a cluster, and ask the user if there are several
-        stacks; False if they decline. Raises AiperfError."""
         if self._options.keep and self.limit > 1:
             raise ConfigError(
                 "--keep: kept stacks take the resources that later ones need "
@@ -147,12 +144,11 @@ class StackPlacement(Placement):
             texts.append(f"  {several_lines(self._expansion, self._requests)}")
         if self._expansion.is_driven or len(self._expansion.rounds) > 1:
             compared = preview.compare(request)
-            texts.append(preview.of_shapes(request, request.members, compared, is_markdown=False))
+            texts.append(preview.of_shapes(request, compared, is_markdown=False))
         return texts
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect to the clusters whose room decides how many rounds run. Raises AiperfError."""
         async with contextlib.AsyncExitStack() as stack:
             if self.limit > 1:
                 for request in self._requests.values():
@@ -170,8 +166,6 @@ class StackPlacement(Placement):
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
-        """Return the place of the first round, given by its parts, of which each stack has room in
-        its cluster beside those that run. Raises AiperfError."""
         for number, parts in enumerate(waiting):
             if await self._fits(running, parts):
                 return number
@@ -197,11 +191,9 @@ class StackPlacement(Placement):
         return part_request(self._requests[work.member.name], self._expansion, work)
 
     def more(self, work: Work) -> dict[str, Any]:
-        """Return what `--json` has of a part that was not begun."""
         return {"stack": self.request_of(work).stack}
 
     def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-        """Return what `--json` has of all stacks of a member."""
         return {
             "stack": self._requests[member.name].stack,
             "left": [left for each in outcomes for left in each.left],
@@ -222,7 +214,6 @@ class StackPlacement(Placement):
             return await collection.upload_keys(request, cli)
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
-        """Run one stack. Raises AiperfError when nothing was created."""
         request, screen = self.request_of(work), context.screen
         options = self._options if self._is_single else replace(self._options, yes=True)
         request.check_secrets()

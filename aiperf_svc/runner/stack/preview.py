@@ -1,6 +1,5 @@
 """Shows what a stack's file would change, without a cluster."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import msgspec
 
 from aiperf_svc.adapters.pulumi.project import read_settings
 from aiperf_svc.adapters.pulumi.state_home import StateHome
-from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack import bring_up
@@ -17,11 +15,9 @@ from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.workloads.previews import shape_lines, summary, trial_lists
 from aiperf_svc.workloads.previews.changes import Comparison
 from aiperf_svc.workloads.registry import load_benchmark
-from aiperf_svc.workloads.trials import TrialConfig
 
 
-def compare_with(request: StackRequest, file: Path) -> Comparison:
-    """Compare with another version of the stack's file. Raises ConfigError."""
+def _compare_with(request: StackRequest, file: Path) -> Comparison:
     config = load_benchmark(file)
     try:
         settings = read_settings(file)
@@ -36,9 +32,14 @@ def compare_with(request: StackRequest, file: Path) -> Comparison:
     )
 
 
-def compare_with_deployed(request: StackRequest) -> Comparison:
-    """Compare with the deployed state. A review needs no state, so one that cannot be opened is
-    only reported."""
+def compare(request: StackRequest, against: Path | None = None) -> Comparison:
+    """Compare with another version of the stack's file, else with what is deployed. A review needs
+    no state, so one that cannot be opened is only reported. Raises ConfigError."""
+    if against is not None:
+        return _compare_with(request, against)
+    if len(request.plans) > 1 and request.at_once != 1:
+        why = "each shape has a stack of its own, which is removed at its end"
+        return Comparison(base=bring_up.DEPLOYED, not_compared=why)
     try:
         home = StateHome(request.environ)
         project = open_project(request.stack, request.file_content(), home, request.environ)
@@ -48,32 +49,13 @@ def compare_with_deployed(request: StackRequest) -> Comparison:
         return Comparison(base=bring_up.DEPLOYED, not_compared=str(error))
 
 
-def trials_text(config: Config, members: Sequence[TrialConfig], *, is_markdown: bool) -> str:
+def trials_text(request: StackRequest, *, is_markdown: bool) -> str:
     """List the trials of an experiment."""
-    lines = trial_lists.as_lines(config, members)
-    if is_markdown:
-        return "\n".join(["#### Trials", "", "```", *lines, "```"])
-    return "\n".join(lines)
+    lines = trial_lists.as_lines(request.config, request.members)
+    return "\n".join(["#### Trials", "", "```", *lines, "```"] if is_markdown else lines)
 
 
-def compare(request: StackRequest, against: Path | None = None) -> Comparison:
-    """Compare with another version of the stack's file, else with what is deployed. Raises
-    ConfigError."""
-    if against is not None:
-        return compare_with(request, against)
-    if len(request.plans) > 1 and request.at_once != 1:
-        why = "each shape has a stack of its own, which is removed at its end"
-        return Comparison(base=bring_up.DEPLOYED, not_compared=why)
-    return compare_with_deployed(request)
-
-
-def of_shapes(
-    request: StackRequest,
-    members: Sequence[TrialConfig],
-    compared: Comparison,
-    *,
-    is_markdown: bool,
-) -> str:
+def of_shapes(request: StackRequest, compared: Comparison, *, is_markdown: bool) -> str:
     """Describe the pods of the first shape, what each shape asks for, takes and costs, and list the
     trials."""
     shapes, at_once = request.shapes, request.at_once
@@ -85,12 +67,12 @@ def of_shapes(
         *(["", "#### Shapes", "", "```", *about, "```", ""] if is_markdown else about),
         shape_lines.how_to_run(request.stack, shapes, request.used_shape, at_once=at_once),
         "",
-        trials_text(request.config, members, is_markdown=is_markdown),
+        trials_text(request, is_markdown=is_markdown),
     ]
     return "\n".join(texts)
 
 
-def as_json(request: StackRequest, members: Sequence[TrialConfig]) -> dict[str, Any]:
+def as_json(request: StackRequest) -> dict[str, Any]:
     """Return what a stack needs, and its trials, as the content of a JSON object."""
     found = [
         {
@@ -105,9 +87,5 @@ def as_json(request: StackRequest, members: Sequence[TrialConfig]) -> dict[str, 
         for shape, plan in zip(request.shapes, request.plans, strict=True)
     ]
     parallel = {"parallel": request.at_once} if len(found) > 1 else {}
-    return {
-        "stack": request.stack,
-        **parallel,
-        "pods": found,
-        **trial_lists.as_json(request.config, members),
-    }
+    trials = trial_lists.as_json(request.config, request.members)
+    return {"stack": request.stack, **parallel, "pods": found, **trials}

@@ -68,7 +68,7 @@ async def followed(folder: Path, code: int, state: RunState) -> Follower:
     process = cast(Process, EndedProcess(code))
     config = SimpleNamespace(experiment=None)
     run = SimpleNamespace(logs=folder, options=RunOptions(), config=config)
-    services = LocalServices(cast(LocalRun, run), (), None)
+    services = LocalServices(cast(LocalRun, run), None)
     services._processes, services._control = [process], [process]
     with Interrupts() as interrupts:
         follower = Follower(

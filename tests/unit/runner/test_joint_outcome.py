@@ -13,7 +13,7 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.joining import JointRun, finish, joint_exit_code
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.start_gate import Offset
 from tests.support.fake_folders import write_run, write_trials
 from tests.support.fake_results import inference_result
@@ -30,8 +30,8 @@ def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
     return RunOutcome(**{**given, **fields})
 
 
-NOT_REACHED = outcome_of(RunEnd(error=EnvironmentProblem("nothing responds")))
-REFUSED = outcome_of(RunEnd(error=ConfigError("no such model")))
+NOT_REACHED = RunEnd(error=EnvironmentProblem("nothing responds")).outcome()
+REFUSED = RunEnd(error=ConfigError("no such model")).outcome()
 
 
 @pytest.mark.parametrize(

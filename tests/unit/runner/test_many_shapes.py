@@ -35,7 +35,7 @@ def calls_for(number: int, parallel: int) -> int:
     with cProfile.Profile() as profile:
         request = request_of(number, parallel)
         compared = Comparison(base="nothing")
-        preview.of_shapes(request, request.members, compared, is_markdown=False)
+        preview.of_shapes(request, compared, is_markdown=False)
         assert len({plan.identity.run_id for plan in request.plans}) == number
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 

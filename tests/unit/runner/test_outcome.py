@@ -12,7 +12,7 @@ from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.core.experiments.experiment_result import TrialResult
 from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.outcome import STOPPED, RunEnd, RunOutcome, outcome_of
+from aiperf_svc.runner.outcome import STOPPED, RunEnd, RunOutcome
 from tests.support import fake_steps
 from tests.support.fake_results import (
     as_json,
@@ -158,7 +158,7 @@ def status(state: str = "done", **given: Any) -> Any:
 
 
 def ended_run(**given: Any) -> RunOutcome:
-    return outcome_of(RunEnd(run_id="r", **given))
+    return RunEnd(run_id="r", **given).outcome()
 
 
 def judged(**given: Any) -> tuple[str, str, ExitCode]:

@@ -327,7 +327,7 @@ async def test_absent_stack_has_nothing_to_compare() -> None:
 
 def test_unreadable_state_is_not_a_new_stack() -> None:
     request = replace(request_of("bench-smoke"), environ={"PULUMI_BACKEND_URL": "file:///state"})
-    found = preview.compare_with_deployed(request)
+    found = preview.compare(request)
     assert found.changed is None
     assert "export PULUMI_CONFIG_PASSPHRASE=" in found.not_compared
 
@@ -337,7 +337,7 @@ def test_another_generation_in_the_file_is_another_run(tmp_path: Path) -> None:
     content["config"]["aiperf:generation"] = 2
     old = tmp_path / "Pulumi.bench-smoke.yaml"
     old.write_text(yaml.safe_dump(content))
-    found = preview.compare_with(request_of("bench-smoke"), old)
+    found = preview.compare(request_of("bench-smoke"), old)
     assert (found.changed, found.is_new_run, found.is_deployed) == ((), True, False)
 
 
