@@ -51,14 +51,17 @@ _POWER_SCHEMA = 2
 def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
     """Return the row. Raises ConfigError for a run that is no fixed concurrency, or whose lengths
     are not fixed."""
-    users = result.config.get("load", {}).get("concurrency")
-    if not users or result.config.get("load", {}).get("request_rate"):
+    config = result.config_view
+    users = config.load.concurrency
+    if not users or config.load.request_rate:
         raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
-    row: Json = {"conc": int(users), "model": result.config_view.endpoint.model}
+    row: Json = {"conc": users, "model": config.endpoint.model}
     row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}
     row |= {"disagg": False, "is_multinode": False}
     row |= {name: int(setup[name]) for name in _SIZES if name in setup}
-    row |= {"isl": _fixed(result, "input_tokens"), "osl": _fixed(result, "output_tokens")}
+    dataset = config.dataset
+    row |= {"isl": _fixed("input_tokens", dataset.input_tokens)}
+    row |= {"osl": _fixed("output_tokens", dataset.output_tokens)}
     row |= _rates(result, row)
     for name, tag in _LATENCIES.items():
         for theirs, ours in _STATS.items():
@@ -86,9 +89,8 @@ def unknown_of(row: Mapping[str, Any]) -> list[str]:
     return [name for name in NEEDED if name not in row]
 
 
-def _fixed(result: InferenceResult, key: str) -> int:
+def _fixed(key: str, written: Any) -> int:
     """Return the fixed length in the config."""
-    written = result.config.get("dataset", {}).get(key)
     mean = written.get("mean") if isinstance(written, Mapping) else None
     if not mean:
         raise ConfigError(

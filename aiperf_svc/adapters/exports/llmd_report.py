@@ -132,12 +132,12 @@ def _component(
 
 def _load(result: InferenceResult) -> Json | None:
     """Return the load; None if the length of its prompts is unknown."""
-    config = result.config
-    dataset, load = config.get("dataset", {}), config.get("load", {})
-    lengths = _length(result, "input_sequence_length", dataset.get("input_tokens"))
+    view = result.config_view
+    dataset, load = view.dataset, view.load
+    lengths = _length(result, "input_sequence_length", dataset.input_tokens)
     if lengths is None:
         return None
-    is_synthetic = dataset.get("kind") == "synthetic"
+    is_synthetic = dataset.kind == "synthetic"
     standardized: Json = {
         "tool": TOOL,
         "tool_version": result.version,
@@ -146,21 +146,21 @@ def _load(result: InferenceResult) -> Json | None:
     }
     if result.topology.workers:
         standardized["parallelism"] = result.topology.workers
-    if config.get("endpoint", {}).get("force_output_length"):
-        enforced = _length(result, "requested_osl", dataset.get("output_tokens"))
+    if view.endpoint.force_output_length:
+        enforced = _length(result, "requested_osl", dataset.output_tokens)
         if enforced is not None:
             standardized["output_seq_len"] = enforced
     turns = result.topology.dataset
     if turns is not None and turns.turns > turns.entries:
         standardized["multi_turn"] = {"enabled": True}
-    for name, key in (("rate_qps", "request_rate"), ("concurrency", "concurrency")):
-        value = load.get(key)
-        if isinstance(value, int | float) and value > 0:
-            standardized[name] = int(value) if name == "concurrency" else value
+    if isinstance(load.request_rate, int | float) and load.request_rate > 0:
+        standardized["rate_qps"] = load.request_rate
+    if load.concurrency:
+        standardized["concurrency"] = load.concurrency
     return {
-        "metadata": {"cfg_id": _checksum(config)},
+        "metadata": {"cfg_id": _checksum(result.config)},
         "standardized": standardized,
-        "native": {"args": {"command": result.cli_command}, "config": config},
+        "native": {"args": {"command": result.cli_command}, "config": result.config},
     }
 
 

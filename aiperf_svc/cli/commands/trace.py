@@ -3,13 +3,15 @@
 import argparse
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from aiperf_svc.core.datasets.trace_summary import Arrivals, TraceSummary
 
 DESCRIPTION = """Describe a trace: rates, lengths, and the share of its prompts that repeats an
 earlier prefix, which is the highest hit rate of a prefix cache without a limit.
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             )
     except DatasetError as error:
         raise DatasetError(str(error).removeprefix("dataset.file: ")) from error
-    if not described["requests"]:
+    if not described.requests:
         limit = args.synthesis_max_isl
         within = f", at most {limit:,} (--synthesis-max-isl) of input" if limit is not None else ""
         raise ConfigError(f"{args.file}: no requests; expected rows with tokens{within}")
@@ -102,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     return int(ExitCode.OK)
 
 
-def _print(described: dict[str, Any], console: "Console") -> None:
+def _print(described: "TraceSummary", console: "Console") -> None:
     from rich import box
     from rich.table import Table
 
@@ -110,28 +112,31 @@ def _print(described: dict[str, Any], console: "Console") -> None:
     lengths.add_column("")
     for name in ("avg", "min", "p50", "p90", "p99", "max"):
         lengths.add_column(name, justify="right")
-    for title, key in (("Input tokens", "input_tokens"), ("Output tokens", "output_tokens")):
-        if found := described[key]:
-            cells = (f"{found[column.header]:,.0f}" for column in lengths.columns[1:])
+    for title, found in (
+        ("Input tokens", described.input_tokens),
+        ("Output tokens", described.output_tokens),
+    ):
+        if found is not None:
+            cells = (f"{getattr(found, str(each.header)):,.0f}" for each in lengths.columns[1:])
             lengths.add_row(title, *cells)
     counts = Table(box=None, show_header=False, pad_edge=False)
     counts.add_column("")
     counts.add_column("", justify="right")
     for title, key, form in _ROWS:
-        if described[key] is not None:
-            counts.add_row(title, format(described[key], form))
+        if (value := getattr(described, key)) is not None:
+            counts.add_row(title, format(value, form))
     console.print(counts)
     if lengths.row_count:
         console.print(lengths)
-    if described["arrivals"] is not None:
-        _print_arrivals(described, console)
+    if described.arrivals is not None:
+        _print_arrivals(described.arrivals, console)
 
 
-def _print_arrivals(described: dict[str, Any], console: "Console") -> None:
+def _print_arrivals(arrivals: "Arrivals", console: "Console") -> None:
     """Print the arrivals over time as bars."""
     from aiperf_svc.adapters.terminal.output import bar_chart, joined
 
-    part_s, counts = described["arrivals"]["part_s"], described["arrivals"]["counts"]
+    part_s, counts = arrivals.part_s, arrivals.counts
     rates = joined([count / part_s for count in counts], console.width - 2)
     console.print("Requests/s over the time of the trace")
     for line in bar_chart(rates, height=_CHART_LINES):

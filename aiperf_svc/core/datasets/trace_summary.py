@@ -7,22 +7,59 @@ exact percentiles, and a number for each distinct prefix.
 import math
 from array import array
 from collections.abc import Iterable
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from aiperf_svc.core.datasets.traces import TraceRow, has_tokens
 from aiperf_svc.core.stats.percentiles import quantile
 
-_PERCENTILES = (50, 90, 99)
 _PARTS = 128
 """Parts of the time, at most, for which arrivals are counted."""
 
 
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of the tokens of requests."""
+
+    avg: float
+    min: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+class Arrivals(msgspec.Struct, frozen=True):
+    """The number of arrivals in equal parts of the time."""
+
+    part_s: float
+    counts: list[int]
+
+
+class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The description of a trace; what its rows do not tell is None."""
+
+    requests: int
+    left_out: int
+    duration_s: float | None = None
+    """Time from the first to the last arrival."""
+    rate: float | None = None
+    peak_rate: float | None = None
+    gap_variation: float | None = None
+    """Standard deviation of the gaps over their mean."""
+    arrivals: Arrivals | None = None
+    input_tokens: Lengths | None
+    output_tokens: Lengths | None
+    blocks: int | None = None
+    distinct_blocks: int | None = None
+    prefix_reuse: float | None = None
+    """Share of the input tokens whose whole prefix came before."""
+
+
 def summarise_trace(
     rows: Iterable[TraceRow], *, block_size: int, units_per_second: float
-) -> dict[str, Any]:
-    """Return the description of checked rows; what the rows do not tell is None."""
+) -> TraceSummary:
+    """Return the description of checked rows."""
     inputs, outputs = array("q"), array("q")
     times, prefixes = _Times(units_per_second), _Prefixes(block_size)
     requests = left_out = 0
@@ -38,14 +75,13 @@ def summarise_trace(
             prefixes.add(row)
         if row.output_length is not None:
             outputs.append(row.output_length)
-    return {
-        "requests": requests,
-        "left_out": left_out,
-        **times.described(),
-        "input_tokens": _lengths(inputs),
-        "output_tokens": _lengths(outputs),
-        **prefixes.described(sum(inputs)),
-    }
+    summary = TraceSummary(
+        requests=requests,
+        left_out=left_out,
+        input_tokens=_lengths(inputs),
+        output_tokens=_lengths(outputs),
+    )
+    return prefixes.added_to(times.added_to(summary), sum(inputs))
 
 
 class _Times:
@@ -75,22 +111,21 @@ class _Times:
         self._peak = max(self._peak, self._in_second)
         self._parts.add(now - self._first)
 
-    def described(self) -> dict[str, Any]:
-        """The time from the first to the last arrival, the rate, how the gaps spread, and the
-        arrivals over time."""
+    def added_to(self, summary: TraceSummary) -> TraceSummary:
         duration = self._last - self._first if self._first is not None else 0.0
         gaps = self._count - 1
         if duration <= 0:
-            return dict.fromkeys(("duration_s", "rate", "peak_rate", "gap_variation", "arrivals"))
+            return summary
         mean = duration / gaps
         variance = max(0.0, self._squares / gaps - mean**2)
-        return {
-            "duration_s": duration,
-            "rate": gaps / duration,
-            "peak_rate": float(self._peak),
-            "gap_variation": math.sqrt(variance) / mean,
-            "arrivals": self._parts.described(),
-        }
+        return msgspec.structs.replace(
+            summary,
+            duration_s=duration,
+            rate=gaps / duration,
+            peak_rate=float(self._peak),
+            gap_variation=math.sqrt(variance) / mean,
+            arrivals=self._parts.arrivals,
+        )
 
 
 class _Parts:
@@ -107,10 +142,10 @@ class _Parts:
             self._part_s *= 2
         self._counts[int(since_s / self._part_s)] += 1
 
-    def described(self) -> dict[str, Any]:
-        """The length of a part and the number of arrivals in each."""
+    @property
+    def arrivals(self) -> Arrivals:
         used = max((place for place, count in enumerate(self._counts) if count), default=0)
-        return {"part_s": self._part_s, "counts": self._counts[: used + 1]}
+        return Arrivals(self._part_s, self._counts[: used + 1])
 
 
 class _Prefixes:
@@ -133,21 +168,26 @@ class _Prefixes:
         self._blocks += len(row.hash_ids)
         self._reused_tokens += min(reused * self._block_size, row.input_length)
 
-    def described(self, input_tokens: int) -> dict[str, float | None]:
-        """The blocks, and the share of the input tokens whose whole prefix came before."""
+    def added_to(self, summary: TraceSummary, input_tokens: int) -> TraceSummary:
         if not self._blocks:
-            return dict.fromkeys(("blocks", "distinct_blocks", "prefix_reuse"))
-        return {
-            "blocks": self._blocks,
-            "distinct_blocks": len(self._seen),
-            "prefix_reuse": self._reused_tokens / input_tokens,
-        }
+            return summary
+        return msgspec.structs.replace(
+            summary,
+            blocks=self._blocks,
+            distinct_blocks=len(self._seen),
+            prefix_reuse=self._reused_tokens / input_tokens,
+        )
 
 
-def _lengths(values: "array[int]") -> dict[str, float] | None:
+def _lengths(values: "array[int]") -> Lengths | None:
     if not values:
         return None
     ordered = np.sort(np.frombuffer(values, dtype=np.int64)).astype(np.float64)
-    percentiles = {f"p{each}": quantile(ordered, each / 100) or 0.0 for each in _PERCENTILES}
-    ends = {"min": float(ordered[0]), **percentiles, "max": float(ordered[-1])}
-    return {"avg": float(ordered.mean()), **ends}
+    return Lengths(
+        avg=float(ordered.mean()),
+        min=float(ordered[0]),
+        p50=quantile(ordered, 0.5) or 0.0,
+        p90=quantile(ordered, 0.9) or 0.0,
+        p99=quantile(ordered, 0.99) or 0.0,
+        max=float(ordered[-1]),
+    )

@@ -1,7 +1,7 @@
 """The results of a benchmark of an inference server."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -172,6 +172,7 @@ class EndpointView(msgspec.Struct, frozen=True):
     streaming: bool = False
     proxy: str | None = None
     use_server_token_count: bool = False
+    force_output_length: bool = False
     tls: TlsView = TlsView()
 
 
@@ -181,10 +182,45 @@ class TokenizerView(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
+class LoadView(msgspec.Struct, frozen=True):
+    """What rules and reports read of the config's `load`. A schedule has the type of its kind."""
+
+    concurrency: int | None = None
+    request_rate: Any = None
+    stages: Any = None
+    rate_series: Any = None
+    bursts: Any = None
+    user_centric: Any = None
+    fixed_schedule: Any = None
+    ramp: Any = None
+    prefill_concurrency: Any = None
+    cancellation: Any = None
+    warmup: Any = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether users send the next request after the last response."""
+        schedules = (self.stages, self.rate_series, self.bursts, self.user_centric)
+        return not any((*schedules, self.fixed_schedule, self.request_rate))
+
+
+class DatasetView(msgspec.Struct, frozen=True):
+    """What rules and reports read of the config's `dataset`. Lengths are a distribution."""
+
+    kind: str = ""
+    order: str | None = None
+    cache_bust: str = "none"
+    cache_bust_per: str = ""
+    input_tokens: Any = None
+    output_tokens: Any = None
+
+
 class ConfigView(msgspec.Struct, frozen=True):
-    """What tables show of the config."""
+    """What tables, rules and reports read of the config."""
 
     endpoint: EndpointView = EndpointView()
+    load: LoadView = LoadView()
+    dataset: DatasetView = DatasetView()
     tokenizer: TokenizerView = TokenizerView()
 
 
@@ -241,7 +277,7 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
 
     @property
     def config_view(self) -> ConfigView:
-        """The keys of the config that tables show."""
+        """The keys of the config that tables, rules and reports read."""
         return msgspec.convert(self.config, ConfigView)
 
     @property

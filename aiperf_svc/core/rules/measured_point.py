@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.scenario_result import Series
-from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.inference_result import DatasetView, InferenceResult, LoadView
 from aiperf_svc.core.rules.report import PointOutcome, Requirement, of_points, outcome_of
 from aiperf_svc.core.rules.steady_state import Requests, Window, find_window
 from aiperf_svc.core.stats.columns import PhaseRows
@@ -22,8 +22,6 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 Found = tuple[bool | None, str]
 """Whether a point meets a requirement, None if it cannot be checked, and what was found."""
 NO_RECORDS: Final[Found] = (None, "single requests are not known: no records.parquet")
-_SCHEDULES = ("stages", "rate_series", "bursts", "user_centric", "fixed_schedule", "request_rate")
-"""Keys of a load that is no closed loop."""
 _COMMON = ("endpoint", "dataset", "tokenizer", "deployment.target")
 """Parts of the config that are the same at all points of a curve."""
 
@@ -64,22 +62,19 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
     """None if single requests were not kept."""
 
     @property
-    def load(self) -> dict[str, Any]:
+    def load(self) -> LoadView:
         """The load in the config."""
-        found: dict[str, Any] = self.result.config.get("load", {})
-        return found
+        return self.result.config_view.load
 
     @property
-    def dataset(self) -> dict[str, Any]:
+    def dataset(self) -> DatasetView:
         """The dataset in the config."""
-        found: dict[str, Any] = self.result.config.get("dataset", {})
-        return found
+        return self.result.config_view.dataset
 
     @property
     def concurrency(self) -> int:
         """Number of users; 0 for a load that is no closed loop."""
-        is_closed = not any(self.load.get(key) for key in _SCHEDULES)
-        return int(self.load.get("concurrency") or 0) if is_closed else 0
+        return (self.load.concurrency or 0) if self.load.is_closed else 0
 
     @property
     def issued(self) -> int:

@@ -177,7 +177,7 @@ def _load_pattern(point: MeasuredPoint) -> Found:
 
 
 def _has(point: MeasuredPoint, key: str) -> bool:
-    return point.load.get(key) not in (None, 0, "0", "0s")
+    return getattr(point.load, key) not in (None, 0, "0", "0s")
 
 
 def _duration(point: MeasuredPoint) -> Found:
@@ -231,7 +231,7 @@ def _multiple(point: MeasuredPoint) -> Found:
 
 
 def _order(point: MeasuredPoint) -> Found:
-    order = point.dataset.get("order")
+    order = point.dataset.order
     return order == "random", f"dataset.order {order}, expected random (with replacement)"
 
 
@@ -241,10 +241,10 @@ def _streaming(point: MeasuredPoint) -> Found:
 
 
 def _salt(point: MeasuredPoint) -> Found:
-    place = point.dataset.get("cache_bust", "none")
+    place = point.dataset.cache_bust
     if place not in _SALTED:
         return False, f"dataset.cache_bust {place}, expected {' or '.join(_SALTED)}"
-    if point.dataset.get("cache_bust_per") == "request":
+    if point.dataset.cache_bust_per == "request":
         return True, f"64 bits, a marker for each request, from seed and credit ({place})"
     if point.sent is None:
         return None, "whether a marker was sent twice is not known: no records.parquet"
@@ -255,9 +255,9 @@ def _salt(point: MeasuredPoint) -> Found:
 
 
 def _warmup(point: MeasuredPoint) -> Found:
-    if not point.load.get("warmup"):
+    if not point.load.warmup:
         return True, "no warmup"
-    if point.dataset.get("cache_bust", "none") == "none":
+    if point.dataset.cache_bust == "none":
         return False, "the warmup sends prompts of the dataset without a marker"
     return True, "prompts of the dataset with markers"
 

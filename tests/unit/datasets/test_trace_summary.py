@@ -3,8 +3,9 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,7 +21,8 @@ def row(timestamp: float | None, length: int = 40, *ids: int, output: int = 1) -
 
 
 def described(*rows: TraceRow, units: float = 1.0) -> dict[str, Any]:
-    return summarise_trace(rows, block_size=16, units_per_second=units)
+    found = summarise_trace(rows, block_size=16, units_per_second=units)
+    return cast(dict[str, Any], msgspec.to_builtins(found))
 
 
 def test_rates_are_those_of_the_gaps() -> None:
