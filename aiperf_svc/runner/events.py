@@ -13,14 +13,13 @@ from collections.abc import Sequence
 
 from aiperf_svc.adapters.events.event_run import EventRun, Perform
 from aiperf_svc.adapters.host.tasks import Tasks
-from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, RunApi
 from aiperf_svc.config.events import Event
 from aiperf_svc.runner.follower import Follower
-from aiperf_svc.runner.start_gate import clock_ahead_ns
+from aiperf_svc.runner.start_gate import clock_ahead_ns, retried
 
 LOOK_S = 0.05
 """Time between two looks at the status that the follower has."""
-RETRY_S = 0.5
 LAST_REPORT_S = 10.0
 """Longest time to bring the last report to the run."""
 
@@ -90,13 +89,9 @@ class EventWatch:
                 await self._send(start_wall_ns, runs)
 
     async def _send(self, start_wall_ns: int, runs: Sequence[EventRun]) -> None:
-        while True:
-            try:
-                await self._api.set_events(start_wall_ns, tuple(run.report for run in runs))
-            except ApiUnavailable:
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        await retried(
+            lambda: self._api.set_events(start_wall_ns, tuple(run.report for run in runs))
+        )
 
 
 def _start_of(follower: Follower) -> int:

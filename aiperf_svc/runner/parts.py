@@ -165,6 +165,11 @@ class Expansion:
         return len(self.members) > 1
 
     @property
+    def is_single(self) -> bool:
+        """Whether there is one part."""
+        return len(self.rounds) == 1 and not self.is_driven and not self.is_joint
+
+    @property
     def rounds(self) -> range:
         """The numbers of the rounds; of a driver's, nothing is known before."""
         shapes = len(self.shapes[self.first.name])

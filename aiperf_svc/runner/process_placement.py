@@ -34,7 +34,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
-from aiperf_svc.plan.topology import Facts, Topology
+from aiperf_svc.plan.topology import Facts
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner import fork_server
@@ -120,8 +120,11 @@ class ProcessPlacement(Placement):
         for member in members:
             for shape in self._expansion.shapes[member.name]:
                 topology = plan_processes(shape, self._facts)
-                if shows_warnings and len(members) == 1:
-                    show_warnings(shape_config(member.config, shape), self._facts, topology)
+                if not shows_warnings or len(members) > 1:
+                    continue
+                config = shape_config(member.config, shape)
+                for text in workload_of(config).warnings(config, self._facts, topology, os.environ):
+                    print(f"warning: {text}", file=sys.stderr)
         return True
 
     async def upload_keys(self, member: Member) -> Mapping[str, str]:
@@ -177,12 +180,6 @@ def share_of(facts: Facts, count: int) -> Facts:
         )
     memory = facts.memory_bytes // count
     return msgspec.structs.replace(facts, cores=facts.cores / count, memory_bytes=memory)
-
-
-def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:
-    """Print warnings about a run."""
-    for warning in workload_of(config).warnings(config, facts, topology, os.environ):
-        print(f"warning: {warning}", file=sys.stderr)
 
 
 class LocalServices:

@@ -237,7 +237,7 @@ class Session:
             else:
                 outcome = await self._unless_interrupted(work, context)
         except Exception as error:
-            if self._has_one_part:
+            if self._expansion.is_single:
                 raise
             more = self._placement.more(work)
             outcome = RunEnd(run_id=work.run_id, error=error, more=more).outcome()
@@ -249,12 +249,6 @@ class Session:
         screen.end(outcome.in_words)
         self._ended[part] = outcome
         self._handle(PartEnded(part, has_failed(outcome), bool(outcome.more.get("kept"))))
-
-    @property
-    def _has_one_part(self) -> bool:
-        """Whether the session has one part, whose errors are those of the session."""
-        has_one_round = not self._expansion.is_driven and len(self._expansion.rounds) == 1
-        return has_one_round and not self._expansion.is_joint
 
     async def _unless_interrupted(self, work: Work, context: PartContext) -> RunOutcome:
         """Run the part. An interrupt before it counts interrupts itself cancels it."""

@@ -142,9 +142,8 @@ class SessionResults:
     def is_complete(self) -> bool:
         """Whether no trial is left to run. Of a search it is unknown, and the only stack is looked
         for in any case."""
-        if self._experiment is None or self._experiment.search is not None:
-            return False
-        if self._expansion.is_in_turn:
+        has_search = self._experiment is not None and self._experiment.search is not None
+        if self._experiment is None or has_search or self._expansion.is_in_turn:
             return False
         return all(each.trial.number in self.finished for each in self._expansion.first.trials)
 
@@ -153,9 +152,8 @@ class SessionResults:
         """Numbers of the rounds that have trials to run."""
         if self.is_complete or self._expansion.is_driven:
             return []
-        if self._expansion.is_in_turn or self._experiment is None:
-            return [1]
-        if self._experiment.search is not None:
+        has_search = self._experiment is not None and self._experiment.search is not None
+        if self._expansion.is_in_turn or self._experiment is None or has_search:
             return [1]
         shapes = self._expansion.shapes[self._expansion.first.name]
         return [

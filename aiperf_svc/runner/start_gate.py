@@ -7,9 +7,10 @@ of the middle of that request.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from time import time_ns
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
@@ -26,6 +27,7 @@ LEAD_S = 5.0
 start reaches every service of each part."""
 POLL_S = 1.0
 RETRY_S = 0.2
+_T = TypeVar("_T")
 
 
 class Offset(NamedTuple):
@@ -35,36 +37,21 @@ class Offset(NamedTuple):
     uncertainty_ns: int
 
 
-class _Start:
-    """The one start of a trial."""
-
-    def __init__(self) -> None:
-        self.at_wall_ns = 0
-        self.is_known = asyncio.Event()
-
-
 class StartTimes:
     """The time at which each trial of a round starts, as soon as it is known."""
 
     def __init__(self, lead_s: float = LEAD_S) -> None:
         self._lead_ns = round(lead_s * 1e9)
-        self._starts: defaultdict[tuple[int, int], _Start] = defaultdict(_Start)
+        self._starts: defaultdict[tuple[int, int], asyncio.Future[int]]
+        self._starts = defaultdict(asyncio.Future)
 
     def assign(self, round_: int, trial: int) -> None:
         """Set the start of a trial of a round."""
-        start = self._starts[round_, trial]
-        start.at_wall_ns = time_ns() + self._lead_ns
-        start.is_known.set()
+        self.of(round_, trial).set_result(time_ns() + self._lead_ns)
 
-    def is_known(self, round_: int, trial: int) -> bool:
-        """Return whether the start of a trial is set."""
-        return self._starts[round_, trial].is_known.is_set()
-
-    async def of(self, round_: int, trial: int) -> int:
-        """Wait for the start of a trial; return it by this machine's clock in ns."""
-        start = self._starts[round_, trial]
-        await start.is_known.wait()
-        return start.at_wall_ns
+    def of(self, round_: int, trial: int) -> "asyncio.Future[int]":
+        """Return the start of a trial, by this machine's clock in ns."""
+        return self._starts[round_, trial]
 
 
 class RoundGate:
@@ -90,9 +77,10 @@ class RoundGate:
 
     async def _start(self, trial: int, api: RunApi, note: Callable[[str], None]) -> None:
         self._report(PartReady(self._part, trial))
-        if not self._times.is_known(self._part.round, trial):
+        start = self._times.of(self._part.round, trial)
+        if not start.done():
             note("ready; waiting for the others")
-        at_wall_ns = await self._times.of(self._part.round, trial)
+        at_wall_ns = await asyncio.shield(start)
         while True:
             try:
                 offset = await measure_offset(api)
@@ -117,11 +105,7 @@ class RoundGate:
         """Wait until the run is ready for a trial after that one; None if it will not be."""
         number: int | None = None
         while True:
-            try:
-                status = await api.status(after=number, timeout_s=POLL_S)
-            except ApiUnavailable:
-                await asyncio.sleep(RETRY_S)
-                continue
+            status = await retried(partial(api.status, after=number, timeout_s=POLL_S))
             number, state = status.number, RunState(status.state)
             is_early = state in (RunState.PENDING, RunState.CONFIGURING)
             if not state.is_final:
@@ -154,19 +138,19 @@ async def measure_offset(api: RunApi) -> Offset:
 
 async def clock_ahead_ns(api: RunApi) -> int:
     """Return how far the clock of a run is ahead, as soon as the run responds."""
+    return (await retried(partial(measure_offset, api))).ns
+
+
+async def retried(ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Return the response of a run as soon as it responds. Raises ApiRefused."""
     while True:
         try:
-            return (await measure_offset(api)).ns
+            return await ask()
         except ApiUnavailable:
             await asyncio.sleep(RETRY_S)
 
 
 async def _waits(api: RunApi, trial: int) -> bool:
     """Return whether a trial waits for its start."""
-    while True:
-        try:
-            status = await api.status()
-        except ApiUnavailable:
-            await asyncio.sleep(RETRY_S)
-        else:
-            return status.state == RunState.READY and status.trial == trial
+    status = await retried(api.status)
+    return status.state == RunState.READY and status.trial == trial

@@ -109,13 +109,6 @@ class StackPlacement(Placement):
             return 1
         return most_at_once(self._first.at_once)
 
-    @property
-    def _is_single(self) -> bool:
-        """Whether there is one stack, which asks the user when its cluster has been asked."""
-        expansion = self._expansion
-        is_one = len(expansion.rounds) == 1 and not expansion.is_driven
-        return is_one and len(self._requests) == 1
-
     def prepare(self) -> bool:
         if self._options.keep and self.limit > 1:
             raise ConfigError(
@@ -125,8 +118,8 @@ class StackPlacement(Placement):
         for request in self._requests.values():
             request.check_prerequisites()
         whole_footprint(self._requests, self._expansion)
-        if self._is_single:
-            return True
+        if self._expansion.is_single:
+            return True  # It asks when its cluster has been asked.
         for text in self._previews():
             output.say(text)
         if self._options.yes or not output.can_ask():
@@ -215,7 +208,7 @@ class StackPlacement(Placement):
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         request, screen = self.request_of(work), context.screen
-        options = self._options if self._is_single else replace(self._options, yes=True)
+        options = self._options if self._expansion.is_single else replace(self._options, yes=True)
         request.check_secrets()
         connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
         await self._home.wait_for_killed(request.stack, screen.say)
