@@ -1,10 +1,13 @@
-"""A whole run by the program that a user installs, far from any checkout."""
+"""What a user installs, far from any checkout: whole runs, a project of `aiperf-svc init`, and
+programs with the component."""
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,29 +15,54 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.commands import PROJECT, run
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import SHORT_S, Stack
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
-INSTALL_S = 60.0
+INSTALL_S = 120.0
 
 
-@pytest.fixture
-def venv(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel of this checkout; what it depends on is seen through a
     path file, which leads to packages and, unlike an editable install, to no checkout."""
+    folder = tmp_path_factory.mktemp("installed")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    wheels, venv = tmp_path / "wheels", tmp_path / "venv"
+    wheels, venv = folder / "wheels", folder / "venv"
     build = ("wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(PROJECT))
-    run((*pip, *build), environ=os.environ, timeout_s=INSTALL_S, folder=tmp_path)
+    run((*pip, *build), environ=os.environ, timeout_s=INSTALL_S, folder=folder)
     (wheel,) = wheels.glob("*.whl")
     make = (sys.executable, "-m", "venv", "--without-pip", str(venv))
-    run(make, environ=os.environ, timeout_s=INSTALL_S, folder=tmp_path)
+    run(make, environ=os.environ, timeout_s=INSTALL_S, folder=folder)
     install = ("--python", str(venv / "bin" / "python"), "install", "--no-deps", str(wheel))
-    run((*pip, *install), environ=os.environ, timeout_s=INSTALL_S, folder=tmp_path)
+    run((*pip, *install), environ=os.environ, timeout_s=INSTALL_S, folder=folder)
     (packages,) = venv.glob("lib/python*/site-packages")
     (known,) = Path(sys.prefix).glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{known}\n")
     return venv
+
+
+@pytest.fixture
+def stack(make_stack: Callable[[], Stack], venv: Path) -> Stack:
+    """One without the program of this checkout, whose Pulumi finds the wheel."""
+    made = make_stack()
+    (made.folder / "infra").unlink()
+    (made.folder / ".venv").unlink()
+    (made.folder / ".venv").symlink_to(venv)
+    made.environ["PATH"] = f"{venv / 'bin'}:{made.cluster.environ['PATH']}"
+    return made
+
+
+def _measured(stack: Stack, folder: Path) -> dict[str, Any]:
+    """Bring a program up, fetch the results of its benchmark, and take it down."""
+    stack.up()
+    outputs = stack.outputs()
+    if "results" not in outputs:
+        outputs["results"] = {"portForward": outputs["portForward"]}
+    status, summary = stack.measure(outputs, folder)
+    stack.destroy()
+    assert (status.state, status.artifact_error) == ("done", "")
+    return summary
 
 
 def test_installed_program_runs_a_whole_stack(
@@ -55,3 +83,36 @@ def test_installed_program_runs_a_whole_stack(
     assert (ended.code in FINE, said["state"], said["left"]) == (True, "done", []), ended.errors
     assert runner.summary()["request_count"]["avg"] > 0
     assert cluster.left_of(runner.name) == []
+
+
+def test_installed_program_runs_its_own_stack_file(
+    cluster: Cluster, make_runner: Callable[[], Runner], venv: Path
+) -> None:
+    runner = make_runner()
+    del runner.environ["PYTHONPATH"]
+    shutil.rmtree(runner.folder / "stacks")
+    runner.program, runner.name = (str(venv / "bin" / "aiperf-svc"),), "bench-smoke"
+    ended = runner.run("--json")
+    said = json.loads(ended.out)
+    assert (ended.code in FINE, said["state"], said["left"]) == (True, "done", []), ended.errors
+    assert runner.summary()["request_count"]["avg"] > 0
+    assert cluster.left_of(runner.name) == []
+
+
+def test_project_of_init_measures(stack: Stack, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    python = str(stack.folder / ".venv" / "bin" / "aiperf-svc")
+    run((python, "init"), environ=stack.environ, timeout_s=SHORT_S, folder=made)
+    for name in ("Pulumi.yaml", "__main__.py"):
+        shutil.copy(made / name, stack.folder)
+    shutil.copy(made / "stacks/Pulumi.bench-smoke.yaml", stack.file)
+    assert _measured(stack, tmp_path / "results")["request_count"]["avg"] > 0
+
+
+def test_component_measures_a_server_of_the_program(stack: Stack, tmp_path: Path) -> None:
+    for path in (PROJECT / "examples" / "component").iterdir():
+        shutil.copy(path, stack.folder)
+    stack.init()
+    stack.pulumi("config", "set", "-s", stack.name, "server:image", stack.environ["AIPERF_IMAGE"])
+    assert _measured(stack, tmp_path / "results")["request_count"]["avg"] > 0
