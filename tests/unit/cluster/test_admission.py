@@ -40,6 +40,7 @@ class _Api:
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.tried: list[dict[str, Any]] = []
+        self.paths: list[str] = []
 
     async def post(self, path: str, body: dict[str, Any], **params: str) -> dict[str, Any]:
         if body["kind"] == "SelfSubjectAccessReview":
@@ -48,6 +49,7 @@ class _Api:
             self.created.append(body)
             return body
         self.tried.append(body)
+        self.paths.append(path)
         place = body["metadata"].get("namespace", "")
         for (kind, where), why in self._refused.items():
             if kind == body["kind"] and place.startswith(where):
@@ -79,6 +81,25 @@ async def test_dry_run_covers_objects_and_template_pods() -> None:
     assert not any("ownerReferences" in each["metadata"] for each in api.tried)
     assert "serviceAccountName" not in api.tried[2]["spec"]
     assert not api.created
+
+
+@pytest.mark.parametrize("namespace", ["theirs", None])
+async def test_cluster_scoped_objects_are_tried_outside_namespaces(namespace: str | None) -> None:
+    version = "rbac.authorization.k8s.io/v1"
+    cluster_role = {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": "c"}}
+    fleet = {"apiVersion": "example.com/v1", "kind": "Fleet", "metadata": {"name": "f"}}
+    api = _Api({("Fleet", ""): NO_OWNER, ("Role", "default"): NO_OWNER})
+    check = await try_objects(
+        cast("Cluster", api),
+        [NAMESPACE, cluster_role, ROLE, fleet],
+        namespace=namespace,
+        cluster_scoped=("Fleet/f",),
+    )
+    tried = dict(zip((each["kind"] for each in api.tried), api.paths, strict=True))
+    assert tried["ClusterRole"] == f"/apis/{version}/clusterroles"
+    assert tried["Fleet"] == "/apis/example.com/v1/fleets"
+    assert "1 of 3 objects of the stack are refused" in check.detail
+    assert f"Fleet: {NO_OWNER}" in check.detail
 
 
 async def test_refused_deployment_names_the_config_keys() -> None:

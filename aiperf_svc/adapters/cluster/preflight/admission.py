@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
@@ -25,7 +25,7 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
-from aiperf_svc.plan.release import is_cluster_scoped, resource_of
+from aiperf_svc.plan.release import is_cluster_scoped, name_of, resource_of
 from aiperf_svc.plan.stack import StackPlan
 
 ADMISSION = "admission"
@@ -89,18 +89,33 @@ async def namespace_for_pods(
     return None
 
 
-async def try_objects(cluster: Cluster, objects: Sequence[Json], *, namespace: str | None) -> Check:
-    """Try all objects of a stack with a dry run. `namespace` None: it does not exist yet. Raises
+async def try_objects(
+    cluster: Cluster,
+    objects: Sequence[Json],
+    *,
+    namespace: str | None,
+    cluster_scoped: Collection[str] = (),
+) -> Check:
+    """Try all objects of a stack with a dry run. `namespace` None: it does not exist yet.
+    `cluster_scoped` has the custom resources that are in no namespace, as `KIND/NAME`. Raises
     Unreachable."""
-    whole = [each for each in objects if each["kind"] == "Namespace"]
-    inside = [each for each in objects if each["kind"] != "Namespace"]
+    whole, outside, inside = list[Json](), list[Json](), list[Json]()
+    for each in objects:
+        if each["kind"] == "Namespace":
+            whole.append(each)
+        elif is_cluster_scoped(each) or name_of(each) in cluster_scoped:
+            outside.append(each)
+        else:
+            inside.append(each)
     trial = namespace or DEFAULT
     lacking = await denied(cluster, probe_rights(trial))
     inside += [] if lacking else pods_of(inside)
     without = "; their pods were not tried: not allowed to create pods" if lacking else ""
+    number = len(outside) + len(inside)
+    refused_outside = await _refused(cluster, outside, None)
     refused = await _refused(cluster, inside, trial)
     if namespace is not None:
-        return judge(len(inside), refused, f"in namespace {namespace}{without}")
+        return judge(number, refused_outside + refused, f"in namespace {namespace}{without}")
     refused_whole = await _refused(cluster, whole, None)
     if refused_whole:
         return judge(len(whole), refused_whole, "as its namespace")
@@ -110,7 +125,7 @@ async def try_objects(cluster: Cluster, objects: Sequence[Json], *, namespace: s
             async with _empty_namespace(cluster, whole[0]) as name:
                 where = "in an empty namespace with the labels of the stack's"
                 refused = await _refused(cluster, inside, name)
-    return judge(len(inside), refused, f"{where}{without}")
+    return judge(number, refused_outside + refused, f"{where}{without}")
 
 
 def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
@@ -178,7 +193,6 @@ async def _refused(
 
 async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refusal | None:
     metadata = {k: v for k, v in each["metadata"].items() if k != "ownerReferences"}
-    namespace = None if is_cluster_scoped(each) else namespace
     if namespace is not None:
         metadata["namespace"] = namespace
     try:

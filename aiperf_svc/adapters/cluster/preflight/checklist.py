@@ -143,7 +143,14 @@ class _Preflight:
                 words = f"the stack's objects are unknown: {error}"
                 self._add(Check(ADMISSION, "not checked", words))
             else:
-                self._add(await try_objects(self._cluster, objects, namespace=self._existing))
+                release = self._plan.release
+                check = await try_objects(
+                    self._cluster,
+                    objects,
+                    namespace=self._existing,
+                    cluster_scoped=release.cluster_scoped if release else (),
+                )
+                self._add(check)
         elif self._existing is not None:
             self._add(await try_admission(self._cluster, self._plan, namespace=self._existing))
 
