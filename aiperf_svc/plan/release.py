@@ -25,7 +25,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, Identity
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.pod_settings import placement_of, requests_of, with_storage
-from aiperf_svc.plan.pods import ImagePlan, PodPlan, Requests, Volume
+from aiperf_svc.plan.pods import ContainerPlan, ImagePlan, PodPlan, Requests, Volume
 
 READINESS = "readiness"
 """Name of the pod that waits until the release is ready."""
@@ -254,7 +254,16 @@ def _prepared(manifest: Json, labels: Mapping[str, str], mirror: str | None) -> 
         for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
             if "image" in container:
                 container["image"] = mirrored(container["image"], mirror)
+        for mounted in _image_volumes(spec):
+            mounted["image"]["reference"] = mirrored(mounted["image"]["reference"], mirror)
     return made
+
+
+def _image_volumes(spec: Mapping[str, Any]) -> Iterator[Json]:
+    """Yield the volumes of a pod that are the files of an image."""
+    for each in spec.get("volumes") or ():
+        if (each.get("image") or {}).get("reference"):
+            yield each
 
 
 def _templates(value: Any) -> Iterator[Json]:
@@ -335,7 +344,15 @@ def _pod(
             parse_size(asked.get("memory", 0)),
             devices=devices,
         )
-    first = str(spec["containers"][0].get("image", ""))
+    # Those of the first container are all that are requested.
+    first, *others = (
+        ContainerPlan(
+            name=str(each.get("name", "")),
+            image=msgspec.structs.replace(image, name=str(each.get("image", "")), pull_secrets=()),
+            requests=Requests(0, 0),
+        )
+        for each in (*spec["containers"], *(spec.get("initContainers") or ()))
+    )
     tolerations = [
         Toleration(
             key=each.get("key", ""),
@@ -348,7 +365,12 @@ def _pod(
     return PodPlan(
         name=name,
         replicas=replicas,
-        image=msgspec.structs.replace(image, name=first, pull_secrets=()),
+        image=first.image,
+        sidecars=tuple(others),
+        volumes=tuple(
+            Volume(str(each["name"]), "", "image", source=str(each["image"]["reference"]))
+            for each in _image_volumes(spec)
+        ),
         requests=requests,
         placement=Placement(
             node_selector={k: str(v) for k, v in (spec.get("nodeSelector") or {}).items()},

@@ -414,13 +414,14 @@ def check_digests(pods: tuple[PodPlan, ...]) -> None:
 
 def unpinned_images(services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:
     """Return notes about what may differ in the next run of the same file."""
-    images = {"services'": services.name}
+    images = {services.name: "services'"}
     for pod in pods:
-        images |= {f"{pod.name}'s": i.name for i in pod.images if i.name != services.name}
+        for name in pod.image_names:
+            images.setdefault(name, f"{pod.name}'s")
     return [
         f"the {whose} image {name} has no digest: anyone who may push there can replace it; pin it "
         "as NAME@sha256:DIGEST"
-        for whose, name in images.items()
+        for name, whose in images.items()
         if is_mutable(name)
     ]
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.network import NamespacePods, ReleasePods
 from aiperf_svc.plan.release import NAMESPACE, READINESS, RULES, name_of, resource_of
@@ -45,6 +46,29 @@ def test_images_of_templates_come_from_the_mirror() -> None:
     (found,) = _release(plan).objects
     (container,) = found["spec"]["template"]["spec"]["containers"]
     assert container["image"].startswith("mirror.local/")
+
+
+def with_many_images() -> Json:
+    """A Deployment with a second container, an init container and a volume, each of an image."""
+    made = deployment("d", volumes=[{"name": "w", "image": {"reference": "quay.io/weights:1"}}])
+    spec = made["spec"]["template"]["spec"]
+    spec["containers"].append({"name": "sidecar", "image": "quay.io/sidecar:1"})
+    spec["initContainers"] = [{"name": "init", "image": "quay.io/init:1"}]
+    return made
+
+
+def test_all_images_of_templates_are_noted_without_a_digest() -> None:
+    notes = [note for note in release_plan(with_many_images()).notes if "has no digest" in note]
+    assert [note.split()[3] for note in notes] == [
+        "engine:1", "quay.io/sidecar:1", "quay.io/init:1", "quay.io/weights:1",
+    ]  # fmt: skip
+
+
+def test_all_images_of_templates_come_from_the_mirror() -> None:
+    plan = release_plan(with_many_images(), registry_mirror="mirror.local")
+    (pod,) = _release(plan).pods
+    names = "library/engine:1", "sidecar:1", "init:1", "weights:1"
+    assert pod.image_names == tuple(f"mirror.local/{name}" for name in names)
 
 
 def test_totals_count_the_pods_of_manifests() -> None:

@@ -337,6 +337,11 @@ DIGEST = "@sha256:" + "0a" * 32
         ("", {"kind": "custom", "image": "sglang"}, ["the target's image sglang "]),
         ("", {"kind": "custom", "image": "sglang:v1" + DIGEST}, []),
         ("", {"kind": "vllm"}, ["the target's image vllm/vllm-openai:v"]),
+        (
+            "",
+            {"kind": "mock", "volumes": [{"kind": "image", "source": "w:1", "path": "/w"}]},
+            ["the target's image w:1 "],
+        ),
     ],
 )
 def test_an_image_that_a_registry_can_change_is_told(
