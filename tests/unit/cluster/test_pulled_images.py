@@ -75,9 +75,14 @@ async def test_resumed_experiment_keeps_its_node() -> None:
     assert (expression["key"], expression["values"]) == ("kubernetes.io/hostname", ["host-3"])
 
 
-async def test_missing_image_ends_the_experiment_before_it_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_node_of_the_first_image_replaces_required_ones() -> None:
+    cluster = Scheduling()
+    plans = [plan_of("a:1"), plan_of("b:1")]
+    await pull_images(cluster.typed, plans, namespace="lab", node="host-3")
+    assert ["affinity" in pod["spec"] for pod in cluster.pods] == [True, False]
+
+
+async def test_missing_image_ends_the_experiment_before_it_begins() -> None:
     cluster = Scheduling("InvalidImageName")
     with pytest.raises(EnvironmentProblem, match="image a:1 cannot be pulled"):
         await pull_images(cluster.typed, [plan_of("a:1")], namespace="lab")

@@ -8,7 +8,12 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.preflight.admission import NO_DRY_RUN, try_admission
 from aiperf_svc.adapters.cluster.preflight.images import check_image
-from aiperf_svc.adapters.cluster.preflight.probe_pods import DEADLINE_S, WaitedPod, run_pod
+from aiperf_svc.adapters.cluster.preflight.probe_pods import (
+    DEADLINE_S,
+    WaitedPod,
+    idle_pod,
+    run_pod,
+)
 from aiperf_svc.adapters.cluster.preflight.target_checks import (
     PROGRAM,
     ServiceAddress,
@@ -285,6 +290,18 @@ async def test_image_is_checked_by_an_idle_pod(
     assert (check.name, check.state) == ("image", state)
     assert words in check.detail
     assert cluster.pods_made == []
+
+
+def test_probe_pods_run_on_required_nodes() -> None:
+    zones = {"topology.kubernetes.io/zone": ["a", "b"]}
+    plan = make_plan(placement={"require_nodes": zones})
+    for pod in (idle_pod(plan, "p"), probe_pod(plan, "p")):
+        required = pod["spec"]["affinity"]["nodeAffinity"]
+        (terms,) = required["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert terms["matchExpressions"] == [
+            {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a", "b"]}
+        ]
+    assert "affinity" not in idle_pod(make_plan(), "p")["spec"]
 
 
 async def test_image_is_not_checked_without_rights() -> None:

@@ -164,6 +164,8 @@ def _pulling_pod(plan: StackPlan, target: PodPlan, name: str, host: str) -> Json
     there. The first pod requests what the target does, so that the scheduler finds a node; the
     others go to the node with that `name`."""
     is_first, placement = not name, in_visit(target, node=host).placement
+    if name:  # The kubelet refuses a pod whose node is none of those that it requires.
+        placement = placement.model_copy(update={"require_nodes": {}})
     requests = target.requests if is_first else plan.deadline.requests
     container = restricted_container(
         PREFLIGHT, ("/aiperf-pulls-only",), image=target.image, requests=requests
@@ -184,15 +186,6 @@ def _pulling_pod(plan: StackPlan, target: PodPlan, name: str, host: str) -> Json
     )
     if name:
         pod["spec"]["nodeName"] = name
-    elif placement.require_nodes:
-        terms = [
-            {"key": label, "operator": "In", "values": list(values)}
-            for label, values in placement.require_nodes.items()
-        ]
-        required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
-        pod["spec"]["affinity"] = {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
-        }
     return pod
 
 

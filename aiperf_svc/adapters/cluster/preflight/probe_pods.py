@@ -47,7 +47,13 @@ def restricted_pod(
     placement: Placement,
     deadline_s: int,
 ) -> Json:
-    """Return the manifest of a pod that runs once."""
+    """Return the manifest of a pod that runs once, on a node that the placement requires."""
+    terms = [
+        {"key": label, "operator": "In", "values": list(values)}
+        for label, values in placement.require_nodes.items()
+    ]
+    required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -69,6 +75,7 @@ def restricted_pod(
             "enableServiceLinks": False,
             "imagePullSecrets": [{"name": each} for each in image.pull_secrets],
             "nodeSelector": placement.node_selector,
+            **({"affinity": affinity} if terms else {}),
             "tolerations": [
                 {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
             ],
