@@ -37,7 +37,7 @@ def test_image_name_has_version_and_content() -> None:
 
 def test_another_base_is_another_image() -> None:
     names = {_tag(), _tag(BASE="registry.example/python:3.12"), _tag(BASE="debian:13")}
-    assert len(names) == 3
+    assert len(names | {_tag(PULUMI="registry.example/pulumi:3")}) == 4
 
 
 BASE = "registry.example/python:3.12@sha256:" + "0a" * 32
@@ -115,11 +115,12 @@ def test_runner_image_is_built_from_that_of_the_services(tmp_path: Path) -> None
     second = asked[asked.index("images/runner/Containerfile") :]
     assert f"SERVICES={name.replace('-runner', '')}" in second
     assert {f"BUILDER={BASE}", f"PULUMI={digest}", name} <= set(second)
-    refused, _ = _build(tmp_path, BASE=BASE, RUNNER="1", PULUMI="p:3", REQUIRE_DIGESTS="1")
-    assert (refused.returncode, refused.stderr) == (
-        1,
-        "error: REQUIRE_DIGESTS is set and p:3 has none\n",
-    )
+
+
+def test_tagged_pulumi_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    refused, asked = _build(tmp_path, BASE=BASE, RUNNER="1", PULUMI="p:3", REQUIRE_DIGESTS="1")
+    assert (refused.returncode, asked) == (1, [])
+    assert refused.stderr.splitlines()[-1] == "error: REQUIRE_DIGESTS is set and p:3 has none"
 
 
 def test_runner_image_has_the_program_beside_the_package() -> None:
