@@ -10,11 +10,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
-from aiperf_svc.adapters.host.private_files import private_files
 from aiperf_svc.cli.arguments import Parser, command_line, did_you_mean, exit_code_help
 from aiperf_svc.cli.commands.pod import POD_COMMANDS, run_pod_command
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
@@ -108,7 +107,11 @@ def _run(arguments: list[str]) -> int:
     command, parser = load_command(name)
     args = parser.parse(rest)
     args.command_line = command_line(arguments)
-    with private_files() if name in WITH_RESULTS else nullcontext():
+    with ExitStack() as files:
+        if name in WITH_RESULTS:
+            from aiperf_svc.adapters.host.private_files import private_files
+
+            files.enter_context(private_files())
         try:
             return int(command.run(args))
         except AiperfError as error:
