@@ -31,6 +31,7 @@ MOST_REPEATED = 100_000
 """Most values that all aliases of a text expand to."""
 
 
+_TEXTS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -38,8 +39,17 @@ class _Refused(yaml.MarkedYAMLError):
     """A mistake that is not one of YAML's grammar; its problem names the remedy."""
 
 
-class _Loader(_Safe):  # type: ignore[misc]
-    """The safe loader, which also refuses duplicate keys."""
+class _Documents(_Safe):  # type: ignore[misc]
+    """The safe loader, to which dates and `=` are texts, as they are to Kubernetes and in JSON."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class of the library
+        first: [(tag, pattern) for tag, pattern in known if tag not in _TEXTS]
+        for first, known in _Safe.yaml_implicit_resolvers.items()
+    }
+
+
+class _Loader(_Documents):
+    """The loader of configs, which also refuses duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: dict[object, int] = {}
@@ -62,7 +72,7 @@ class _Loader(_Safe):  # type: ignore[misc]
                 raise ValueError(f"a number of {len(node.value):,} characters")
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
-            # Such as a number of 5,000 digits, or a date of the 13th month.
+            # Such as a number of 5,000 digits.
             raise _Refused(problem=f"not a value: {error}", problem_mark=node.start_mark) from error
 
 
@@ -76,7 +86,7 @@ def parse_documents(text: str) -> list[Any]:
     """Parse all documents of a text that others wrote. Raises yaml.YAMLError, also for too much of
     it."""
     _check_size(text)
-    return list(yaml.load_all(text, _Safe))
+    return list(yaml.load_all(text, _Documents))
 
 
 def _check_size(text: str) -> None:

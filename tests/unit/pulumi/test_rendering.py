@@ -6,6 +6,7 @@ import pytest
 
 from aiperf_svc.adapters.pulumi.rendering import plugin_path, render_release
 from aiperf_svc.config.target import Target
+from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import name_of
@@ -27,6 +28,22 @@ def test_folder_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("no manifest")
     names = [name_of(each) for each in _render({"manifests": "."}, tmp_path)]
     assert names == ["Pod/p", "Service/s"]
+
+
+@pytest.mark.parametrize("source", ["manifests", "object"])
+def test_dates_stay_as_they_are_written(source: str, tmp_path: Path) -> None:
+    text = """
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: c, annotations: {day: 2026-01-02, at: 2026-01-02T03:04:05Z, op: =}}
+    """
+    path = tmp_path / "m.yaml"
+    path.write_text(text)
+    given = "m.yaml" if source == "manifests" else read_yaml(path)
+    (found,) = _render({source: given}, tmp_path)
+    assert found["metadata"]["annotations"] == {
+        "day": "2026-01-02", "at": "2026-01-02T03:04:05Z", "op": "=",
+    }  # fmt: skip
 
 
 def test_several_sources_are_put_together(tmp_path: Path) -> None:
