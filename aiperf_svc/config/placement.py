@@ -153,8 +153,8 @@ class Ranks(Model):
     """Extended resources of each rank, such as `rdma/hca_shared_devices_a: 1`."""
     volume: RankVolume | None = None
     read_only_root: bool = False
-    """Mount the root file system of the ranks read-only, for images whose tool writes nowhere else
-    than into /tmp, /dev/shm, its folder and the volume."""
+    """Mount the root file system of the ranks read-only, for images whose tool writes only into
+    /tmp, /dev/shm, its folder and the volume."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
