@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ _COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?aiperf-svc (.*)$", re.MULTILINE
 _INLINE = re.compile(r"`(?:\.venv/bin/)?aiperf-svc ([a-z][^`]*)`")
 
 
+@cache
 def commands(page: Path) -> list[list[str]]:
     """Return the words of each command line of this program in a page, without the program."""
     text = page.read_text()

@@ -34,11 +34,12 @@ def test_with_all_rights_everything_can_be_made() -> None:
         assert judge(plan, ALL).state == "ok"
 
 
-@pytest.mark.parametrize("right", needed_rights(make_plan()), ids=str)
-def test_each_right_that_is_missing_is_named(right: Right) -> None:
-    check = judge_rights(make_plan(), frozenset({right}))
-    assert check.state == "failed"
-    assert str(right) in check.detail
+def test_each_right_that_is_missing_is_named() -> None:
+    plan = make_plan()
+    for right in needed_rights(plan):
+        check = judge_rights(plan, frozenset({right}))
+        assert check.state == "failed"
+        assert str(right) in check.detail
 
 
 def test_only_own_namespaces_need_namespace_rights() -> None:

@@ -1,7 +1,5 @@
 """Names of real services: which of them hold secrets, and which only look like it."""
 
-import pytest
-
 from aiperf_svc.config.secret_names import is_secret_name, secret_paths
 
 SECRETS = """
@@ -42,14 +40,12 @@ secretary
 """
 
 
-@pytest.mark.parametrize("name", SECRETS.split())
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert is_secret_name(name)
+def test_names_of_secrets_are_known() -> None:
+    assert [name for name in SECRETS.split() if not is_secret_name(name)] == []
 
 
-@pytest.mark.parametrize("name", HARMLESS.split())
-def test_names_of_other_things_are_left_alone(name: str) -> None:
-    assert not is_secret_name(name)
+def test_names_of_other_things_are_left_alone() -> None:
+    assert [name for name in HARMLESS.split() if is_secret_name(name)] == []
 
 
 def test_secret_text_is_found_at_any_depth() -> None:

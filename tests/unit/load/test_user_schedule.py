@@ -35,8 +35,12 @@ def test_users_start_in_mid_conversation_as_in_aiperf() -> None:
 
 
 @pytest.mark.parametrize("users", [1, 2, 3, 4, 6, 12, 60, 101])
-@pytest.mark.parametrize("turns", [1, 2, 3, 5, 7, 13, 31])
-def test_user_ages_are_spread_evenly(users: int, turns: int) -> None:
+def test_user_ages_are_spread_evenly(users: int) -> None:
+    for turns in (1, 2, 3, 5, 7, 13, 31):
+        check_ages(users, turns)
+
+
+def check_ages(users: int, turns: int) -> None:
     found = first_turns(users, turns)
     assert [each.order for each in found] == list(range(users))
     left = Counter(each.turns or turns for each in found)
