@@ -37,8 +37,13 @@ class ApiServer:
         self.accepted: str | None = None
         self.url = ""
         self.date = ""
+        self.applied: list[tuple[str, dict[str, str], Any]] = []
+        """Content type, parameters and body of each PATCH."""
 
     async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "PATCH":
+            body = yaml.safe_load(await request.text())
+            self.applied.append((request.content_type, dict(request.query), body))
         self.tokens.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
         if self.accepted is not None and self.tokens[-1] != self.accepted:
             return _status(401, "Unauthorized")
@@ -264,6 +269,17 @@ async def test_stack_is_found_without_rights_to_list(
         (found,) = await find_roots(cluster, stack="s", or_namespace="n")
         assert str(found) == "ConfigMap n/anchor-s"
         assert await find_roots(cluster, stack="s", or_namespace=None) == ()
+
+
+async def test_applied_object_owns_what_it_sets(api: ApiServer, write: Callable[..., str]) -> None:
+    path, body = "/api/v1/namespaces/n/configmaps/a", {"kind": "ConfigMap"}
+    api.responses[path] = [201, {}]
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        assert await cluster.apply(path, body) is True
+        assert await cluster.apply(path, body, dryRun="All") is False
+    params = {"fieldManager": "aiperf-svc", "force": "true"}
+    kind = "application/apply-patch+yaml"
+    assert api.applied == [(kind, params, body), (kind, {**params, "dryRun": "All"}, body)]
 
 
 async def test_the_time_is_the_server_s(api: ApiServer, write: Callable[..., str]) -> None:

@@ -330,17 +330,10 @@ async def apply(cluster: Cluster, objects: Sequence[Json]) -> list[str]:
 
 
 async def _apply(cluster: Cluster, each: Json, **params: str) -> str:
-    metadata = each["metadata"]
-    path = path_of(each, metadata.get("namespace"))
-    what = f"{each['kind']} {metadata['name']}"
-    try:
-        await cluster.post(path, each, **params)
-    except Refused as error:
-        if error.reason != "AlreadyExists":
-            raise
-        await cluster.patch(f"{path}/{metadata['name']}", each, **params)
-        return f"changed {what}"
-    return f"created {what}"
+    name = each["metadata"]["name"]
+    path = path_of(each, each["metadata"].get("namespace"))
+    is_new = await cluster.apply(f"{path}/{name}", each, **params)
+    return f"{'created' if is_new else 'changed'} {each['kind']} {name}"
 
 
 async def is_of_ended_pod(cluster: Cluster, lock: Owned) -> bool:

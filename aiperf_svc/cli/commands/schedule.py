@@ -22,7 +22,10 @@ The state of Pulumi and the results are in buckets. Their keys and the passphras
 in a Secret that exists: PULUMI_CONFIG_PASSPHRASE, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and
 AIPERF_WEBHOOK_SECRET for a webhook. docs/production.md describes all of it."""
 
-PASSED = ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION")
+PASSED = (
+    *("AIPERF_IMAGE", "AIPERF_WORKLOAD_IMAGE"),
+    *("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"),
+)
 """Variables that are not secret and that the runner gets as they are here."""
 
 

@@ -59,6 +59,22 @@ def test_preview_compares_with_another_version_of_the_file(
     assert "- load.concurrency: 4\n+ load.concurrency: 8\n" in text
 
 
+def test_scheduled_runner_uses_the_images_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIPERF_IMAGE", "r.io/services:7")
+    content = yaml.safe_load(Path("stacks/Pulumi.bench-smoke.yaml").read_text())
+    content["config"]["aiperf:benchmark"]["artifacts"] = {"s3": {"url": "s3://bench/nightly"}}
+    file = tmp_path / "Pulumi.bench-night.yaml"
+    file.write_text(yaml.safe_dump(content))
+    assert cli.main(["schedule", str(file), "--cron", "@daily", "--state", "s3://bench/state"]) == 0
+    objects = {each["kind"]: each for each in yaml.safe_load_all(capsys.readouterr().out)}
+    job = objects["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = job["containers"]
+    assert container["image"] == "r.io/services-runner:7"
+    assert {"name": "AIPERF_IMAGE", "value": "r.io/services:7"} in container["env"]
+
+
 def test_preview_names_the_stack_of_each_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["preview", "bench-fleet", "--markdown"]) == 0
     out = capsys.readouterr().out

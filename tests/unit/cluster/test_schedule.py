@@ -149,36 +149,32 @@ class Applying(FakeCluster):
         self.calls: list[str] = []
         self._existing, self._refused_kind = existing, refused
 
-    async def post(self, path: str, body: dict[str, Any], **params: str) -> dict[str, Any]:
-        self.calls.append(f"post {body['kind']} {params.get('dryRun', '')}".strip())
+    async def apply(self, path: str, body: dict[str, Any], **params: str) -> bool:
+        self.calls.append(f"{path} {params.get('dryRun', '')}".strip())
         if body["kind"] == self._refused_kind:
             raise Refused("quota", status=403, reason="Forbidden")
-        if body["kind"] in self._existing:
-            raise Refused("it exists", status=409, reason="AlreadyExists")
-        return body
-
-    async def patch(self, path: str, changes: dict[str, Any], **params: str) -> dict[str, Any]:
-        self.calls.append(f"patch {path} {params.get('dryRun', '')}".strip())
-        return changes
+        return body["kind"] not in self._existing
 
 
 OBJECTS: list[dict[str, Any]] = [
     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}},
     {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "b", "namespace": "n"}},
 ]
+PATHS = ["/api/v1/namespaces/n/configmaps/a", "/apis/batch/v1/namespaces/n/cronjobs/b"]
+DRY_RUNS = [f"{path} All" for path in PATHS]
 
 
 async def test_existing_objects_are_changed() -> None:
     cluster = Applying(existing=("CronJob",))
     assert await apply(cluster.typed, OBJECTS) == ["created ConfigMap a", "changed CronJob b"]
-    assert cluster.calls[-1] == "patch /apis/batch/v1/namespaces/n/cronjobs/b"
+    assert cluster.calls == [*DRY_RUNS, *PATHS]
 
 
 async def test_refused_object_leaves_everything_unchanged() -> None:
     cluster = Applying(refused="CronJob")
     with pytest.raises(EnvironmentProblem, match="nothing was changed: CronJob: quota"):
         await apply(cluster.typed, OBJECTS)
-    assert cluster.calls == ["post ConfigMap All", "post CronJob All"]
+    assert cluster.calls == DRY_RUNS
 
 
 def pod_object(uid: str = UID, phase: str = "Running") -> dict[str, Any]:

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -38,6 +39,9 @@ LONGEST_WAIT_S = 5.0
 repeated."""
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+MANAGER = "aiperf-svc"
+"""Owner of the fields of objects that are applied."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """Accept header for an object without its content: a Secret comes without its secrets."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -108,6 +112,13 @@ class Cluster:
         that has changed since is refused (409)."""
         content = await self._call("PATCH", path, body=changes, kind=MERGE_PATCH, params=params)
         return self._decoded(content, path)
+
+    async def apply(self, path: str, body: Mapping[str, Any], **params: str) -> bool:
+        """Make an object as described, or change the one that is there: what an earlier call set
+        and this one does not is removed, what others set stays. Return whether it is new."""
+        params = {"fieldManager": MANAGER, "force": "true", **params}
+        status, _ = await self._respond("PATCH", path, body=body, kind=APPLY_PATCH, params=params)
+        return status == HTTPStatus.CREATED
 
     async def delete(
         self, path: str, *, uid: str | None = None, grace_s: int | None = None
@@ -222,7 +233,11 @@ class Cluster:
         finally:
             await socket.close()
 
-    async def _call(
+    async def _call(self, method: str, path: str, **request: Any) -> bytes:
+        _, content = await self._respond(method, path, **request)
+        return content
+
+    async def _respond(
         self,
         method: str,
         path: str,
@@ -231,7 +246,7 @@ class Cluster:
         body: Mapping[str, Any] | None = None,
         kind: str = JSON,
         params: Mapping[str, str] | None = None,
-    ) -> bytes:
+    ) -> tuple[int, bytes]:
         headers = {"Accept": accept}
         data = None
         if body is not None:
@@ -255,7 +270,7 @@ class Cluster:
             await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
         if response.status >= 300:
             raise _refused(response.status, content, path)
-        return content
+        return response.status, content
 
     def _decoded(self, content: bytes, path: str) -> Json:
         try:
