@@ -43,6 +43,10 @@ CONNECT_BACKOFF_NS: Final = 10_000_000
 by each user, not ten thousand times."""
 NEVER: Final = 2**62
 
+Added = tuple[list[bytes], Sequence[Defect]]
+"""What a turn and its response add to a history, and what is wrong with it."""
+ToHistory = Callable[[Turn, Sequence[Turn], Request], list[Added]]
+
 _COMPLETED = int(Outcome.COMPLETED)
 _CANCELLED, _ABANDONED = int(Outcome.CANCELLED), int(Outcome.ABANDONED)
 _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Flag.CAPPED)
@@ -58,14 +62,15 @@ class LoadGenerator:
         entries: EntryCache,
         is_streaming: bool,
         connection_limit: int,
-        to_history: Callable[[Turn, Turn | None, Request], tuple[list[bytes], Sequence[Defect]]],
+        to_history: ToHistory,
         on_starved: Callable[[], None],
         abandonment: Abandonment | None = None,
         turn_gap_ns: int = 0,
         markers: RunMarkers | None = None,
     ) -> None:
-        """`to_history(turn, following_turn, request)` returns what a turn and its response add to
-        a history, with the results of tools that the following turn has, and what is wrong with it;
+        """`to_history(turn, following_turns, request)` returns, for each turn that may follow, what
+        a turn and its response add to a history, with the results of tools that the following turn
+        has, and what is wrong with it;
         `on_starved` is called when users wait because the credits have run out; `abandonment` says
         which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
         conversation are that far apart. `markers` are put into the requests."""
@@ -414,7 +419,7 @@ class LoadGenerator:
         defects: Sequence[Defect] = ()
         try:
             if not turn.is_whole:
-                added, defects = self._to_history(turn, following, request)
+                ((added, defects),) = self._to_history(turn, (following,), request)
         except Exception:
             # The bytes are not a response. The record has the error, and the credit ends here.
             self._end_into_queue(request, int(Outcome.ERRORED))

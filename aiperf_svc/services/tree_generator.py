@@ -133,13 +133,15 @@ class TreeGenerator(LoadGenerator):
     def _keep_response(self, tree: RunningTree, request: Request) -> bool:
         """Keep a response for later prompts. Returns whether it is one."""
         entry, defects = tree.entry, set[Defect]()
-        for place in entry.live[request.turn]:
-            following = Turn(b"", tool_results=entry.conversation.live[place].tool_results)
-            try:
-                found, of_this = self._to_history(Turn(b""), following, request)
-            except Exception:
-                # The bytes are not a response. The record has the error.
-                return False
+        places = entry.live[request.turn]
+        live = (entry.conversation.live[place] for place in places)
+        following = [Turn(b"", tool_results=each.tool_results) for each in live]
+        try:
+            added = self._to_history(Turn(b""), following, request)
+        except Exception:
+            # The bytes are not a response. The record has the error.
+            return False
+        for place, (found, of_this) in zip(places, added, strict=True):
             defects.update(of_this)
             # Among the pieces of a prompt, a comma goes before each message but the first.
             tree.responses[place] = b"".join(b"," + each for each in found)

@@ -31,7 +31,7 @@ from aiperf_svc.core.control.control_intervals import (
     return_interval_s,
 )
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
-from aiperf_svc.core.endpoints.history import Defect, added_to_history
+from aiperf_svc.core.endpoints.history import added_to_history
 from aiperf_svc.core.endpoints.registry import CONVERSATIONS
 from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.target_addresses import shift_of
@@ -67,7 +67,7 @@ from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns,
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.generators import PrefillGenerator, generator_of
-from aiperf_svc.services.load_generator import LoadGenerator
+from aiperf_svc.services.load_generator import Added, LoadGenerator
 from aiperf_svc.services.record_shipping import RecordShipping
 from aiperf_svc.services.target_lookup import check_targets, find_target, follow_names
 
@@ -218,11 +218,9 @@ class Worker(BaseService):
             else:
                 return decision
 
-    def _to_history(
-        self, turn: Turn, following: Turn | None, request: Request
-    ) -> tuple[list[bytes], Sequence[Defect]]:
+    def _to_history(self, turn: Turn, following: Sequence[Turn], request: Request) -> list[Added]:
         if turn.recorded:
-            return [turn.messages, turn.recorded], ()
+            return [([turn.messages, turn.recorded], ())] * len(following)
         endpoint = self.context.inference.endpoint
         api = CONVERSATIONS[endpoint.type]
         reply = reply_of(
@@ -232,9 +230,10 @@ class Worker(BaseService):
             is_streaming=endpoint.streaming,
             api=api,
         )
-        results = None if following is None else following.tool_results
-        spare = b"" if following is None else following.spare_result
-        return added_to_history(api, turn.messages, reply, results, spare)
+        return [
+            added_to_history(api, turn.messages, reply, each.tool_results, each.spare_result)
+            for each in following
+        ]
 
     async def _fetch_blocks(self) -> None:
         while True:

@@ -88,7 +88,7 @@ def generator(*turns: Turn) -> LoadGenerator:
         entries=entries,
         is_streaming=False,
         connection_limit=100,
-        to_history=lambda turn, following, request: ([], ()),
+        to_history=lambda turn, following, request: [([], ()) for _ in following],
         on_starved=lambda: None,
     )
     made.attach(NotingClient())  # type: ignore[arg-type]
@@ -127,10 +127,10 @@ def test_users_send_as_many_requests_as_there_are_users() -> None:
 def test_defects_of_a_history_are_counted(
     extended: tuple[list[bytes], Sequence[Defect]] | RecursionError, counts: dict[str, Any]
 ) -> None:
-    def extend(*_arguments: object) -> tuple[list[bytes], Sequence[Defect]]:
+    def extend(*_arguments: object) -> list[tuple[list[bytes], Sequence[Defect]]]:
         if isinstance(extended, RecursionError):
             raise extended
-        return extended
+        return [extended]
 
     made = generator(Turn(b"{}"), Turn(b"{}"))
     made._to_history = extend

@@ -163,7 +163,7 @@ def generator(*, turns: int = 1, **opened: Any) -> tuple[PrefillGenerator, Notin
         entries=entries,
         is_streaming=True,
         connection_limit=100,
-        to_history=lambda turn, following_turn, request: ([], ()),
+        to_history=lambda turn, following_turns, request: [([], ()) for _ in following_turns],
         on_starved=lambda: None,
     )
     client = NotingClient()

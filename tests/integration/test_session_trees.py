@@ -13,8 +13,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from aiperf_svc.adapters.exports.jsonl_export import write_lines
 from aiperf_svc.core.datasets.weka_trace import read_tree
 from aiperf_svc.core.datasets.words import WORDS
+from aiperf_svc.core.endpoints.history import Reply
+from aiperf_svc.core.responses.text import reply_of
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
+from aiperf_svc.services import worker
 from tests.support.agent_traces import call, subagent, weka
 from tests.support.in_one_loop import config, server, stack
 from tests.support.scripted_server import served
@@ -168,6 +171,40 @@ async def test_results_of_tools_get_the_ids_of_live_calls(tmp_path: Path) -> Non
     # The last recorded result stands for further calls; without one it is "ok".
     first, second = answered(1, "12 °C"), answered(2, "ok")
     assert prompts == [[hello], [hello, *first, hello], [hello, *first, hello, *second, hello]]
+
+
+async def test_response_before_several_forks_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hello = {"role": "user", "content": "Hello"}
+    results = [{"role": "tool", "tool_call_id": "recorded", "content": text} for text in "bc"]
+    lines = [
+        {"session_id": "a", "turns": [{"messages": [hello], "forks": ["b", "c"]}]},
+        *({"session_id": each["content"], "turns": [{"messages": [each]}]} for each in results),
+    ]
+    prompts: list[list[dict[str, Any]]] = []
+
+    async def respond(request: web.Request) -> web.Response:
+        prompts.append((await request.json())["messages"])
+        call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    reads = list[bytes]()
+
+    def read(data: bytes, **how: Any) -> Reply:
+        reads.append(data)
+        return reply_of(data, **how)
+
+    monkeypatch.setattr(worker, "reply_of", read)
+    given = dataset(tmp_path, "dag_jsonl", *(json.dumps(each).encode() for each in lines))
+    async with served("/v1/chat/completions", respond) as url:
+        settings = config(url, dataset=given, concurrency=1, requests=3)
+        settings["endpoint"] |= {"streaming": False}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    assert sorted(prompt[-1]["content"] for prompt in prompts[1:]) == ["b", "c"]
+    assert len(reads) == 1
 
 
 async def test_results_without_a_live_call_are_a_users_text(tmp_path: Path) -> None:
