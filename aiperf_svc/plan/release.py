@@ -60,7 +60,6 @@ what is missing before its Deployment fails."""
 NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
 """Kinds whose deletion deletes objects of others."""
 BINDINGS = ("RoleBinding", "ClusterRoleBinding")
-GPU_SUFFIX = "/gpu"
 
 
 class Stage(enum.IntEnum):

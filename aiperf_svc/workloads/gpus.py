@@ -3,13 +3,7 @@
 from typing import Any
 
 from aiperf_svc.config.workload import WorkloadConfig
-
-
-def is_gpu(resource: str) -> bool:
-    """Return whether an extended resource is a GPU or a part of one: `nvidia.com/gpu`,
-    `nvidia.com/mig-1g.5gb`."""
-    name = resource.rpartition("/")[2]
-    return name == "gpu" or name.startswith(("gpu.", "mig-"))
+from aiperf_svc.core.cluster.facts import is_gpu
 
 
 def gpu_problems(config: WorkloadConfig[Any], gpus: int) -> list[str]:

@@ -1,10 +1,10 @@
 """Prints a finished inference run on a terminal: results, errors, objectives and verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -206,6 +206,23 @@ def _print_tiers(tiers: Sequence[TierResult], console: Console) -> None:
     console.print(table)
 
 
+def _text_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    numbers: Container[int] = (),
+) -> Table:
+    """Return a table of texts, with the columns at the places `numbers` aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        justify: JustifyMethod = "right" if place in numbers else "left"
+        table.add_column(column, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) for cell in row))
+    return table
+
+
 def _print_steady_state(found: InferenceResult, console: Console) -> None:
     """Print the headline of the steady part beside that of the whole run."""
     steady = found.steady_state
@@ -213,12 +230,11 @@ def _print_steady_state(found: InferenceResult, console: Console) -> None:
         return
     span = f"{steady.begin_s:.1f} s to {steady.end_s:.1f} s"
     print_text(console, f"Steady state: {span}, {steady.rule}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("", "steady state", "whole run", "unit"):
-        table.add_column(column, justify="left" if column in ("", "unit") else "right")
-    for name, unit, within, whole in steady_rows(found):
-        table.add_row(name, number(within), number(whole), unit)
-    console.print(table)
+    rows = [
+        (name, number(part), number(all_), unit) for name, unit, part, all_ in steady_rows(found)
+    ]
+    columns = ("", "steady state", "whole run", "unit")
+    console.print(_text_table(columns, rows, numbers=range(1, 3)))
     if not steady.metrics:
         print_text(console, "no request was started in the steady state", style="yellow")
 
@@ -227,19 +243,14 @@ def print_scaling(found: ScalingResult | None, console: Console) -> None:
     """Print each decision for more replicas, and the moments of each replica."""
     if found is None:
         return
-    for title, columns, rows in (
+    title = "Replicas, in seconds from the start of the load"
+    for name, columns, rows in (
         ("Scaling", UP_COLUMNS, list(up_rows(found))),
-        ("Replicas, in seconds from the start of the load", REPLICA_COLUMNS,
-         list(replica_rows(found.replicas))),
-    ):  # fmt: skip
+        (title, REPLICA_COLUMNS, list(replica_rows(found.replicas))),
+    ):
         if rows:
-            print_text(console, title)
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            for place, column in enumerate(columns):
-                table.add_column(column, justify="right" if place > 1 else "left")
-            for row in rows:
-                table.add_row(*map(Text, row))
-            console.print(table)
+            numbers = range(2, len(columns))
+            console.print(_text_table(columns, rows, title=name, numbers=numbers))
     for text in scaling_notes(found):
         print_text(console, f"  {text}", style="dim")
 
@@ -249,12 +260,7 @@ def _print_events(found: InferenceResult, console: Console) -> None:
     if not found.events:
         return
     title = "Events, by the time at which requests were due"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for column in EVENT_COLUMNS:
-        table.add_column(column, overflow="fold")
-    for row in event_rows(found.events):
-        table.add_row(*map(one_line, row))
-    console.print(table)
+    console.print(_text_table(EVENT_COLUMNS, event_rows(found.events), title=title))
     for each in found.events:
         style = "dim" if each.is_verified else "bold red"
         print_text(console, Text(one_line(each.summary), style=style))
@@ -278,14 +284,11 @@ def _print_cache(found: InferenceResult, console: Console) -> None:
     use = found.cache
     if use is None:
         return
-    title = "Prefix cache by turn"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    table.add_column("turn", justify="right", no_wrap=True)
-    for column in ("requests", "prompt tokens", "cached tokens", "share"):
-        table.add_column(column, justify="right")
-    for name, total in turn_ranges(use):
-        table.add_row(name, *map(number, total.counts), percent(total.share))
-    console.print(table)
+    columns = ("turn", "requests", "prompt tokens", "cached tokens", "share")
+    rows = [
+        (name, *map(number, total.counts), percent(total.share)) for name, total in turn_ranges(use)
+    ]
+    console.print(_text_table(columns, rows, title="Prefix cache by turn", numbers=range(5)))
     sessions = use.sessions
     shares = ", ".join(
         f"{stat} {percent(getattr(sessions, stat))}" for stat in ("p10", "p50", "p90")
@@ -304,14 +307,13 @@ def _print_overflows(found: InferenceResult, console: Console) -> None:
     turns = found.context_overflows
     if not turns:
         return
-    title = "Context overflows by turn"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for column in ("turn", "requests", "overflows", "share"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for each in turns[:MOST_OVERFLOW_LINES]:
-        share = percent(each.overflows / each.requests)
-        table.add_row(str(each.turn + 1), number(each.requests), number(each.overflows), share)
-    console.print(table)
+    columns = ("turn", "requests", "overflows", "share")
+    rows = [
+        (str(each.turn + 1), number(each.requests), number(each.overflows),
+         percent(each.overflows / each.requests))
+        for each in turns[:MOST_OVERFLOW_LINES]
+    ]  # fmt: skip
+    console.print(_text_table(columns, rows, title="Context overflows by turn", numbers=range(4)))
     if rest := turns[MOST_OVERFLOW_LINES:]:
         count = sum(each.overflows for each in rest)
         print_text(console, f"{count:,} more at {len(rest):,} later turns", style="dim")

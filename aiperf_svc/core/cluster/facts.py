@@ -2,6 +2,24 @@
 
 import msgspec
 
+from aiperf_svc.domain.json_objects import Json
+
+
+def is_gpu(resource: str) -> bool:
+    """Return whether an extended resource is a GPU or a part of one: `nvidia.com/gpu`,
+    `nvidia.com/mig-1g.5gb`."""
+    name = resource.rpartition("/")[2]
+    return name == "gpu" or name.startswith(("gpu.", "mig-"))
+
+
+def gpus_of(pod_spec: Json) -> int:
+    """Return the number of GPUs that the containers of a pod may use."""
+    limits = (
+        (each.get("resources") or {}).get("limits") or {}
+        for each in pod_spec.get("containers") or ()
+    )
+    return sum(int(n) for each in limits for name, n in each.items() if is_gpu(name))
+
 
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of one resource on one node."""

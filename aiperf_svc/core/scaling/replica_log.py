@@ -7,10 +7,10 @@ message came that first shows it, by one clock.
                                 └── report ──> records manager
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from aiperf_svc.core.cluster.facts import gpus_of
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
@@ -26,7 +26,6 @@ DESIRED = {
 """Where each kind of object has the number of desired replicas."""
 WITH_TEMPLATE = ("Deployment", "StatefulSet")
 _PULLED, _RESCALED = "Pulled", "SuccessfulRescale"
-_GPU = re.compile(r".*/(gpu|gpu\..*|mig-.*)")
 
 
 class FollowReplica(NamedTuple):
@@ -103,7 +102,7 @@ class ReplicaLog:
             if change == "DELETED":
                 return []
             self._replicas[uid] = Replica(
-                name=metadata["name"], gpus=_gpus(spec), was_there=is_first, wall_ns={}
+                name=metadata["name"], gpus=gpus_of(spec), was_there=is_first, wall_ns={}
             )
         replica = self._replicas[uid]
         if change == "DELETED" or "deletionTimestamp" in metadata:
@@ -192,10 +191,3 @@ def _has_condition(status: Json, name: str) -> bool:
 def _is_running(status: Json) -> bool:
     statuses: Iterable[Json] = status.get("containerStatuses") or ()
     return any("running" in (each.get("state") or {}) for each in statuses)
-
-
-def _gpus(spec: Json) -> int:
-    limits = (
-        (each.get("resources") or {}).get("limits") or {} for each in spec.get("containers") or ()
-    )
-    return sum(int(n) for each in limits for name, n in each.items() if _GPU.fullmatch(name))

@@ -12,9 +12,8 @@ and reads no GPU exporters.
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, list_pods
@@ -28,12 +27,12 @@ from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.telemetry import MAX_SOURCES
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.cluster.facts import gpus_of
 from aiperf_svc.core.results.provenance import NAME as PROVENANCE
 from aiperf_svc.core.results.provenance import UNKNOWN
 from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.workloads.gpus import is_gpu
 from aiperf_svc.workloads.shapes import is_fanned_out
 
 CILIUM = "/apis/cilium.io"
@@ -221,16 +220,8 @@ async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _User
     if target.pods is None:
         return None
     pods = await list_pods(cluster, target.pods.namespace, target.pods.labels)
-    using = [pod for pod in pods or () if pod["spec"].get("nodeName") and _uses_gpus(pod)]
+    using = [pod for pod in pods or () if pod["spec"].get("nodeName") and gpus_of(pod["spec"])]
     if not using:
         return None
     names = tuple(sorted(pod["metadata"]["name"] for pod in using))
     return _Users(target.pods.namespace, names, frozenset(p["spec"]["nodeName"] for p in using))
-
-
-def _uses_gpus(pod: Mapping[str, Any]) -> bool:
-    return any(
-        is_gpu(resource)
-        for container in pod["spec"].get("containers") or ()
-        for resource in (container.get("resources") or {}).get("limits") or ()
-    )

@@ -8,8 +8,9 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.units import SizeBytes
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
+from aiperf_svc.core.cluster.facts import is_gpu
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
-from aiperf_svc.workloads.gpus import gpu_problems, is_gpu
+from aiperf_svc.workloads.gpus import gpu_problems
 from aiperf_svc.workloads.mpi_launch import Transport, open_mpi, rdma_privilege
 from aiperf_svc.workloads.nccl.output import Row, read_output, read_row
 from aiperf_svc.workloads.steps import (
