@@ -43,7 +43,7 @@ NEGATIVE = re.compile(r"-\.?\d")
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError and never exits because of a mistake."""
 
-    def __init__(self, command: str, description: str, *, epilog: str = "") -> None:
+    def __init__(self, command: str, description: str = "", *, epilog: str = "") -> None:
         super().__init__(
             prog=f"aiperf-svc {command}".strip(),
             description=description,

@@ -14,11 +14,12 @@ from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.cli.key_docs import takes_several
 from aiperf_svc.cli.options import read_api_key
+from aiperf_svc.cli.parsers.runs import STACK_FLAGS
 from aiperf_svc.config import agentx
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.load import SCHEDULE_PARTS
-from aiperf_svc.config.load_config import read_config_data, with_users
+from aiperf_svc.config.load_config import read_config_data, stack_path, with_users
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import SIDE, Passages, Turns
 from aiperf_svc.config.secret_names import TARGET_KEY_ENV
@@ -63,6 +64,11 @@ class Draft:
     def parse(self) -> Config:
         """Return the config. Raises ConfigError that lists all mistakes."""
         return parse_benchmark(self.data, self.source, names=self.names, known=self.problems)
+
+
+def read_flags(args: argparse.Namespace) -> Draft:
+    """Read the flags of `profile`. Raises ConfigError."""
+    return read_workload_draft(args) if args.workload else read_draft(args)
 
 
 def read_draft(
@@ -155,6 +161,18 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
         except yaml.YAMLError as error:
             raise ConfigError(f"--workload {setting}: {yaml_problem(error)}") from error
     return read_draft(args, flags=common, preset=preset)
+
+
+def read_stack_draft(args: argparse.Namespace) -> Draft:
+    """Read the stack file of `run` and `qualify`, with the values of flags. Raises ConfigError."""
+    args.config = stack_path(args.stack)
+    draft = read_draft(args, flags=STACK_FLAGS)
+    if args.is_qualification:
+        # Other runs need none of its models.
+        from aiperf_svc.cli.commands.qualification import complete
+
+        complete(draft, args)
+    return draft
 
 
 def read_draft_of_run(

@@ -1,15 +1,16 @@
 """The command line: finds the command, runs it, and turns every failure into one message and an
 exit code. No other module ends the process.
 
-A command is a module with `DESCRIPTION`, `add_arguments(parser)` and `run(args) -> int`. It is
-imported when it is executed, so that `--help` and `version` load nothing else.
+A command is two functions with its name: one in `parsers`, which adds its arguments and imports
+nothing large, and one in the module with its work. Only this module imports them, by their names
+and when they are needed, so that `--help`, completion and a mistake in a flag are fast.
 """
 
 import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
@@ -21,6 +22,8 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
 
 JSON = "--json"
+
+
 COMMANDS = {
     "profile": "run a benchmark that flags describe",
     "run": "run the benchmark of a stack file, on a cluster or on this machine",
@@ -55,6 +58,24 @@ COMMANDS = {
 }
 HIDDEN = ("service", *POD_COMMANDS)
 """Commands that only processes of a run and pods of a stack execute."""
+MODULES = (
+    ("parsers.runs", "commands.runs", ("profile", "run", "qualify", "bench")),
+    ("parsers.runs", "commands.calibrate", ("calibrate",)),
+    ("parsers.stacks", "commands.stack_files", ("preview", "schedule", "init", "validate")),
+    ("parsers.stacks", "commands.running_stacks", ("status", "results", "cancel")),
+    ("parsers.stacks", "commands.clusters", ("check-cluster", "gc")),
+    ("parsers.finished_runs", "commands.comparing", ("compare", "history", "verify")),
+    ("parsers.finished_runs", "commands.finished_runs", ("view", "export", "upload", "track")),
+    ("parsers.tools", "commands.workloads", ("workloads",)),
+    ("parsers.tools", "commands.trace", ("trace",)),
+    ("parsers.tools", "commands.migrate", ("migrate",)),
+    ("parsers.tools", "commands.servers", ("mock-server", "nvml-exporter")),
+    ("parsers.tools", "commands.version", ("version",)),
+    ("parsers.tools", "commands.service", ("service",)),
+    ("parsers.tools", "schemas", ("schema",)),
+    ("parsers.tools", "reference", ("completion", "man")),
+)
+"""Where the arguments and the work of commands are, below `aiperf_svc.cli`."""
 WITH_RESULTS = ("profile", "run", "qualify", "bench", "results", "export")
 """Commands that write results of runs, which only this user may read."""
 
@@ -104,8 +125,7 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS and name not in HIDDEN:
         close = did_you_mean(name, COMMANDS)
         raise ConfigError(f"{name!r} is not a command{close or '; see aiperf-svc --help'}")
-    command, parser = load_command(name)
-    args = parser.parse(rest)
+    args = load_parser(name).parse(rest)
     args.command_line = command_line(arguments)
     with ExitStack() as files:
         if name in WITH_RESULTS:
@@ -113,18 +133,31 @@ def _run(arguments: list[str]) -> int:
 
             files.enter_context(private_files())
         try:
-            return int(command.run(args))
+            return int(work_of(name)(args))
         except AiperfError as error:
             _write_junit(args, error)
             raise
 
 
-def load_command(name: str) -> tuple[Any, Parser]:
-    """Return the module of a command, and its parser."""
-    command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
-    parser = Parser(name, command.DESCRIPTION)
-    command.add_arguments(parser)
-    return command, parser
+def load_parser(name: str) -> Parser:
+    """Return the parser of a command."""
+    parser = Parser(name)
+    _function(name, 0)(parser)
+    return parser
+
+
+def work_of(name: str) -> Callable[..., int]:
+    """Return the function that does the work of a command; it returns the exit code."""
+    return _function(name, 1)
+
+
+def _function(name: str, column: int) -> Callable[..., Any]:
+    """Import the function of a command from the module in a column of `MODULES`."""
+    (module,) = (each[column] for each in MODULES if name in each[2])
+    found: Callable[..., Any] = getattr(
+        import_module(f"aiperf_svc.cli.{module}"), name.replace("-", "_")
+    )
+    return found
 
 
 def _write_junit(args: argparse.Namespace, error: AiperfError) -> None:

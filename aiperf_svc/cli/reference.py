@@ -6,12 +6,12 @@ Both are made of the parsers of the commands, so they have what `--help` has.
 import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from aiperf_svc import __version__
 from aiperf_svc.cli.arguments import EXIT_CODES
-from aiperf_svc.cli.main import COMMANDS, load_command
+from aiperf_svc.cli.main import COMMANDS, load_parser
 
 PROGRAM = "aiperf-svc"
 
@@ -38,18 +38,30 @@ class CommandText(NamedTuple):
     """Words that its arguments can be; empty if they can be others."""
 
 
+def completion(args: argparse.Namespace) -> int:
+    """Print the completion for a shell."""
+    print(SHELLS[args.shell](describe_commands()), end="")
+    return 0
+
+
+def man(args: argparse.Namespace) -> int:
+    """Print the manual page."""
+    print(manual(describe_commands(), datetime.now(UTC).date()), end="")
+    return 0
+
+
 def describe_commands() -> list[CommandText]:
     """Return all commands of `aiperf-svc --help`."""
     return [_describe(name, text) for name, text in COMMANDS.items()]
 
 
 def _describe(name: str, text: str) -> CommandText:
-    module, parser = load_command(name)
+    parser = load_parser(name)
     # Completes the help of flags whose text is that of a key of the config.
     parser.format_help()
     words = [str(c) for a in parser._actions if not a.option_strings for c in a.choices or ()]
     flags = tuple(_flag(action) for action in parser._actions if action.option_strings)
-    return CommandText(name, text, module.DESCRIPTION, flags, tuple(words))
+    return CommandText(name, text, parser.description or "", flags, tuple(words))
 
 
 def _flag(action: argparse.Action) -> FlagText:

@@ -5,6 +5,8 @@ it is less strict than `aiperf-svc validate`: it requires no key, since an exper
 targets may set it, and takes any text for a time, size or share.
 """
 
+import argparse
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,8 +40,14 @@ STACK_SETTINGS = {
 """Keys of a stack file beside the config, without their prefix `aiperf:`."""
 
 
+def schema(args: argparse.Namespace) -> int:
+    """Print the schema of a file."""
+    print(json.dumps(json_schema(args.name), indent=1, ensure_ascii=False))
+    return 0
+
+
 class _ConfigSchema(GenerateJsonSchema):
-    """Json of what a config file may hold: what validators take, and the docstrings of fields."""
+    """Schema of what a config file may hold: what validators take, and the docstrings of fields."""
 
     def function_before_schema(self, schema: Any) -> Json:
         """Return the schema of a value that a function converts first: a number may have a unit."""

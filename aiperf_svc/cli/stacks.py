@@ -2,25 +2,35 @@
 the stacks that one name means if a stack file has several clusters, targets or shapes."""
 
 import argparse
+import asyncio
 import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
+from aiperf_svc.adapters.pulumi.state_home import StateHome
+from aiperf_svc.adapters.storage.shape_trials import experiment_of
+from aiperf_svc.cli.checks import checked_trials, cluster_problems
+from aiperf_svc.cli.flag_config import Draft, put, take_api_key
 from aiperf_svc.cli.options import run_options
+from aiperf_svc.config.clusters import read_clusters
+from aiperf_svc.config.load_config import STACK_KEY, STACKS
+from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
+from aiperf_svc.config.workload import Config
+from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from aiperf_svc.cli.flag_config import Draft
-    from aiperf_svc.config.workload import Config
-    from aiperf_svc.runner.options import StackOptions
-    from aiperf_svc.runner.stack.request import StackRequest
-    from aiperf_svc.workloads.trials import CheckedTrials
+from aiperf_svc.plan.identity import check_stack_name, stack_name_of
+from aiperf_svc.plan.service_pods import TARGET_KEY
+from aiperf_svc.runner.options import StackOptions
+from aiperf_svc.runner.stack.request import StackRequest, secrets_from
+from aiperf_svc.workloads.shapes import is_side_by_side
+from aiperf_svc.workloads.trials import CheckedTrials
 
 T = TypeVar("T")
 
@@ -30,11 +40,8 @@ NUMBER_ROOM = len("-10000")
 """Room in it for the number of a shape that has a stack of its own."""
 
 
-def life_options(args: argparse.Namespace) -> "StackOptions":
+def life_options(args: argparse.Namespace) -> StackOptions:
     """Return the options of the flags of `add_life_flags`. Raises ConfigError."""
-    from aiperf_svc.config.units import parse_duration_ns
-    from aiperf_svc.runner.options import StackOptions
-
     timeout_s = None
     if args.timeout is not None:
         try:
@@ -50,12 +57,8 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
     )
 
 
-def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "StackRequest":
+def committed_request(draft: Draft, args: argparse.Namespace, path: Path) -> StackRequest:
     """Return the request of a stack file. Raises ConfigError."""
-    from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
-    from aiperf_svc.plan.identity import check_stack_name
-    from aiperf_svc.runner.stack.request import StackRequest
-
     stack = stack_name(path)
     check_stack_name(stack)
     settings = read_settings(path)
@@ -74,12 +77,8 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
     )
 
 
-def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest":
+def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     """Return the request of flags, with a new name for its stack. Raises ConfigError."""
-    from aiperf_svc.plan.identity import stack_name_of
-    from aiperf_svc.runner.stack.request import StackRequest
-    from aiperf_svc.workloads.shapes import is_side_by_side
-
     key = _target_key(draft, args)
     _send_authorities(draft, args)
     checked = _checked(draft)
@@ -99,15 +98,13 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     )
 
 
-def print_notices(draft: "Draft") -> None:
+def print_notices(draft: Draft) -> None:
     """Print the notices about defaults that were chosen."""
     for notice in draft.notices:
         print(f"note: {notice}", file=sys.stderr)
 
 
-def _checked(draft: "Draft") -> "CheckedTrials":
-    from aiperf_svc.cli.checks import checked_trials, cluster_problems
-
+def _checked(draft: Draft) -> CheckedTrials:
     config = draft.parse()
     return checked_trials(config, cluster_problems, source=draft.source, names=draft.names)
 
@@ -115,9 +112,6 @@ def _checked(draft: "Draft") -> "CheckedTrials":
 def _stack_of(folder: Path) -> str:
     """Return the stack that a killed runner left and whose results belong into a folder; empty if
     there is none. Stacks of single shapes have this name and the number of the shape."""
-    from aiperf_svc.adapters.pulumi.state_home import StateHome
-    from aiperf_svc.adapters.storage.shape_trials import experiment_of
-
     for record in StateHome().records():
         found, shape = experiment_of(Path(record.artifacts))
         if record.artifacts and found == folder.resolve():
@@ -125,18 +119,13 @@ def _stack_of(folder: Path) -> str:
     return ""
 
 
-def _target_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
-    from aiperf_svc.cli.flag_config import take_api_key
-    from aiperf_svc.plan.service_pods import TARGET_KEY
-
+def _target_key(draft: Draft, args: argparse.Namespace) -> dict[str, str]:
     key = take_api_key(draft, args.api_key)
     return {} if key is None else {TARGET_KEY: key}
 
 
-def _send_authorities(draft: "Draft", args: argparse.Namespace) -> None:
+def _send_authorities(draft: Draft, args: argparse.Namespace) -> None:
     """Put the content of a CA file of this machine into the config, for the pods."""
-    from aiperf_svc.cli.flag_config import put
-
     name = args.tls_ca_file
     if name is None:
         return
@@ -150,9 +139,7 @@ def _send_authorities(draft: "Draft", args: argparse.Namespace) -> None:
     put(draft.data, "endpoint.tls.ca_file", None)
 
 
-def _from_environment(config: "Config") -> dict[str, str]:
-    from aiperf_svc.runner.stack.request import secrets_from
-
+def _from_environment(config: Config) -> dict[str, str]:
     return secrets_from(config, os.environ)
 
 
@@ -185,10 +172,6 @@ class NamedStack:
 def stacks_of(stack: str, args: argparse.Namespace) -> list[NamedStack]:
     """Return the stacks that a stack file creates. If `--context` is set, only those in its
     cluster. Raises ConfigError."""
-    from aiperf_svc.config.clusters import read_clusters
-    from aiperf_svc.config.load_config import STACK_KEY, STACKS
-    from aiperf_svc.config.yaml_files import read_yaml
-
     path = STACKS / f"Pulumi.{stack}.yaml"
     content = read_yaml(path) if path.is_file() else None
     content = content if isinstance(content, dict) else {}
@@ -226,8 +209,6 @@ def stacks_of(stack: str, args: argparse.Namespace) -> list[NamedStack]:
 
 def _shapes_of(parent: NamedStack) -> list[NamedStack]:
     """Return the existing stacks of single shapes, found by the records of their runs."""
-    from aiperf_svc.adapters.pulumi.state_home import StateHome
-
     numbers = []
     for record in StateHome().records():
         name, _, number = record.stack.rpartition("-")
@@ -253,8 +234,6 @@ async def in_each(
     if there is only one stack."""
 
     # Neither `--help` nor parsing needs it.
-    import asyncio
-
     async def tried(stack: NamedStack) -> T | AiperfError:
         try:
             return await work(stack)

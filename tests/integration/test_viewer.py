@@ -19,7 +19,7 @@ import pytest
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.viewer.index import Index
 from aiperf_svc.adapters.viewer.pages import list_page
-from aiperf_svc.cli.commands import view
+from aiperf_svc.cli.commands import finished_runs
 from tests.support.browser import Frame, opened
 
 USE = """<script>
@@ -187,7 +187,7 @@ def test_browser_gets_the_address_by_a_private_file(
         return True
 
     monkeypatch.setattr(webbrowser, "open", open_page)
-    view._open("http://127.0.0.1:1/token/", tmp_path)
+    finished_runs._open("http://127.0.0.1:1/token/", tmp_path)
     assert said == [(tmp_path / "open.html").as_uri()]
     assert "/token/" in (tmp_path / "open.html").read_text()
     assert stat.S_IMODE((tmp_path / "open.html").stat().st_mode) == 0o600

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.cli.arguments import Parser
-from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import Draft, read_draft
+from aiperf_svc.cli.main import load_parser
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load import Load
 from aiperf_svc.domain.errors import ConfigError
@@ -23,9 +23,7 @@ USERS = (
 
 
 def parser() -> Parser:
-    made = Parser("profile", profile.DESCRIPTION)
-    profile.add_arguments(made)
-    return made
+    return load_parser("profile")
 
 
 def draft(*arguments: str) -> Draft:

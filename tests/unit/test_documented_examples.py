@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from aiperf_svc.cli.flag_config import read_workload_draft
-from aiperf_svc.cli.main import COMMANDS, load_command, main
+from aiperf_svc.cli.main import COMMANDS, load_parser, main
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_configs
@@ -87,7 +87,7 @@ def test_every_command_of_the_pages_is_known() -> None:
         assert name in COMMANDS
         if not rest:
             continue
-        _, parser = load_command(name)
+        parser = load_parser(name)
         left_out = ("...", "…") if name == "profile" else ()
         plain = [word.strip("[]").replace("…", "NAME") for word in rest if word not in left_out]
         if "--help" not in plain:
@@ -98,7 +98,7 @@ def test_every_command_of_the_pages_is_known() -> None:
     "words", [each for each in shown(complete=True) if each[:2] == ["profile", "--workload"]]
 )
 def test_every_benchmark_of_a_tool_is_accepted(words: list[str]) -> None:
-    _, parser = load_command("profile")
+    parser = load_parser("profile")
     assert trial_configs(read_workload_draft(parser.parse(words[1:])).parse())
 
 

@@ -13,6 +13,8 @@ MODULE = re.compile(rf"aiperf_svc\.({'|'.join(PACKAGES)})(\.[a-z_0-9]+)+(:\w+)?"
 DECIDING = ("domain", "plan", "core", "workloads")
 """Layers that do no I/O. `on_ranks` below `workloads` has programs that run in ranks' images."""
 IO_BUILTINS = {"open", "print", "input"}
+MOST_IMPORTS_IN_FUNCTIONS = 140
+"""Lower it when you move one to the top of its module. CONTRIBUTING.md has the reasons for one."""
 
 
 def modules(*folders: str) -> list[Path]:
@@ -52,3 +54,15 @@ def test_layers_that_decide_call_no_builtin_with_io() -> None:
         and node.func.id in IO_BUILTINS
     ]
     assert calls == []
+
+
+def test_imports_in_functions_are_few() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules("aiperf_svc", "infra")
+        for function in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert len(found) <= MOST_IMPORTS_IN_FUNCTIONS

@@ -7,14 +7,16 @@ import subprocess
 import tempfile
 from typing import Any
 
+import msgspec
+
+from aiperf_svc.adapters.host.calibration import Calibration, LagStep, machine_key, save_calibration
+from aiperf_svc.adapters.host.machine import cpu_model, raise_fd_limit, usable_cores
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
-
-DESCRIPTION = """Find the highest load of this machine by short runs against the mock server.
-
-The server responds immediately and shares the cores. The figures are kept in the user's cache
-folder. Later open-loop runs use them to choose the number of workers, and warn before the run about
-a rate above them."""
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.processes import MockServerError
+from aiperf_svc.mock_server.running import running
+from aiperf_svc.plan.topology import RESERVED_FDS
 
 FLAGS = ("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json")
 USERS = ("--concurrency", "200")
@@ -29,27 +31,8 @@ TOKENS = 100
 LONGEST_S = 30.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the output flags."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-
-
-def run(args: argparse.Namespace) -> int:
+def calibrate(args: argparse.Namespace) -> int:
     """Measure, save and print the figures."""
-    import msgspec
-
-    from aiperf_svc.adapters.host.calibration import (
-        Calibration,
-        LagStep,
-        machine_key,
-        save_calibration,
-    )
-    from aiperf_svc.adapters.host.machine import cpu_model, raise_fd_limit, usable_cores
-    from aiperf_svc.mock_server.config import MockServerConfig
-    from aiperf_svc.mock_server.processes import MockServerError
-    from aiperf_svc.mock_server.running import running
-    from aiperf_svc.plan.topology import RESERVED_FDS
-
     cores = usable_cores()
     one = ("--workers-max", "1", "--record-processors", "1")
     try:

@@ -5,15 +5,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from aiperf_svc.adapters.terminal.output import print_json
 from aiperf_svc.cli.arguments import Parser
+from aiperf_svc.cli.flag_config import read_draft
 from aiperf_svc.cli.foreign_flags import advice_for
+from aiperf_svc.cli.parsers.runs import profile
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
-DESCRIPTION = """Translate a command line of AIPerf into one of this program, and list the
-differences. Quote the command, or put it after the other flags.
-
-  aiperf-svc migrate 'aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 10'"""
 DEFAULT_URL = "http://localhost:8000"
 _LOADS = {"--concurrency", "--request-rate", "--request-rate-series", "--user-centric-rate"}
 """Flags that define when requests are sent."""
@@ -47,20 +46,10 @@ class Migration:
         return " \\\n".join(lines)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the output flag and the command."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-    parser.add_argument(
-        "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="Command line of AIPerf."
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+def migrate(args: argparse.Namespace) -> int:
     """Print the command line, then the differences."""
     migration = migrated(_words(args.command))
     if args.json:
-        from aiperf_svc.adapters.terminal.output import print_json
-
         shown = {
             "command": ["aiperf-svc", "profile", *migration.arguments],
             "notes": migration.notes,
@@ -81,10 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
 def migrated(words: Sequence[str]) -> Migration:
     """Translate flags of AIPerf. Raises ConfigError for an unknown flag."""
-    from aiperf_svc.cli.commands import profile
-
-    parser = Parser("profile", profile.DESCRIPTION)
-    profile.add_arguments(parser)
+    parser = Parser("profile")
+    profile(parser)
     known = {name for action in parser._actions for name in action.option_strings}
     again = {
         name
@@ -192,8 +179,6 @@ def _complete_tokenizer(migration: Migration, model: list[str], *, is_needed: bo
 
 def _check(migration: Migration, parser: Parser) -> None:
     """Check the new command line as `profile` does, and list what it refuses."""
-    from aiperf_svc.cli.flag_config import read_draft
-
     try:
         read_draft(parser.parse(migration.arguments)).parse()
     except AiperfError as error:

@@ -3,21 +3,19 @@
 import argparse
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
+from aiperf_svc.adapters.terminal.output import bar_chart, console_on, joined, print_json
+from aiperf_svc.cli.checks import shown_reading
+from aiperf_svc.cli.parsers.tools import TRACE_LIMITS
+from aiperf_svc.core.datasets.trace_summary import Arrivals, TraceSummary, summarise_trace
+from aiperf_svc.core.datasets.traces import limited
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.domain.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from aiperf_svc.core.datasets.trace_summary import Arrivals, TraceSummary
-
-DESCRIPTION = """Describe a trace: rates, lengths, and the share of its prompts that repeats an
-earlier prefix, which is the highest hit rate of a prefix cache without a limit.
-
-The file is read row by row. `profile --input-file` sends its prompts."""
-DEFAULT = "mooncake_trace"
 
 _CHART_LINES = 5
 _ROWS = (
@@ -31,47 +29,17 @@ _ROWS = (
     ("Distinct prefixes of blocks", "distinct_blocks", ",.0f"),
     ("Input tokens in earlier prefixes", "prefix_reuse", ".1%"),
 )
-_LIMITS = {
-    "--synthesis-max-isl": "Leave out the rows with longer prompts, as `profile` does.",
-    "--synthesis-max-osl": "Limit the output tokens of each row, as `profile` does.",
-}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file, its format and the output flag."""
-    parser.add_argument("file", metavar="FILE", help="The trace, plain or gzip.")
-    parser.add_argument(
-        "--custom-dataset-type",
-        metavar="TYPE",
-        default=DEFAULT,
-        help=f"Format, a kind of dataset whose rows have times. Default: {DEFAULT}.",
-    )
-    parser.add_argument(
-        "--isl-block-size",
-        "--block-size",
-        metavar="N",
-        type=int,
-        help="Tokens for each hash id. Default: 512, in a bailian_trace 16.",
-    )
-    for name, help_text in _LIMITS.items():
-        parser.add_argument(name, metavar="N", type=int, help=help_text)
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-
-
-def run(args: argparse.Namespace) -> int:
+def trace(args: argparse.Namespace) -> int:
     """Read the trace and print its description."""
-    from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
-    from aiperf_svc.cli.checks import shown_reading
-    from aiperf_svc.core.datasets.trace_summary import summarise_trace
-    from aiperf_svc.core.datasets.traces import limited
-
     kinds = {kind.value: kind for kind in FORMATS}
     kind = kinds.get(args.custom_dataset_type)
     if kind is None:
         raise ConfigError(
             f"--custom-dataset-type {args.custom_dataset_type!r}: expected {', '.join(kinds)}"
         )
-    for name in ("--isl-block-size", *_LIMITS):
+    for name in ("--isl-block-size", *TRACE_LIMITS):
         given = getattr(args, name[2:].replace("-", "_"))
         if given is not None and given < 1:
             raise ConfigError(f"{name} {given}: expected a number from 1 on")
@@ -93,21 +61,14 @@ def run(args: argparse.Namespace) -> int:
         within = f", at most {limit:,} (--synthesis-max-isl) of input" if limit is not None else ""
         raise ConfigError(f"{args.file}: no requests; expected rows with tokens{within}")
     if args.json:
-        from aiperf_svc.adapters.terminal.output import print_json
-
         print_json(described)
     else:
-        from aiperf_svc.adapters.terminal.output import console_on
-
         with console_on(sys.stdout) as console:
             _print(described, console)
     return int(ExitCode.OK)
 
 
-def _print(described: "TraceSummary", console: "Console") -> None:
-    from rich import box
-    from rich.table import Table
-
+def _print(described: TraceSummary, console: Console) -> None:
     lengths = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     lengths.add_column("")
     for name in ("avg", "min", "p50", "p90", "p99", "max"):
@@ -132,10 +93,8 @@ def _print(described: "TraceSummary", console: "Console") -> None:
         _print_arrivals(described.arrivals, console)
 
 
-def _print_arrivals(arrivals: "Arrivals", console: "Console") -> None:
+def _print_arrivals(arrivals: Arrivals, console: Console) -> None:
     """Print the arrivals over time as bars."""
-    from aiperf_svc.adapters.terminal.output import bar_chart, joined
-
     part_s, counts = arrivals.part_s, arrivals.counts
     rates = joined([count / part_s for count in counts], console.width - 2)
     console.print("Requests/s over the time of the trace")

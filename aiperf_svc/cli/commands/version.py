@@ -4,19 +4,8 @@ import argparse
 
 from aiperf_svc import __version__
 
-DESCRIPTION = "Print the version."
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the only flag."""
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="Print an object with the commit, Python, and the steps that are not compiled.",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+def version(args: argparse.Namespace) -> int:
     """Print it."""
     if not args.json:
         print(__version__)

@@ -3,11 +3,15 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.terminal.output import console_on, print_json
 from aiperf_svc.cli.key_docs import describe_fields
 from aiperf_svc.config.workload import WorkloadSpec
 from aiperf_svc.domain.errors import ConfigError
@@ -15,33 +19,14 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.registry import kinds, tool
 from aiperf_svc.workloads.tool import ToolWorkload, default_image
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-DESCRIPTION = """List the kinds of workloads, or describe one: its keys with defaults, its metrics,
-and the tools that it needs.
-
-To run a workload, use a stack file with `workload: {kind: KIND, ...}`, or on this machine
-`aiperf-svc profile --workload KIND KEY=VALUE...`."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the kind and the output flags."""
-    parser.add_argument("kind", nargs="?", metavar="KIND", help="Describe this kind.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-
-
-def run(args: argparse.Namespace) -> int:
+def workloads(args: argparse.Namespace) -> int:
     """Print the list, or one kind."""
     described = [describe(tool(args.kind))] if args.kind else list(_all())
     if args.json:
-        from aiperf_svc.adapters.terminal.output import print_json
-
         content: Any = described[0] if args.kind else described
         print_json(content)
     elif args.kind:
-        from aiperf_svc.adapters.terminal.output import console_on
-
         with console_on(sys.stdout) as console:
             _print_kind(described[0], console)
     else:
@@ -89,10 +74,7 @@ def _keys(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
             yield {"key": name, "default": default, "text": f"{listed}{text}".strip()}
 
 
-def _print_kind(described: dict[str, Any], console: "Console") -> None:
-    from rich import box
-    from rich.table import Table
-
+def _print_kind(described: dict[str, Any], console: Console) -> None:
     console.print(f"{described['kind']}: {described['summary']}")
     keys = Table("key", "default", "", box=box.SIMPLE_HEAD, pad_edge=False)
     for key in described["keys"]:

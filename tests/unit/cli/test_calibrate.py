@@ -12,7 +12,6 @@ import pytest
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.commands import calibrate
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.mock_server import running
 
 Lags = dict[str, float]
 
@@ -36,7 +35,7 @@ def lags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lags:
         }
 
     monkeypatch.setattr(calibrate, "_measure", measured)
-    monkeypatch.setattr(running, "running", no_server)
+    monkeypatch.setattr(calibrate, "running", no_server)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return found
 

@@ -5,13 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import aiperf_svc
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.arguments import EXIT_CODES
+from aiperf_svc.cli.commands import version
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.forked_commands import finished
@@ -177,6 +177,11 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert "exit codes:" in text
 
 
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "service"])
+def test_every_command_has_a_function_with_its_work(command: str) -> None:
+    assert callable(cli.work_of(command))
+
+
 def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == ExitCode.BAD_CONFIG
     assert "commands:" in capsys.readouterr().out
@@ -241,11 +246,7 @@ def command_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -
     def run(args: object) -> int:
         raise error
 
-    module = ModuleType("aiperf_svc.cli.commands.version")
-    module.DESCRIPTION = ""  # type: ignore[attr-defined]
-    module.add_arguments = lambda parser: None  # type: ignore[attr-defined]
-    module.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(version, "version", run)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from aiperf_svc.cli import key_docs
 from aiperf_svc.cli.arguments import Parser
-from aiperf_svc.cli.commands import migrate, profile
+from aiperf_svc.cli.commands import migrate
 from aiperf_svc.cli.foreign_flags import ADVICE, COUNTERPARTS, OTHERS, TABLE, advice_for
-from aiperf_svc.cli.main import main
+from aiperf_svc.cli.main import load_parser, main
 from aiperf_svc.domain.errors import ConfigError
 from tests.support.documented import documented, write_inputs
 
@@ -26,9 +26,7 @@ GUIDELLM = Path(__file__).parents[3] / "docs" / "from-guidellm.md"
 
 
 def parser() -> Parser:
-    made = Parser("profile", profile.DESCRIPTION)
-    profile.add_arguments(made)
-    return made
+    return load_parser("profile")
 
 
 def own_flags() -> set[str]:

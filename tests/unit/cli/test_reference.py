@@ -8,7 +8,7 @@ import pytest
 
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli import reference
-from aiperf_svc.cli.commands.completion import SHELLS
+from aiperf_svc.cli.parsers.tools import SHELLS
 from tests.support.recording import ROOT
 
 

@@ -1,14 +1,13 @@
 """`profile`, `run` and `bench` up to the call of the runner, which is replaced by a recorder."""
 
-import sys
 from http.client import HTTPConnection
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import urlsplit
 
 import pytest
 
 from aiperf_svc.adapters.inference import listeners
+from aiperf_svc.cli.commands import local_runs
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -43,9 +42,7 @@ class Recorder:
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    module = ModuleType("aiperf_svc.runner.process_placement")
-    module.run_local = recorder.run_local  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(local_runs, "run_local", recorder.run_local)
     monkeypatch.setattr(listeners, "refuses", lambda _: False)
     monkeypatch.chdir(REPOSITORY)
     return recorder

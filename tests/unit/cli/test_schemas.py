@@ -12,7 +12,7 @@ import yaml
 
 import aiperf_svc
 from aiperf_svc.cli import main as cli
-from aiperf_svc.cli.commands.schema import NAMES
+from aiperf_svc.cli.parsers.tools import SCHEMAS as NAMES
 from aiperf_svc.cli.schemas import SCHEMAS, json_schema
 
 ROOT = Path(__file__).parents[3]

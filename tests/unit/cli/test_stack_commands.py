@@ -12,9 +12,10 @@ import yaml
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.cli import main as cli
+from aiperf_svc.cli.commands import running_stacks
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import StackOptions
-from aiperf_svc.runner.stack import attached, placement
+from aiperf_svc.runner.stack import placement
 from aiperf_svc.runner.stack.request import StackRequest
 
 REPOSITORY = Path(__file__).parents[3]
@@ -294,7 +295,7 @@ def test_only_a_run_that_goes_on_is_stopped(
     async def attach(*_: Any, **__: Any) -> AsyncIterator[SimpleNamespace]:
         yield SimpleNamespace(client=Client())
 
-    monkeypatch.setattr(attached, "attach", attach)
+    monkeypatch.setattr(running_stacks, "attach", attach)
     assert cli.main(["cancel", "s"]) == ExitCode.OK
     assert said in capsys.readouterr().err
     assert len(reasons) == asked_for

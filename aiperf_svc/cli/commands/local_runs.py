@@ -1,46 +1,86 @@
-"""Functions that `profile`, `run` and `bench` share: checks, and the call of the runner."""
+"""Runs on this machine: of flags, of a stack file. Everything is checked
+before anything is started."""
 
 import argparse
 import json
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
+from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
+from aiperf_svc.adapters.host.build import interpreted_notice
+from aiperf_svc.adapters.inference.listeners import check_listeners
+from aiperf_svc.cli.checks import (
+    CheckedFiles,
+    checked_trials,
+    config_problems,
+    local_problems,
+    parallel_problems,
+)
+from aiperf_svc.cli.flag_config import Draft, read_flags, read_stack_draft, take_api_key
 from aiperf_svc.cli.options import run_options
+from aiperf_svc.config.parameters import is_below
+from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.config.target import HOST
+from aiperf_svc.config.workload import Config
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    # Imported at once, the models would make `--help` four times slower.
-    from aiperf_svc.cli.checks import CheckedFiles
-    from aiperf_svc.cli.flag_config import Draft
-    from aiperf_svc.config.problems import Problem
-    from aiperf_svc.config.workload import Config
-    from aiperf_svc.runner.fork_server import ForkServer
-    from aiperf_svc.workloads.trials import CheckedTrials
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.runner.fork_server import ForkServer
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.process_placement import ProcessPlacement, expand_local, run_local
+from aiperf_svc.workloads.previews import trial_lists
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.trials import CheckedTrials
 
 
-def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None" = None) -> int:
+def run_flags(args: argparse.Namespace, forks: ForkServer | None) -> int:
+    """Measure what the flags of `profile` describe; the exit code."""
+    return measure(read_flags(args), args, forks)
+
+
+def run_stack_file(args: argparse.Namespace, forks: ForkServer | None) -> int:
+    """Measure what a stack file describes, with its own mock server if it has one."""
+    draft = read_stack_draft(args)
+    config = draft.parse()
+    target, inference = config.deployment.target, config.inference
+    if (
+        inference is None
+        or target.kind != "mock"
+        or urlsplit(inference.endpoint.url).hostname != HOST
+    ):
+        return measure(draft, args, forks)
+    keys = config.experiment.keys if config.experiment is not None else ()
+    if any(each.deployment for each in config.targets) or any(
+        is_below(key, "deployment.target") or is_below("deployment.target", key) for key in keys
+    ):
+        raise ConfigError(
+            "--local: this needs several servers (deployment.target), and here one mock server "
+            "stands for all; run it on a cluster"
+        )
+    if args.dry_run:
+        draft.data["endpoint"]["url"] = "http://127.0.0.1"  # Nothing is started.
+        return measure(draft, args, forks)
+    # Other runs need none of its modules.
+    from aiperf_svc.cli.commands.mock_runs import mock_server_of
+
+    with mock_server_of(target.args) as url:
+        draft.data["endpoint"]["url"] = url
+        return measure(draft, args, forks)
+
+
+def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) -> int:
     """Check everything, then measure on this machine, with services that are forks of `forks`; the
     exit code. Raises ConfigError, and BenchmarkFailed if nothing listens at the target."""
-    from aiperf_svc.cli.checks import (
-        CheckedFiles,
-        checked_trials,
-        config_problems,
-        local_problems,
-        parallel_problems,
-    )
-    from aiperf_svc.cli.flag_config import take_api_key
-    from aiperf_svc.protocol.services import Service
-    from aiperf_svc.workloads.registry import workload_of
-
     options = run_options(args)
     key = take_api_key(draft, args.api_key)
     secrets = {} if key is None else {TARGET_KEY_ENV: key}
     config = draft.parse()
 
-    def problems_here(each: "Config") -> "list[Problem]":
+    def problems_here(each: Config) -> list[Problem]:
         found = config_problems(each) + local_problems(each, {**os.environ, **secrets})
         return found + parallel_problems(each)
 
@@ -52,16 +92,12 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     files = CheckedFiles(inference)
     if args.dry_run:
         return _show(trials, args, files)
-    from aiperf_svc.adapters.inference.listeners import check_listeners
-
     check_listeners(each.endpoint for each in inference)
     if config.inference is not None and config.inference.events:
+        # Other runs need none of its modules.
         from aiperf_svc.adapters.events.local_processes import LocalServer
 
         LocalServer(config.inference).check()
-    from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
-    from aiperf_svc.adapters.host.build import interpreted_notice
-
     tokenizers = {each.tokenizer.model_dump_json(): each.tokenizer for each in inference}
     notices = [
         *draft.notices,
@@ -72,18 +108,12 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)
 
-    from aiperf_svc.runner.process_placement import run_local
-
     options = replace(options, secrets=secrets)
     return int(run_local(trials.config, options, trials=trials.members, forks=forks))
 
 
-def _show(trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles") -> int:
+def _show(trials: CheckedTrials, args: argparse.Namespace, files: CheckedFiles) -> int:
     """Print the trials or targets of a config; the exit code."""
-    from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.runner.process_placement import ProcessPlacement, expand_local
-    from aiperf_svc.workloads.previews import trial_lists
-
     expansion = expand_local(trials.config, trials.members)
     ProcessPlacement(expansion, RunOptions()).prepare(shows_warnings=False)
     config, members, lengths = trials.config, expansion.first.trials, files.replay_ns

@@ -1,0 +1,47 @@
+"""`profile --kubernetes` and `run`: a stack that is created, measured and removed."""
+
+import argparse
+import os
+
+from aiperf_svc.cli.checks import tracker_problems
+from aiperf_svc.cli.flag_config import put, read_flags, read_stack_draft
+from aiperf_svc.cli.stacks import (
+    committed_request,
+    ephemeral_request,
+    life_options,
+    print_notices,
+)
+from aiperf_svc.config.clusters import read_clusters
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.runner.stack import placement
+
+
+def run_flags(args: argparse.Namespace) -> int:
+    """Run the benchmark of the flags of `profile` in a new stack; the exit code."""
+    if args.dry_run:
+        raise ConfigError(
+            "--dry-run: only for a run on this machine; use `aiperf-svc preview` for a stack"
+        )
+    draft = read_flags(args)
+    if args.kubernetes_namespace is not None:
+        # Whether it exists is checked in the cluster.
+        where = {"name": args.kubernetes_namespace, "mode": "create"}
+        put(draft.data, "deployment.namespace", where)
+        draft.names["deployment.namespace.name"] = "--kubernetes-namespace"
+    request, options = ephemeral_request(draft, args), life_options(args)
+    print_notices(draft)
+    return int(placement.run_in_namespace(request, options, args.kubernetes_namespace))
+
+
+def run_stack_file(args: argparse.Namespace) -> int:
+    """Run the benchmark of a stack file in its cluster or clusters; the exit code."""
+    draft = read_stack_draft(args)
+    if args.dry_run:
+        raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
+    request = committed_request(draft, args, args.config)
+    for problem in tracker_problems(request.config.artifacts, os.environ):
+        raise ConfigError(f"{problem.key}: {problem.text}")
+    options = life_options(args)
+    print_notices(draft)
+    clusters = read_clusters(request.settings, str(args.config))
+    return int(placement.run_stacks(request, options, clusters))

@@ -1,0 +1,196 @@
+"""`preview`, `schedule`, `validate` and `init`: stack files, before anything runs."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.schedule import (
+    Schedule,
+    apply,
+    check_backend,
+    check_cron,
+    manifests,
+)
+from aiperf_svc.adapters.pulumi.new_project import project_files, write_project
+from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
+from aiperf_svc.cli.checks import checked_trials, cluster_problems, config_problems
+from aiperf_svc.cli.flag_config import read_draft
+from aiperf_svc.cli.parsers.stacks import FIRST_STACK
+from aiperf_svc.cli.schemas import json_schema
+from aiperf_svc.cli.stacks import committed_request
+from aiperf_svc.config.clusters import read_clusters
+from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
+from aiperf_svc.config.placement import check_fixed, is_pinned, mirrored
+from aiperf_svc.config.workload import Config
+from aiperf_svc.config.yaml_files import yaml_text
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.identity import check_stack_name
+from aiperf_svc.runner import signals
+from aiperf_svc.runner.stack import preview as previews
+from aiperf_svc.runner.stack.members import (
+    expand_requests,
+    member_requests,
+    several_lines,
+    whole_footprint,
+)
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.workloads.previews import summary
+from aiperf_svc.workloads.registry import load_benchmark
+
+
+def preview(args: argparse.Namespace) -> int:
+    """Print the summary."""
+    args.config = stack_path(args.stack)
+    request = committed_request(read_draft(args, flags=()), args, args.config)
+    requests = member_requests(request, read_clusters(request.settings, str(args.config)))
+    expansion = expand_requests(requests)
+    footprint = whole_footprint(requests, expansion)
+    if args.json:
+        found = previews.as_json(request) | {"footprint": footprint.as_json}
+        print(json.dumps(found, default=str))
+        return int(ExitCode.OK)
+    compared = previews.compare(request, args.against)
+    if len(request.plans) > 1:
+        print(previews.of_shapes(request, compared, is_markdown=args.markdown))
+        return int(ExitCode.OK)
+    format_ = summary.as_markdown if args.markdown else summary.as_text
+    print(format_(request.plan, compared).rstrip("\n"))
+    if expansion.is_joint:
+        several = several_lines(expansion, requests)
+        print(f"\n#### Stacks\n\n```\n{several}\n```" if args.markdown else several)
+    if request.config.experiment is not None:
+        print("\n" + previews.trials_text(request, is_markdown=args.markdown))
+    return int(ExitCode.OK)
+
+
+PASSED = (
+    *("AIPERF_IMAGE", "AIPERF_WORKLOAD_IMAGE"),
+    *("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"),
+)
+"""Variables that are not secret and that the runner gets as they are here."""
+
+
+def schedule(args: argparse.Namespace) -> int:
+    """Print the objects, or apply them."""
+    args.config = stack_path(args.stack)
+    check_cron(args.cron)
+    check_backend(args.state)
+    request = committed_request(read_draft(args, flags=()), args, args.config)
+    _check_settings(request)
+    objects = manifests(request.plan, args.config.read_text(), _schedule(request, args))
+    if not args.apply:
+        print("---\n".join(map(yaml_text, objects)), end="")
+        return int(ExitCode.OK)
+    for line in signals.run(_apply(request, objects)):
+        print(line, file=sys.stderr)
+    return int(ExitCode.OK)
+
+
+async def _apply(request: StackRequest, objects: list[dict[str, object]]) -> list[str]:
+    where = {"kubeconfig": request.used_kubeconfig, "context": request.used_context}
+    async with connect(**where) as cluster:
+        return await apply(cluster, objects)
+
+
+def _check_settings(request: StackRequest) -> None:
+    """Raise ConfigError for keys that are for the machine of a user."""
+    given = request.settings.get("config", {})
+    for key in ("aiperf:clusters", "aiperf:kubeconfig", "aiperf:context"):
+        if key in given:
+            raise ConfigError(
+                f"{key}: the runner of a schedule works in its own cluster, by its pod's account; "
+                "leave the key out"
+            )
+
+
+def _schedule(request: StackRequest, args: argparse.Namespace) -> Schedule:
+    requests = member_requests(request)
+    footprint = whole_footprint(requests, expand_requests(requests))
+    plan, deployment = request.plan, request.config.deployment
+    image = args.image or _runner_image(plan.deadline.image.name)
+    try:
+        check_fixed(image)
+    except ValueError as error:
+        raise ConfigError(f"--image: {error}") from error
+    image = mirrored(image, deployment.registry_mirror)
+    if deployment.require_digests and not is_pinned(image):
+        raise ConfigError(
+            f"deployment.require_digests: the runner's image {image} has no digest; name one with "
+            "--image NAME@sha256:DIGEST"
+        )
+    return Schedule(
+        cron=args.cron,
+        time_zone=args.time_zone,
+        image=image,
+        backend=args.state,
+        secret=args.secret or f"aiperf-{request.stack}",
+        namespace=args.namespace or deployment.namespace.name or "aiperf",
+        longest_s=-(-footprint.time_ns // 10**9),
+        environ={name: os.environ[name] for name in PASSED if os.environ.get(name)},
+    )
+
+
+def _runner_image(services: str) -> str:
+    """Return the image of the runner beside an image of the services. A digest is not that of
+    another image."""
+    name, at, _ = services.partition("@")
+    folder, slash, last = name.rpartition("/")
+    base, colon, tag = last.partition(":")
+    if at and not colon:
+        raise ConfigError("--image: name the image of the runner, by its digest")
+    return f"{folder}{slash}{base}-runner{colon}{tag}"
+
+
+def validate(args: argparse.Namespace) -> int:
+    """Check each of them, and print the result."""
+    names = args.configs or sorted(str(path) for path in STACKS.glob("Pulumi.*.yaml"))
+    if not names:
+        raise ConfigError(f"no stack files in {STACKS}/; name a file")
+    is_refused = False
+    for name in names:
+        try:
+            path = stack_path(name)
+            config, is_stack = load_benchmark(path), is_stack_file(path)
+            checks = cluster_problems if is_stack else config_problems
+            checked_trials(config, checks, source=str(path))
+            if is_stack:
+                _check_stack(path, config)
+            print(f"{stack_path(name)}: ok")
+        except ConfigError as error:
+            is_refused = True
+            print(f"error: {error}", file=sys.stderr)
+    return int(ExitCode.BAD_CONFIG if is_refused else ExitCode.OK)
+
+
+def _check_stack(path: Path, config: Config) -> None:
+    """Plan the stack as `run` does. Raises ConfigError."""
+    stack, settings = stack_name(path), read_settings(path)
+    places = read_clusters(settings, str(path))
+    try:
+        check_stack_name(stack)
+        request = StackRequest(
+            stack=stack,
+            config=config,
+            settings=settings,
+            environ={},
+        )
+        requests = member_requests(request, places)
+        expand_requests(requests)
+        for each in requests.values():
+            _ = each.plan
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def init(args: argparse.Namespace) -> int:
+    """Write it."""
+    stacks = list(dict.fromkeys(args.stack or [FIRST_STACK]))
+    files = project_files(stacks, json_schema("stack"))
+    write_project(args.folder, files)
+    for name in files:
+        print(args.folder / name)
+    return 0

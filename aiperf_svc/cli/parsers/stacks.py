@@ -1,0 +1,216 @@
+"""Arguments of the commands about stacks, their files and their clusters."""
+
+import argparse
+import os
+from pathlib import Path
+
+from aiperf_svc.cli.options import add_cluster_flags, add_request_flags
+
+PREVIEW = """Show what a stack will create, request from the cluster and cost, and how it
+differs from the deployed stack. Needs no cluster.
+
+The trials of an experiment are listed with their expected time. --markdown prints a text for a pull
+request. --against compares with another version of the stack file instead, such as that of the main
+branch."""
+
+
+def preview(parser: argparse.ArgumentParser) -> None:
+    """Add the stack, and the version to compare with."""
+    parser.description = PREVIEW
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
+    parser.add_argument(
+        "--markdown", action="store_true", help="Print Markdown, for a pull request."
+    )
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+    parser.add_argument(
+        "--against", metavar="FILE", type=Path, help="Compare with this stack file."
+    )
+    add_request_flags(parser)
+
+
+SCHEDULE = """Print a CronJob that runs a stack at given times, with its roles, or apply it.
+
+  aiperf-svc schedule bench-night --cron "0 3 * * *" --state s3://BUCKET/state | kubectl apply -f -
+
+The state of Pulumi and the results are in buckets. Their keys and the passphrase of the state are
+in a Secret that exists: PULUMI_CONFIG_PASSPHRASE, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and
+AIPERF_WEBHOOK_SECRET for a webhook. docs/production.md describes all of it."""
+
+
+def schedule(parser: argparse.ArgumentParser) -> None:
+    """Add the stack, the times, and what the runner needs."""
+    parser.description = SCHEDULE
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
+    parser.add_argument(
+        "--cron",
+        metavar="FIELDS",
+        required=True,
+        help='When: minute hour day month weekday, such as "0 3 * * *".',
+    )
+    parser.add_argument(
+        "--time-zone", metavar="ZONE", help="Of --cron: Europe/Berlin. Default: the cluster's."
+    )
+    parser.add_argument(
+        "--state",
+        metavar="URL",
+        default=os.environ.get("PULUMI_BACKEND_URL", ""),
+        help="Bucket of Pulumi's state. Default: PULUMI_BACKEND_URL.",
+    )
+    parser.add_argument(
+        "--image",
+        metavar="NAME",
+        default=os.environ.get("AIPERF_RUNNER_IMAGE", ""),
+        help="Image of the runner, which images/build makes with RUNNER=1. Default: "
+        "AIPERF_RUNNER_IMAGE, else the image of the services with -runner after its name.",
+    )
+    parser.add_argument(
+        "--namespace",
+        metavar="NAME",
+        default="",
+        help="Namespace of the runner. Default: deployment.namespace.name, else aiperf.",
+    )
+    parser.add_argument(
+        "--secret",
+        metavar="NAME",
+        default="",
+        help="Secret with the passphrase and the keys. Default: aiperf-STACK.",
+    )
+    parser.add_argument(
+        "--apply", action="store_true", help="Create the objects, or change those that are there."
+    )
+    add_request_flags(parser)
+
+
+STATUS = """Show the progress of the run of a stack.
+
+With --wait, a line is printed at every new state until the run has ended."""
+
+
+def status(parser: argparse.ArgumentParser) -> None:
+    """Add the stack, and the flags of the output."""
+    parser.description = STATUS
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
+    parser.add_argument("--wait", action="store_true", help="Wait until the run has ended.")
+    parser.add_argument("--json", action="store_true", help="Print the status as JSON.")
+    add_cluster_flags(parser)
+
+
+RESULTS = """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.
+
+Every file is checked by its hash. The stack is not removed; `pulumi destroy` or `aiperf-svc gc
+STACK` removes it."""
+
+
+def results(parser: argparse.ArgumentParser) -> None:
+    """Add the stack, and the folder for the results."""
+    parser.description = RESULTS
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
+    parser.add_argument(
+        "--artifact-dir", metavar="DIR", type=Path, default=Path("artifacts"),
+        help="Folder for the results. Default: artifacts.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", help="Print the results as one JSON object on stdout."
+    )
+    add_cluster_flags(parser)
+
+
+CANCEL = """Stop the run of a stack that is up. Results so far are kept; `aiperf-svc results`
+fetches them. The stack is not removed."""
+
+
+def cancel(parser: argparse.ArgumentParser) -> None:
+    """Add the stack."""
+    parser.description = CANCEL
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
+    add_cluster_flags(parser)
+
+
+CHECK_CLUSTER = """Check whether a cluster is fit for a benchmark: nodes, pressure, clocks, GPUs by
+type, GPU exporters and their Xid errors, and whether NetworkPolicies are enforced.
+
+Two pods in a temporary namespace test the network. All created objects are removed afterwards.
+
+Exit code 0: no check failed. 1: a check failed, or with --strict gave a warning or was not
+possible. 6: an object is left."""
+
+
+def check_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the cluster and of the output."""
+    parser.description = CHECK_CLUSTER
+    parser.add_argument("--image", metavar="NAME", help="Image of this program for the two pods.")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="Count warnings, and checks that were not possible, as failures.",
+    )
+    parser.add_argument("--json", action="store_true", help="Print the checks as JSON.")
+    add_cluster_flags(parser)
+
+
+GC = """Remove what earlier runs left: objects found by label, then the state.
+
+Without names, it removes the stacks that runs of this machine left in any cluster, and all stacks
+whose time to live has expired. Other stacks are listed and not touched. --context or --kubeconfig
+limits the search to one cluster. A stack in use by another process is never removed without
+--take-over. --yes is required if there is no terminal for the question."""
+
+
+def gc(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose the stacks."""
+    parser.description = GC
+    parser.add_argument("stacks", nargs="*", metavar="STACK", help="Name of a stack.")
+    parser.add_argument("--yes", "-y", action="store_true", help="Remove without asking.")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="Proceed although another machine holds the lock of the state, or the state cannot be "
+        "read.",
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="Also remove stacks in use. Their runs fail, and report who removed the stack.",
+    )
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        metavar="NS",
+        help="Namespace to search, if this user may not list all namespaces.",
+    )
+    parser.add_argument("--json", action="store_true", help="Print the result as JSON.")
+    add_cluster_flags(parser)
+
+
+INIT = """Write a Pulumi project for benchmarks into a folder.
+
+It has the Pulumi program, stack files to start from, and a requirements.txt that pins this version.
+Nothing is overwritten."""
+FIRST_STACK = "bench-smoke"
+
+
+def init(parser: argparse.ArgumentParser) -> None:
+    """Add the folder and the stacks."""
+    parser.description = INIT
+    parser.add_argument("folder", nargs="?", default=".", type=Path, help="Default: this folder.")
+    parser.add_argument(
+        "--stack",
+        action="append",
+        metavar="NAME",
+        help=f"A stack file to start from, of those that come with aiperf-svc. May be repeated. "
+        f"Default: {FIRST_STACK}",
+    )
+
+
+VALIDATE = """Check stack files and configs without starting anything.
+
+All mistakes of all files are printed. For a stack file, these include everything that `run` refuses
+without contacting a cluster. Without a name, all stacks in stacks/ are checked."""
+
+
+def validate(parser: argparse.ArgumentParser) -> None:
+    """Add the files to check."""
+    parser.description = VALIDATE
+    parser.add_argument(
+        "configs", nargs="*", metavar="STACK|FILE", help="Name of a stack, or a file."
+    )
