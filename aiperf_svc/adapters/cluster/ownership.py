@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.objects import find_object
 from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.core.cluster.lease import (
@@ -80,12 +81,8 @@ def lease_path(stack: str, namespace: str) -> str:
 
 async def find_lease(cluster: Cluster, stack: str, namespace: str) -> StackLease | None:
     """Read a stack's Lease; None if it has none. Raises Refused, Unreachable."""
-    try:
-        return read_lease(await cluster.get(lease_path(stack, namespace)))
-    except Refused as error:
-        if error.status == 404:
-            return None
-        raise
+    found = await find_object(cluster, lease_path(stack, namespace))
+    return None if found is None else read_lease(found)
 
 
 async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None) -> str:

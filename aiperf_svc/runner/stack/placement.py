@@ -8,7 +8,7 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
-from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
+from aiperf_svc.adapters.cluster.preflight.capacity import has_room
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
@@ -99,9 +99,10 @@ class StackPlacement(Placement):
     ) -> None:
         self._requests, self._expansion, self._options = requests, expansion, options
         self._first = requests[expansion.first.name]
+        self._is_auto = self._first.at_once == "auto"
         self.run_id = self._first.plan.identity.run_id
         self._home = StateHome(self._first.environ)
-        self._room: dict[tuple[str | None, str | None], SharedRoom] = {}
+        self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
 
     @property
     def limit(self) -> int:
@@ -145,15 +146,14 @@ class StackPlacement(Placement):
         async with contextlib.AsyncExitStack() as stack:
             if self.limit > 1:
                 for request in self._requests.values():
-                    if _cluster_of(request) in self._room:
+                    if _cluster_of(request) in self._clusters:
                         continue
                     connecting = connect(
                         kubeconfig=request.used_kubeconfig, context=request.used_context
                     )
                     cluster = await stack.enter_async_context(connecting)
-                    room = SharedRoom(cluster, is_auto=request.at_once == "auto")
-                    await room.find((), (request.plan,))
-                    self._room[_cluster_of(request)] = room
+                    await has_room(cluster, (), request.plan, is_auto=self._is_auto)
+                    self._clusters[_cluster_of(request)] = cluster
             yield
 
     async def find_room(
@@ -165,19 +165,19 @@ class StackPlacement(Placement):
         return None
 
     async def _fits(self, running: Sequence[Work], parts: Sequence[Work]) -> bool:
-        for cluster, room in self._room.items():
-            there = self._plans(running, cluster)
-            for plan in self._plans(parts, cluster):
-                if await room.find(there, (plan,)) is None:
+        for place, cluster in self._clusters.items():
+            there = self._plans(running, place)
+            for plan in self._plans(parts, place):
+                if not await has_room(cluster, there, plan, is_auto=self._is_auto):
                     return False
                 there.append(plan)
         return True
 
     def _plans(
-        self, works: Sequence[Work], cluster: tuple[str | None, str | None]
+        self, works: Sequence[Work], place: tuple[str | None, str | None]
     ) -> list[StackPlan]:
         requests = [self.request_of(work) for work in works]
-        return [each.plan for each in requests if _cluster_of(each) == cluster]
+        return [each.plan for each in requests if _cluster_of(each) == place]
 
     def request_of(self, work: Work) -> StackRequest:
         """Return the request for the stack of a part."""

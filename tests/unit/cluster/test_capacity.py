@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from aiperf_svc.adapters.cluster.preflight.capacity import (
-    SharedRoom,
-    first_with_room,
+    fits_beside,
+    has_room,
     judge_capacity,
     judge_rank_nodes,
     rooms,
@@ -247,22 +247,22 @@ TWO = [node(cpu=str(CPU * 2 + 1))]
 
 
 def test_starting_stack_counts_by_its_plan() -> None:
-    assert first_with_room([A], [B], TWO, []) == 0
-    assert first_with_room([A, B], [C], TWO, []) is None
+    assert fits_beside([A], B, TWO, [])
+    assert not fits_beside([A, B], C, TWO, [])
     # A part of its pods has nodes already.
-    assert first_with_room([A], [B], TWO, all_pods(A)[:3]) == 0
-    assert first_with_room([A, B], [C], TWO, [*all_pods(A), *all_pods(B)[:3]]) is None
+    assert fits_beside([A], B, TWO, all_pods(A)[:3])
+    assert not fits_beside([A, B], C, TWO, [*all_pods(A), *all_pods(B)[:3]])
     # All have, on a node where they leave less room than on paper.
     pair = [node("n", cpu=str(CPU + 1)), node("m", cpu="3")]
-    assert first_with_room([A], [B], pair, all_pods(A, on="m")) == 0
-    assert first_with_room([A], [B], pair, all_pods(A, on="n")) is None
+    assert fits_beside([A], B, pair, all_pods(A, on="m"))
+    assert not fits_beside([A], B, pair, all_pods(A, on="n"))
 
 
 def test_other_pods_leave_no_room_for_a_stack() -> None:
-    assert first_with_room([A], [B], TWO, [pod_of("", str(CPU))]) is None
+    assert not fits_beside([A], B, TWO, [pod_of("", str(CPU))])
 
 
-def test_a_stack_for_other_nodes_may_go_first() -> None:
+def test_stack_for_other_nodes_fits_beside() -> None:
     def on(kind: str) -> dict[str, Any]:
         placement = {"node_selector": {"gpu": kind}}
         return {"placement": placement, "target": {**TARGET, "placement": placement}}
@@ -271,8 +271,9 @@ def test_a_stack_for_other_nodes_may_go_first() -> None:
         node("n", cpu=str(CPU + 1), labels={"gpu": "a"}),
         node("m", cpu=str(CPU + 1), labels={"gpu": "b"}),
     ]
-    running, waiting = [stack("a", **on("a"))], [stack("b", **on("a")), stack("c", **on("b"))]
-    assert first_with_room(running, waiting, nodes, []) == 1
+    running = [stack("a", **on("a"))]
+    assert not fits_beside(running, stack("b", **on("a")), nodes, [])
+    assert fits_beside(running, stack("c", **on("b")), nodes, [])
 
 
 def cluster(*nodes: Any, **more: Any) -> FakeCluster:
@@ -286,15 +287,15 @@ def cluster(*nodes: Any, **more: Any) -> FakeCluster:
     )
 
 
-@pytest.mark.parametrize(("is_auto", "found"), [(True, None), (False, 0)])
-async def test_fixed_parallelism_lets_a_cluster_grow(*, is_auto: bool, found: int | None) -> None:
+@pytest.mark.parametrize("is_auto", [True, False])
+async def test_fixed_parallelism_lets_a_cluster_grow(*, is_auto: bool) -> None:
     grows = cluster(*TWO, **{"/apis": {"groups": [{"name": "karpenter.sh"}]}})
-    assert await SharedRoom(grows.typed, is_auto=is_auto).find([A, B], [C]) == found
-    assert await SharedRoom(cluster(*TWO).typed, is_auto=is_auto).find([A, B], [C]) is None
+    assert await has_room(grows.typed, [A, B], C, is_auto=is_auto) is not is_auto
+    assert not await has_room(cluster(*TWO).typed, [A, B], C, is_auto=is_auto)
 
 
 async def test_only_auto_parallelism_needs_to_list_nodes() -> None:
     hidden = FakeCluster()
-    assert await SharedRoom(hidden.typed, is_auto=False).find([A, B], [C]) == 0
+    assert await has_room(hidden.typed, [A, B], C, is_auto=False)
     with pytest.raises(ConfigError, match="auto needs to list nodes and pods"):
-        await SharedRoom(hidden.typed, is_auto=True).find([], [C])
+        await has_room(hidden.typed, [], C, is_auto=True)

@@ -247,6 +247,16 @@ async def _pages(
             return tuple(found)
 
 
+async def find_object(cluster: Cluster, path: str, **params: str) -> Json | None:
+    """Return an object; None if it does not exist. Raises Refused, Unreachable."""
+    try:
+        return await cluster.get(path, **params)
+    except Refused as error:
+        if error.status == 404:
+            return None
+        raise
+
+
 async def try_list(cluster: Cluster, path: str, **params: str) -> list[Json] | None:
     """Return the whole objects of a list; None if the API server refuses. Raises Unreachable."""
     try:

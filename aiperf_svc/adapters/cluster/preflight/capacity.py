@@ -321,56 +321,41 @@ def _judge_named(
     return Check(RANK_NODES, "ok", f"the cluster has {', '.join(named)}")
 
 
-class SharedRoom:
-    """The room of a cluster for stacks of one experiment."""
+async def has_room(
+    cluster: Cluster, running: Sequence[StackPlan], plan: StackPlan, *, is_auto: bool
+) -> bool:
+    """Return whether a stack has room beside those of its experiment that run.
 
-    def __init__(self, cluster: Cluster, *, is_auto: bool) -> None:
-        self._cluster, self._is_auto = cluster, is_auto
-
-    async def find(self, running: Sequence[StackPlan], waiting: Sequence[StackPlan]) -> int | None:
-        """Return the index of the first waiting stack that has room; None if none has.
-
-        If the room is unknown, or the cluster adds nodes for pods, the first stack is returned,
-        unless `experiment.parallel: auto` makes the number of stacks depend on the room. Raises
-        ConfigError if that room is unknown, Unreachable.
-        """
-        try:
-            nodes = (await self._cluster.get("/api/v1/nodes"))["items"]
-            placed = {"fieldSelector": "spec.nodeName!="}
-            pods = (await self._cluster.get("/api/v1/pods", **placed))["items"]
-        except Refused as error:
-            if self._is_auto:
-                raise ConfigError(
-                    "experiment.parallel: auto needs to list nodes and pods, which is not allowed "
-                    f"({error}); give the number of stacks"
-                ) from error
-            return 0
-        found = first_with_room(running, waiting, nodes, pods)
-        if found is None and not self._is_auto and await adds_nodes(self._cluster):
-            return 0
-        return found
+    True if the room is unknown, or the cluster adds nodes for pods, unless `experiment.parallel:
+    auto` makes the number of stacks depend on the room (`is_auto`). Raises ConfigError if that room
+    is unknown, Unreachable.
+    """
+    try:
+        nodes = (await cluster.get("/api/v1/nodes"))["items"]
+        pods = (await cluster.get("/api/v1/pods", fieldSelector="spec.nodeName!="))["items"]
+    except Refused as error:
+        if is_auto:
+            raise ConfigError(
+                "experiment.parallel: auto needs to list nodes and pods, which is not allowed "
+                f"({error}); give the number of stacks"
+            ) from error
+        return True
+    return fits_beside(running, plan, nodes, pods) or (not is_auto and await adds_nodes(cluster))
 
 
-def first_with_room(
-    running: Sequence[StackPlan],
-    waiting: Sequence[StackPlan],
-    nodes: Sequence[Json],
-    pods: Sequence[Json],
-) -> int | None:
-    """Return the index of the first waiting stack that fits; None if none does.
+def fits_beside(
+    running: Sequence[StackPlan], plan: StackPlan, nodes: Sequence[Json], pods: Sequence[Json]
+) -> bool:
+    """Return whether a stack fits beside those that run.
 
     A running stack whose pods do not all have nodes yet counts by its plan, any other by its pods.
     """
-    coming = [plan for plan in running if _with_nodes(plan, pods) < plan.totals.pods]
-    names = {plan.identity.stack for plan in coming}
+    coming = [each for each in running if _with_nodes(each, pods) < each.totals.pods]
+    names = {each.identity.stack for each in coming}
     free = rooms(nodes, [pod for pod in pods if _stack_of(pod) not in names], stack="")
-    for plan in coming:
-        free, _ = place_pods(plan, free)
-    for number, plan in enumerate(waiting):
-        _, unplaced = place_pods(plan, free)
-        if not unplaced:
-            return number
-    return None
+    for each in coming:
+        free, _ = place_pods(each, free)
+    return not place_pods(plan, free)[1]
 
 
 def _with_nodes(plan: StackPlan, pods: Sequence[Json]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import label_selector, try_list
+from aiperf_svc.adapters.cluster.api.objects import find_object, label_selector, try_list
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import ADMISSION, try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.capacity import (
@@ -163,17 +163,15 @@ class _Preflight:
     async def _check_namespace(self) -> bool:
         """Check whether the namespace can be used, and what its owner has set up in it."""
         wanted = self._plan.config.deployment.namespace
-        found: Json | None = None
-        if wanted.name:
-            try:
-                found = await self._cluster.get(f"/api/v1/namespaces/{wanted.name}")
-            except Refused as error:
-                if error.status != 404:
-                    words = f"namespace {wanted.name} cannot be read: {error}"
-                    self._add(Check("namespace", "not checked", words))
-                    self._exists = wanted.mode == "existing"
-                    await self._limits()
-                    return True
+        path, found = f"/api/v1/namespaces/{wanted.name}", None
+        try:
+            found = await find_object(self._cluster, path) if wanted.name else None
+        except Refused as error:
+            words = f"namespace {wanted.name} cannot be read: {error}"
+            self._add(Check("namespace", "not checked", words))
+            self._exists = wanted.mode == "existing"
+            await self._limits()
+            return True
         check = judge_namespace(self._plan, found)
         self._add(check)
         if check.state == "failed":
@@ -311,12 +309,9 @@ async def check_monitoring(cluster: Cluster, plan: StackPlan) -> Check | None:
         return None
     group = rights.OPERATOR_GROUP
     try:
-        listed = await cluster.get(f"/apis/{group}/v1")
+        listed = await find_object(cluster, f"/apis/{group}/v1") or {}
     except Refused as error:
-        if error.status != 404:
-            words = f"the types of {group} cannot be read: {error}"
-            return Check(MONITORING, "not checked", words)
-        listed = {}
+        return Check(MONITORING, "not checked", f"the types of {group} cannot be read: {error}")
     known = {each["name"] for each in listed.get("resources") or ()}
     missing = [f"{each}.{group}" for each in rights.OPERATOR_TYPES if each not in known]
     if missing:
@@ -374,10 +369,9 @@ async def check_scaling(cluster: Cluster, plan: StackPlan) -> Check | None:
 
 async def _is_absent(cluster: Cluster, path: str) -> bool:
     try:
-        await cluster.get(path, accept=METADATA)
-    except Refused as error:
-        return error.status == 404
-    return False
+        return await find_object(cluster, path, accept=METADATA) is None
+    except Refused:
+        return False
 
 
 async def check_priorities(cluster: Cluster, plan: StackPlan) -> Check | None:
@@ -412,12 +406,11 @@ async def check_queue(cluster: Cluster, plan: StackPlan) -> Check | None:
     if plan.queue is None:
         return None
     namespace, name = rights.namespace_of(plan), plan.queue.name
-    path = f"{KUEUE}/namespaces/{namespace}/localqueues"
     try:
-        listed = await cluster.get(path)
+        listed = await find_object(cluster, f"{KUEUE}/namespaces/{namespace}/localqueues")
     except Refused as error:
-        if error.status != 404:
-            return Check(QUEUE, "not checked", f"the LocalQueues cannot be read: {error}")
+        return Check(QUEUE, "not checked", f"the LocalQueues cannot be read: {error}")
+    if listed is None:
         words = f"the cluster has no Kueue, and deployment.queue is {name}"
         return Check(QUEUE, "failed", words, "install Kueue, or leave out deployment.queue")
     known = {each["metadata"]["name"]: each for each in listed["items"]}

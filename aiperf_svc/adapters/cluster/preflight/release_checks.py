@@ -4,8 +4,8 @@ operators that `deployment.target.admit` names."""
 from collections.abc import Mapping
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import label_selector, list_pods
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.objects import find_object, label_selector, list_pods
 from aiperf_svc.adapters.cluster.preflight.capacity import is_ready
 from aiperf_svc.config.release import AdmittedPods
 from aiperf_svc.core.cluster.check import Check
@@ -24,30 +24,18 @@ async def check_release(cluster: Cluster, plan: StackPlan) -> list[Check]:
     checks = []
     if custom:
         versions = dict.fromkeys(each["apiVersion"] for each in custom)
-        served = {version: await _served(cluster, version) for version in versions}
+        found = {each: await find_object(cluster, f"/apis/{each}") for each in versions}
+        served = {each: (listed or {}).get("resources") or [] for each, listed in found.items()}
         checks.append(judge_types(custom, served, plan.config.deployment.target.cluster_scoped))
     admitted = plan.config.deployment.target.admit
     if admitted:
-        found = [(each, await list_pods(cluster, each.namespace, each.labels)) for each in admitted]
-        checks.append(judge_operators(found))
+        pods = [(each, await list_pods(cluster, each.namespace, each.labels)) for each in admitted]
+        checks.append(judge_operators(pods))
     return checks
 
 
-async def _served(cluster: Cluster, version: str) -> list[Json] | None:
-    """Return the types of a version of an API group; None if the cluster has no such version."""
-    try:
-        listed = await cluster.get(f"/apis/{version}")
-    except Refused as error:
-        if error.status == 404:
-            return None
-        raise
-    return listed.get("resources") or []
-
-
 def judge_types(
-    custom: list[Json],
-    served: Mapping[str, list[Json] | None],
-    cluster_scoped: tuple[str, ...],
+    custom: list[Json], served: Mapping[str, list[Json]], cluster_scoped: tuple[str, ...]
 ) -> Check:
     """Check whether the cluster has the types of custom resources, and in namespaces unless they
     are listed. `served` has the types of each version."""
@@ -56,7 +44,7 @@ def judge_types(
     for each in custom:
         version, kind = each["apiVersion"], each["kind"]
         types = served[version]
-        found = next((t for t in types or () if t["kind"] == kind and "/" not in t["name"]), None)
+        found = next((t for t in types if t["kind"] == kind and "/" not in t["name"]), None)
         if found is None:
             missing[f"{kind} of {version}"] = None
         elif not found["namespaced"] and name_of(each) not in cluster_scoped:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import find_object
 from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
 from aiperf_svc.adapters.cluster.preflight.images import IMAGE, image_works
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
@@ -181,11 +182,8 @@ async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json |
     """Read a Service, None if there is none, and its EndpointSlices. Raises Refused,
     Unreachable."""
     inside = f"namespaces/{where.namespace}"
-    try:
-        service = await cluster.get(f"/api/v1/{inside}/services/{where.name}")
-    except Refused as error:
-        if error.status != 404:
-            raise
+    service = await find_object(cluster, f"/api/v1/{inside}/services/{where.name}")
+    if service is None:
         return None, []
     selector = f"kubernetes.io/service-name={where.name}"
     path = f"/apis/discovery.k8s.io/v1/{inside}/endpointslices"

@@ -12,6 +12,7 @@ by their claim.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
     Catalog,
     ObjectRef,
     ResourceType,
+    find_object,
     list_objects,
     list_pods,
     object_ref,
@@ -175,13 +177,8 @@ def others_of(
 
 async def uid_of_namespace(cluster: Cluster, namespace: str) -> str | None:
     """Return the UID of a namespace, or None if it does not exist. Raises Refused, Unreachable."""
-    try:
-        found = await cluster.get(f"{NAMESPACE.path()}/{namespace}")
-    except Refused as error:
-        if error.status == 404:
-            return None
-        raise
-    return str(found["metadata"]["uid"])
+    found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
+    return None if found is None else str(found["metadata"]["uid"])
 
 
 async def wait_until_gone(
@@ -233,13 +230,11 @@ async def _own_namespace(
 ) -> LeakReport:
     """Report the namespace, if it still has this UID, and everything in it."""
     try:
-        found = await cluster.get(NAMESPACE.path() + f"/{namespace}")
+        found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
     except Refused as error:
-        if error.status == 404:
-            return LeakReport(left=(), not_checked=())
         unread = (f"namespace {namespace} ({error})",)
         return LeakReport(left=(), not_checked=unread, unverified=unread)
-    if found["metadata"]["uid"] != uid:
+    if found is None or found["metadata"]["uid"] != uid:
         return LeakReport(left=(), not_checked=())
     inside = await list_objects(cluster, catalog, namespace=namespace)
     survivors = [each for each in inside.objects if (each.kind, each.name) not in AUTOMATIC]
@@ -287,11 +282,8 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
         pods += await list_pods(cluster, namespace, {STACK_LABEL: stack}) or ()
     nodes: dict[str, Mapping[str, Any]] = {}
     for name in sorted({each["spec"].get("nodeName", "") for each in pods} - {""})[:NAMED]:
-        try:
-            nodes[name] = await cluster.get(f"/api/v1/nodes/{name}")
-        except Refused as error:
-            if error.status == 404:
-                nodes[name] = {}
+        with contextlib.suppress(Refused):
+            nodes[name] = await find_object(cluster, f"/api/v1/nodes/{name}") or {}
     return wait_in_words(report.left, pods, nodes)
 
 

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
     Catalog,
     ObjectRef,
     ResourceType,
+    find_object,
     list_objects,
     read_catalog,
 )
@@ -172,13 +173,8 @@ async def remove_custom(
 
 
 async def _is_there(cluster: Cluster, found: ObjectRef) -> bool:
-    try:
-        now = await cluster.get(found.path, accept=METADATA)
-    except Refused as error:
-        if error.status == 404:
-            return False
-        raise
-    return bool(now["metadata"]["uid"] == found.uid)
+    now = await find_object(cluster, found.path, accept=METADATA)
+    return now is not None and bool(now["metadata"]["uid"] == found.uid)
 
 
 async def release_from_queue(cluster: Cluster, left: Iterable[ObjectRef]) -> None:

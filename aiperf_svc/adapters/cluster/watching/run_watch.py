@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.objects import find_object
 from aiperf_svc.adapters.cluster.watching.contact import METADATA_OR_WHOLE, RESPONSE_S, Contact
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss, RunLosses
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
@@ -78,13 +79,11 @@ class RunWatch:
         lost = []
         for path, (kind, name) in tuple(self._roots.items()):
             try:
-                found = await self._cluster.get(path, accept=METADATA_OR_WHOLE)
+                found = await find_object(self._cluster, path, accept=METADATA_OR_WHOLE)
             except Refused as error:
-                if error.status != 404:
-                    self._leave_out(error)
-                    del self._roots[path]
-                    continue
-                found = None
+                self._leave_out(error)
+                del self._roots[path]
+                continue
             loss = self._losses.handle_root(kind, name, found)
             lost += [loss] if loss else []
         return lost
