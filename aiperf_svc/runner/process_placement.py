@@ -31,6 +31,7 @@ from aiperf_svc.adapters.results_api.run_api import RunApi
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.cluster.stack_stages import Stage
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
@@ -45,7 +46,6 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work, expand
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.stages import Stage
 from aiperf_svc.services.forks import Order
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Where, shape_config

@@ -14,13 +14,13 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.adapters.terminal.output import Say
+from aiperf_svc.core.cluster.stack_stages import StageResult
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.plan.service_pods import upload_keys as upload_sources
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stages import StageResult
 
 
 def shapes_left(request: StackRequest) -> list[int]:

@@ -1,4 +1,4 @@
-"""Carries out the stages of a stack's run, in the order that `stages.StackLifecycle` decides."""
+"""Carries out the stages of a stack's run, in the order that its `StackLifecycle` decides."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +15,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage.resuming import Resumed
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
+from aiperf_svc.core.cluster.stack_stages import StackLifecycle, Stage, StageResult
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
@@ -28,7 +29,6 @@ from aiperf_svc.runner.stack.discovery import pin_target
 from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.teardown import StackRemoval
-from aiperf_svc.runner.stages import StackLifecycle, Stage, StageResult
 from aiperf_svc.workloads.previews import summary, trial_lists
 
 CLUSTER_STAGES = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)

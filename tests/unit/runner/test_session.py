@@ -12,6 +12,7 @@ from rich.console import Console
 
 from aiperf_svc.adapters.terminal.live_display import MEMBER_ROWS, LiveTable
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.cluster.stack_stages import Stage
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
@@ -19,7 +20,6 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import Member, PartContext, Placement, Work, expand
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.session_results import SessionResults
-from aiperf_svc.runner.stages import Stage
 from aiperf_svc.workloads.shapes import Where
 from aiperf_svc.workloads.trials import trial_configs
 from tests.support.fake_results import inference_result

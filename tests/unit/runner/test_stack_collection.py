@@ -9,11 +9,11 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.core.cluster.stack_stages import StageResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack import collection
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.measure import Measuring
-from aiperf_svc.runner.stages import StageResult
 from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes
 
 NO_CLUSTER = cast("Cluster", None)

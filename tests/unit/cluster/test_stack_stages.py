@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.runner.stages import IllegalStep, StackLifecycle, Stage, StageResult
+from aiperf_svc.core.cluster.stack_stages import IllegalStep, StackLifecycle, Stage, StageResult
 
 ENDING = (StageResult.FAILED, StageResult.INTERRUPTED) * 4
 MAKING = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)
