@@ -114,19 +114,19 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(each for each in custom if name_of(each) not in self.cluster_scoped)
 
 
-def path_of(manifest: Mapping[str, Any]) -> str:
+def path_of(manifest: Json) -> str:
     """Return the path of an object in the API, with `{namespace}` for `namespaces/NAME`."""
     version = manifest["apiVersion"]
     base = f"/{'apis' if '/' in version else 'api'}/{version}"
     return f"{base}/{{namespace}}/{resource_of(manifest['kind'])}/{manifest['metadata']['name']}"
 
 
-def name_of(manifest: Mapping[str, Any]) -> str:
+def name_of(manifest: Json) -> str:
     """Return `KIND/NAME`."""
     return f"{manifest['kind']}/{manifest['metadata']['name']}"
 
 
-def group_of(manifest: Mapping[str, Any]) -> str:
+def group_of(manifest: Json) -> str:
     """Return the API group of an object; empty for the core group."""
     group, _, version = str(manifest["apiVersion"]).rpartition("/")
     return group if version else ""
@@ -143,17 +143,17 @@ def resource_of(kind: str) -> str:
     return f"{lower}es" if lower.endswith("s") else f"{lower}s"
 
 
-def is_custom(manifest: Mapping[str, Any]) -> bool:
+def is_custom(manifest: Json) -> bool:
     """Return whether an object is a custom resource."""
     return group_of(manifest) not in BUILT_IN
 
 
-def is_cluster_scoped(manifest: Mapping[str, Any]) -> bool:
+def is_cluster_scoped(manifest: Json) -> bool:
     """Return whether an object of Kubernetes' own kinds is in no namespace."""
     return manifest["kind"] in CLUSTER_SCOPED and not is_custom(manifest)
 
 
-def digest_of(objects: Sequence[Mapping[str, Any]]) -> str:
+def digest_of(objects: Sequence[Json]) -> str:
     """Return a text that differs with the objects, for the id of the run."""
     text = json.dumps(objects, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -206,7 +206,7 @@ def plan_release(
     )
 
 
-def _notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
+def _notes(manifest: Json) -> Mapping[str, str]:
     return manifest["metadata"].get("annotations") or {}
 
 
@@ -233,7 +233,7 @@ def _check(manifest: Json, what: str, target: Target) -> None:
         )
 
 
-def stage_of(manifest: Mapping[str, Any]) -> Stage:
+def stage_of(manifest: Json) -> Stage:
     """Return when an object is created."""
     if manifest["kind"] in BINDINGS:
         return Stage.BINDINGS
@@ -330,9 +330,7 @@ def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
         yield "", spec.get("replicas", spec.get("parallelism", 1)), spec["template"]
 
 
-def _pod(
-    name: str, replicas: int, spec: Mapping[str, Any], image: ImagePlan, timeout_s: int
-) -> PodPlan:
+def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int) -> PodPlan:
     requests = Requests(0, 0)
     for container in spec["containers"]:
         limits = (container.get("resources") or {}).get("limits") or {}

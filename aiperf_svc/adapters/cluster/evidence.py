@@ -2,9 +2,7 @@
 the last logs. Never the value of a Secret."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -147,7 +145,7 @@ class _Saving:
         self.written.append(path)
 
 
-def described(found: Mapping[str, Any]) -> str:
+def described(found: Json) -> str:
     """Format an object as YAML, without fields for its controllers only and without secret
     values."""
     metadata = {k: v for k, v in found["metadata"].items() if k != "managedFields"}
@@ -162,7 +160,7 @@ def described(found: Mapping[str, Any]) -> str:
     return text
 
 
-def event_line(event: Mapping[str, Any]) -> str:
+def event_line(event: Json) -> str:
     """Format one event as one line."""
     about = event.get("involvedObject") or {}
     message = one_line(event.get("message") or "", limit=EVENT_LIMIT)
@@ -173,7 +171,7 @@ def event_line(event: Mapping[str, Any]) -> str:
     )
 
 
-def container_lines(pod: Mapping[str, Any]) -> str:
+def container_lines(pod: Json) -> str:
     """Format a pod's phase and the state of each of its containers."""
     status = pod.get("status", {})
     found = [
@@ -195,7 +193,7 @@ def container_lines(pod: Mapping[str, Any]) -> str:
     return "\n".join(found) + "\n"
 
 
-def is_fine(pod: Mapping[str, Any]) -> bool:
+def is_fine(pod: Json) -> bool:
     """Return whether a pod runs, is ready, and has never been restarted."""
     statuses = _statuses(pod)
     return bool(statuses) and all(
@@ -203,19 +201,19 @@ def is_fine(pod: Mapping[str, Any]) -> bool:
     )
 
 
-def _statuses(pod: Mapping[str, Any]) -> list[Json]:
+def _statuses(pod: Json) -> list[Json]:
     status = pod.get("status", {})
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
-def _is_about(event: Mapping[str, Any], stack: str, namespace: str) -> bool:
+def _is_about(event: Json, stack: str, namespace: str) -> bool:
     """Return whether an event is about a stack's object: their names contain the stack's name, and
     so does its own namespace's."""
     name = (event.get("involvedObject") or {}).get("name", "")
     return f"-{stack}-" in f"-{name}-" or f"-{stack}-" in f"-{namespace}-"
 
 
-def _event_time(event: Mapping[str, Any]) -> str:
+def _event_time(event: Json) -> str:
     series = (event.get("series") or {}).get("lastObservedTime")
     times = (series, event.get("lastTimestamp"), event.get("eventTime"))
     return str(next(filter(None, times), event["metadata"].get("creationTimestamp", "")))

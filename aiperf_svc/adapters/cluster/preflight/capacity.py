@@ -7,7 +7,6 @@ further rules.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -276,7 +275,7 @@ async def adds_nodes(cluster: Cluster) -> bool:
 
 
 def judge_rank_nodes(
-    ranks: PodPlan, nodes: Sequence[Mapping[str, Any]], free: Sequence[Room], *, can_grow: bool
+    ranks: PodPlan, nodes: Sequence[Json], free: Sequence[Room], *, can_grow: bool
 ) -> Check:
     """Check whether the cluster has the nodes that ranks ask for. `free` are those that accept
     pods; `can_grow`: the cluster adds nodes by itself."""
@@ -301,9 +300,7 @@ def judge_rank_nodes(
     )
 
 
-def _judge_named(
-    named: Sequence[str], nodes: Sequence[Mapping[str, Any]], free: Sequence[Room]
-) -> Check:
+def _judge_named(named: Sequence[str], nodes: Sequence[Json], free: Sequence[Room]) -> Check:
     there = {node["metadata"]["name"] for node in nodes}
     missing = [name for name in named if name not in there]
     if missing:

@@ -8,7 +8,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -220,7 +219,7 @@ async def _remove(cluster: Cluster, path: str) -> None:
         await cluster.delete(path, grace_s=0)
 
 
-def end_message(pod: Mapping[str, Any]) -> str:
+def end_message(pod: Json) -> str:
     """Return the termination message of a pod that has ended."""
     statuses = pod["status"].get("containerStatuses") or [{}]
     ended = statuses[0].get("state", {}).get("terminated") or {}

@@ -7,8 +7,7 @@ namespace in which a pod may run, the Service is judged alone. NetworkPolicies n
 own address, only its pods and their port, so these are read for the config to name them.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
@@ -134,7 +133,7 @@ def probe_pod(plan: StackPlan, name: str) -> Json:
     return pod
 
 
-def judge_probe(plan: StackPlan, pod: Mapping[str, Any]) -> Check:
+def judge_probe(plan: StackPlan, pod: Json) -> Check:
     """Judge a pod that has tried to connect."""
     host, port, _ = address_of(plan.inference.endpoint.first_hops[0])
     if pod["status"]["phase"] == "Succeeded":
@@ -215,8 +214,8 @@ def judge_service(
     address: ServiceAddress,
     port: int,
     plan: StackPlan,
-    service: Mapping[str, Any] | None,
-    slices: Sequence[Mapping[str, Any]],
+    service: Json | None,
+    slices: Sequence[Json],
 ) -> Check:
     """Check whether the Service exists, offers the port, and has ready pods."""
     where = f"Service {address.name} in namespace {address.namespace}"
@@ -251,13 +250,13 @@ def judge_service(
     return Check(TARGET, "ok", f"{ready} pods of {where} are ready; no pod has tried to connect")
 
 
-def _is_ready(endpoint: Mapping[str, Any]) -> bool:
+def _is_ready(endpoint: Json) -> bool:
     ready = (endpoint.get("conditions") or {}).get("ready")
     return ready is None or bool(ready)
 
 
 def target_pods(
-    address: ServiceAddress, port: int, spec: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]
+    address: ServiceAddress, port: int, spec: Json, slices: Sequence[Json]
 ) -> TargetPods | None:
     """Return the config that selects the pods of this Service. None if the Service selects none by
     label, or if not all have the same port."""
@@ -267,7 +266,7 @@ def target_pods(
     return TargetPods(namespace=address.namespace, labels=dict(selector), port=numbers.pop())
 
 
-def pod_ports(port: int, spec: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> set[int]:
+def pod_ports(port: int, spec: Json, slices: Sequence[Json]) -> set[int]:
     """Return the ports of the pods to which the Service's port leads."""
     return {
         int(each["port"])
@@ -277,9 +276,7 @@ def pod_ports(port: int, spec: Mapping[str, Any], slices: Sequence[Mapping[str, 
     }
 
 
-def _narrower(
-    address: ServiceAddress, port: int, spec: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]
-) -> str:
+def _narrower(address: ServiceAddress, port: int, spec: Json, slices: Sequence[Json]) -> str:
     """Return `deployment.target.pods` for this Service, as one line of YAML."""
     numbers = pod_ports(port, spec, slices)
     parts = [f"namespace: {address.namespace}"]
@@ -291,7 +288,7 @@ def _narrower(
     return f"deployment.target.pods: {{{', '.join(parts)}}}"
 
 
-def _port_name(spec: Mapping[str, Any], port: int) -> str | None:
+def _port_name(spec: Json, port: int) -> str | None:
     return next(
         (each.get("name") or "" for each in spec.get("ports") or () if each["port"] == port), None
     )

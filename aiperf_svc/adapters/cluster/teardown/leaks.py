@@ -16,7 +16,6 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -276,11 +275,11 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
     Unreachable."""
     if not report.left:
         return ""
-    pods: list[Mapping[str, Any]] = []
+    pods: list[Json] = []
     # Pods of Jobs and of ranks carry the stack's label too.
     for namespace in {each.namespace for each in report.left if each.kind == "Pod"}:
         pods += await list_pods(cluster, namespace, {STACK_LABEL: stack}) or ()
-    nodes: dict[str, Mapping[str, Any]] = {}
+    nodes: dict[str, Json] = {}
     for name in sorted({each["spec"].get("nodeName", "") for each in pods} - {""})[:NAMED]:
         with contextlib.suppress(Refused):
             nodes[name] = await find_object(cluster, f"/api/v1/nodes/{name}") or {}
@@ -288,9 +287,7 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
 
 
 def wait_in_words(
-    left: Sequence[ObjectRef],
-    pods: Iterable[Mapping[str, Any]],
-    nodes: Mapping[str, Mapping[str, Any]],
+    left: Sequence[ObjectRef], pods: Iterable[Json], nodes: Mapping[str, Json]
 ) -> str:
     """Describe what a removal waits for. `nodes` has the nodes that may be read, by name; an empty
     object: the node is gone."""
@@ -325,7 +322,7 @@ def _path(found: ObjectRef) -> str:
     return f"{found.namespace}/{found.name}" if found.namespace else found.name
 
 
-def _node_problem(node: Mapping[str, Any] | None) -> str:
+def _node_problem(node: Json | None) -> str:
     """Return why the kubelet of a node does not end its pods; empty if it works."""
     if node is None:
         return ""

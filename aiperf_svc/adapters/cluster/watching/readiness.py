@@ -106,7 +106,7 @@ def problems(wanted: Mapping[str, Any], namespace: str, api: ApiServer) -> list[
     return [each for each in found if each]
 
 
-def _get(api: ApiServer, path: str) -> Mapping[str, Any] | None:
+def _get(api: ApiServer, path: str) -> Json | None:
     try:
         return api.get(path).body
     except ApiRefusal as error:
@@ -122,7 +122,7 @@ def _pods(api: ApiServer, namespace: str, labels: Mapping[str, str]) -> list[Jso
     return items
 
 
-def rule_problem(rule: Mapping[str, Any], found: Mapping[str, Any] | None) -> str:
+def rule_problem(rule: Mapping[str, Any], found: Json | None) -> str:
     """Return why a rule does not hold; empty if it does. `found` None: there is no object."""
     words, field, value = rule["words"], rule["field"], rule["value"]
     if found is None:
@@ -159,7 +159,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def pool_problem(pool: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> str:
+def pool_problem(pool: Mapping[str, Any], pods: Iterable[Json]) -> str:
     """Return why a pool is not ready; empty if it is."""
     there = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     ready = [pod for pod in there if _is_ready(pod)]
@@ -171,12 +171,12 @@ def pool_problem(pool: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> 
     return f"{text} ({why})" if why else text
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
+def _is_ready(pod: Json) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def pod_reason(pod: Mapping[str, Any]) -> str:
+def pod_reason(pod: Json) -> str:
     """Return what keeps a pod from being ready, if Kubernetes reports it."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     for each in status.get("containerStatuses") or ():
