@@ -36,7 +36,7 @@ class Arrivals(msgspec.Struct, frozen=True):
     counts: list[int]
 
 
-class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
+class TraceSummary(msgspec.Struct, kw_only=True):
     """The description of a trace; what its rows do not tell is None."""
 
     requests: int
@@ -81,7 +81,9 @@ def summarise_trace(
         input_tokens=_lengths(inputs),
         output_tokens=_lengths(outputs),
     )
-    return prefixes.added_to(times.added_to(summary), sum(inputs))
+    times.fill(summary)
+    prefixes.fill(summary, sum(inputs))
+    return summary
 
 
 class _Times:
@@ -111,21 +113,17 @@ class _Times:
         self._peak = max(self._peak, self._in_second)
         self._parts.add(now - self._first)
 
-    def added_to(self, summary: TraceSummary) -> TraceSummary:
+    def fill(self, summary: TraceSummary) -> None:
         duration = self._last - self._first if self._first is not None else 0.0
         gaps = self._count - 1
         if duration <= 0:
-            return summary
+            return
         mean = duration / gaps
         variance = max(0.0, self._squares / gaps - mean**2)
-        return msgspec.structs.replace(
-            summary,
-            duration_s=duration,
-            rate=gaps / duration,
-            peak_rate=float(self._peak),
-            gap_variation=math.sqrt(variance) / mean,
-            arrivals=self._parts.arrivals,
-        )
+        summary.duration_s, summary.rate = duration, gaps / duration
+        summary.peak_rate = float(self._peak)
+        summary.gap_variation = math.sqrt(variance) / mean
+        summary.arrivals = self._parts.arrivals
 
 
 class _Parts:
@@ -168,15 +166,10 @@ class _Prefixes:
         self._blocks += len(row.hash_ids)
         self._reused_tokens += min(reused * self._block_size, row.input_length)
 
-    def added_to(self, summary: TraceSummary, input_tokens: int) -> TraceSummary:
-        if not self._blocks:
-            return summary
-        return msgspec.structs.replace(
-            summary,
-            blocks=self._blocks,
-            distinct_blocks=len(self._seen),
-            prefix_reuse=self._reused_tokens / input_tokens,
-        )
+    def fill(self, summary: TraceSummary, input_tokens: int) -> None:
+        if self._blocks:
+            summary.blocks, summary.distinct_blocks = self._blocks, len(self._seen)
+            summary.prefix_reuse = self._reused_tokens / input_tokens
 
 
 def _lengths(values: "array[int]") -> Lengths | None:
