@@ -46,8 +46,6 @@ class PendingRequests:
         self._order = count()
         self._in_flight = 0
         self._idle_since_ns = 0
-        self.skipped_ns = 0
-        """Idle time that the caps removed, summed over trees and system."""
 
     def begin(self, tree: int, now_ns: int) -> None:
         """Add a tree."""
@@ -100,7 +98,6 @@ class PendingRequests:
         excess_ns = first_ns - latest_ns
         if excess_ns <= 0:
             return
-        self.skipped_ns += excess_ns
         for key, tree in trees.items():
             for number, due_ns in tree.waiting.items():
                 self.add(key, number, due_ns - excess_ns)
