@@ -67,26 +67,17 @@ class Work:
     run_id: str
 
 
+@dataclass(frozen=True)
 class PartContext:
-    """What a part uses of its session: interrupts, screen, start gate, time limit."""
+    """What a part uses of its session."""
 
-    def __init__(
-        self,
-        interrupts: Interrupts,
-        screen: Screen,
-        *,
-        gate: StartGate | None = None,
-        left_s: float | None = None,
-    ) -> None:
-        """`left_s` is the time that the session has left; None without a limit."""
-        self.interrupts, self.screen, self.gate, self.left_s = interrupts, screen, gate, left_s
-        self.is_counting = asyncio.Event()
-        """Set when the part handles interrupts itself; before, the first one cancels it."""
-
-    def count_interrupts(self) -> Interrupts:
-        """Handle interrupts from now on; return them."""
-        self.is_counting.set()
-        return self.interrupts
+    interrupts: Interrupts
+    screen: Screen
+    gate: StartGate | None = None
+    left_s: float | None = None
+    """Time that the session has left; None without a limit."""
+    is_counting: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the part handles interrupts itself; before, the first one cancels it."""
 
 
 class Placement(ABC):

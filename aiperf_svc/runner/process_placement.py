@@ -132,7 +132,7 @@ class ProcessPlacement(Placement):
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         context.screen.begin(Stage.RUN)
-        context.count_interrupts()
+        context.is_counting.set()
         options = replace(
             self._options,
             resume=work.folder if work.goes_on else None,

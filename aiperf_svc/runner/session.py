@@ -230,7 +230,7 @@ class Session:
         work = self._results.work(part, trial)
         screen, left_s = self._screen(work), self._left_s()
         gate = RoundGate(part, self._starts, self._handle) if work.run.is_held else None
-        context = PartContext(self._interrupts, screen, gate=gate, left_s=left_s)
+        context = PartContext(self._interrupts, screen, gate, left_s)
         try:
             if left_s is not None and left_s <= 0:
                 outcome = self._not_begun(work, OUT_OF_TIME, was_interrupted=False)

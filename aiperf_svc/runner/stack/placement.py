@@ -217,7 +217,7 @@ class StackPlacement(Placement):
                 request = await with_target_pods(request, cluster, say=screen.say)
                 request = await with_gpu_exporters(request, cluster, say=screen.say)
                 request = await with_api_server(request, cluster, say=screen.say)
-                context.count_interrupts()
+                context.is_counting.set()
                 return await launch(request, options, self._home, cluster, context, held=held)
 
 

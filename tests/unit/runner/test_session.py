@@ -63,7 +63,8 @@ class FakePlacement(Placement):
         await self.connects.wait()
         if name in self.errors:
             raise self.errors[name]
-        interrupts = context.count_interrupts()
+        context.is_counting.set()
+        interrupts = context.interrupts
         context.screen.begin(Stage.UP)
         context.screen.say("made\nand up")
         await (interrupts.reached(1) if self.is_interrupted_at else self.may_end.wait())

@@ -67,7 +67,8 @@ class Stacks:
         self.begun.append(shape)
         if error := self.errors.get(shape):
             raise error
-        interrupts = context.count_interrupts()
+        context.is_counting.set()
+        interrupts = context.interrupts
         folder = request.folder
         if request.resumed is None:
             folders.make_folder(folder)
