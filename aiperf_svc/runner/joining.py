@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -45,12 +45,12 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.ending import write_junit
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
+from aiperf_svc.runner.parts import Kind
 from aiperf_svc.runner.start_gate import Offset
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Kind = Literal["clusters", "targets"]
 _OF_ALL = (ExitCode.LEAKED, ExitCode.UNVERIFIED, ExitCode.INTERRUPTED)
 """Exit codes of one run that become the exit code of all, whatever the results."""
 _ORDER = (
@@ -109,20 +109,6 @@ def finish(
     except EnvironmentProblem as error:
         print(f"error: {error}", file=sys.stderr)
         code = ExitCode.ERROR if code is ExitCode.OK else code
-    _print(show, content, folder, runs, options, code)
-    reasons = (f"{run.name}: {run.outcome.why}" for run in runs if run.outcome.why)
-    write_junit(folder, code, "; ".join(reasons), options)
-    return code
-
-
-def _print(
-    show: "Callable[[Console], None]",
-    results: object,
-    folder: Path,
-    runs: Sequence[JointRun],
-    options: RunOptions,
-    code: ExitCode,
-) -> None:
     with console_on(sys.stderr if options.json else sys.stdout) as console:
         show(console)
         for run in runs:
@@ -130,15 +116,12 @@ def _print(
                 console.print(f"{run.name}: left behind: {', '.join(run.outcome.left)}")
         console.print(f"results: {folder}", soft_wrap=True)
     if options.json:
-        content = {
-            "exit_code": int(code),
-            "artifacts": str(folder),
-            "members": [
-                {**run.outcome.as_json(), "name": run.name, "results": None} for run in runs
-            ],
-            "results": results,
-        }
-        print_json(content)
+        members = [{**run.outcome.as_json(), "name": run.name, "results": None} for run in runs]
+        whole = {"exit_code": int(code), "artifacts": str(folder), "members": members}
+        print_json(whole | {"results": content})
+    reasons = (f"{run.name}: {run.outcome.why}" for run in runs if run.outcome.why)
+    write_junit(folder, code, "; ".join(reasons), options)
+    return code
 
 
 def total_of(runs: Sequence[JointRun], folder: Path, trial: Trial) -> RunResult | None:
