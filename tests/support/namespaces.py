@@ -6,6 +6,7 @@ its rank.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,11 @@ with socket.create_server(("", port)):
 '''
 
 
+NAME = re.compile(r"q(\d+)-(\d+|br)")
+"""Names of namespaces and bridges, with the process id of the test; a bridge's has at most 15
+characters."""
+
+
 def can_make_namespaces() -> bool:
     """Return whether this user and machine can."""
     return os.geteuid() == 0 and all(map(shutil.which, ("ip", "tc", "iperf3")))
@@ -46,6 +52,7 @@ def can_make_namespaces() -> bool:
 def namespaces(folder: Path, rates: Sequence[str]) -> Iterator[dict[str, str]]:
     """Make a namespace for each rank, whose link has this rate in both directions; the environment
     of the workload."""
+    _remove_left()
     name = f"q{os.getpid()}-"
     bridge = f"{name}br"
     programs = folder / "programs"
@@ -74,9 +81,31 @@ def namespaces(folder: Path, rates: Sequence[str]) -> Iterator[dict[str, str]]:
             "IPERF3": shutil.which("iperf3") or "",
         }
     finally:
-        for rank in range(len(rates)):
-            subprocess.run(["ip", "netns", "delete", f"{name}{rank}"], check=False)
-        subprocess.run(["ip", "link", "delete", bridge], check=False)
+        _remove(os.getpid())
+
+
+def _remove_left() -> None:
+    """Remove what test processes that were killed have left."""
+    for pid in {pid for pid, _, _ in _there() if not Path(f"/proc/{pid}").exists()}:
+        _remove(pid)
+
+
+def _remove(owner: int) -> None:
+    """Remove the namespaces and the bridge of a process. Links end with their namespaces."""
+    for pid, kind, name in _there():
+        if pid == owner:
+            subprocess.run(["ip", kind, "delete", name], check=False)
+
+
+def _there() -> list[tuple[int, str, str]]:
+    """The process, kind and name of each namespace and bridge of tests."""
+    folders = {"netns": Path("/run/netns"), "link": Path("/sys/class/net")}
+    return [
+        (int(match[1]), kind, each.name)
+        for kind, folder in folders.items()
+        for each in folder.glob("q*")
+        if (match := NAME.fullmatch(each.name))
+    ]
 
 
 def _run(*command: str) -> None:
