@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.deletions.append({"path": self.path, **body})
+        self.server.deletions.append({"path": self.path, "at_s": self.server.now_s, **body})
         self._respond({"status": "Success"})
 
     def _respond(self, body: dict[str, Any]) -> None:
@@ -389,10 +389,13 @@ def test_a_pod_without_a_service_account_is_told_so(tmp_path: Path) -> None:
 GRAPH = "/apis/example.com/v1/namespaces/bench/graphs/graph"
 
 
-@pytest.mark.parametrize("operator_s", [4, None])
+@pytest.mark.parametrize(
+    ("operator_s", "namespace_s"), [(3, 4), (None, 10)], ids=["operator", "no operator"]
+)
 def test_custom_resources_go_before_the_namespace(
-    operator_s: int | None, api: FakeApi, account: Path
+    operator_s: int | None, namespace_s: int, api: FakeApi, account: Path
 ) -> None:
+    """The namespace goes with the next look after the resource is gone, or when its time is up."""
     api.created_s[GRAPH] = CREATED_S
     over_s = CREATED_S + 100
     deadline = Deadline(
@@ -408,9 +411,8 @@ def test_custom_resources_go_before_the_namespace(
         return is_over
 
     keep_deadline(deadline, _server(api, account), wait=wait)
-    paths = [each["path"] for each in api.deletions]
-    assert paths[0] == GRAPH
-    assert paths[-1] == PATH
+    at_s = {each["path"]: each["at_s"] - over_s for each in reversed(api.deletions)}
+    assert at_s == {GRAPH: 0, PATH: namespace_s}
 
 
 def test_custom_resources_are_read_from_the_environment(account: Path) -> None:
