@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.stack.commands import PROJECT, run
 from tests.support.stack.kinds import CommandKind, Kind, ServerKind
-from tests.support.stack.rank_runs import build_image
+from tests.support.stack.rank_runs import add_rank_image
 from tests.support.stack.rank_stack import Volumes
 from tests.support.stack.real_cluster import (
     TOOLS,
@@ -92,16 +92,13 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     # Several test processes want one image.
     with (tmp_path_factory.getbasetemp().parent / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _built(cluster, tmp_path_factory.mktemp("image") / "image.tar")
+        return _built(cluster)
 
 
-def _built(cluster: Cluster, archive: Path) -> str:
+def _built(cluster: Cluster) -> str:
     name = run((str(PROJECT / "images" / "tag"),), environ=cluster.environ, timeout_s=30.0).strip()
     if name not in _images(cluster):
-        recipe = (str(PROJECT / "images" / "Containerfile"), str(PROJECT), name, str(archive))
-        run((str(TOOLS / "build-image"), *recipe), environ=cluster.environ, timeout_s=IMAGE_S)
-        run((str(TOOLS / "load-image"), str(archive)), environ=cluster.environ, timeout_s=LOAD_S)
-        archive.unlink()
+        cluster.add_image(name, PROJECT / "images" / "Containerfile", PROJECT)
     return name
 
 
@@ -116,13 +113,12 @@ def base_image(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def rank_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+def rank_image(cluster: Cluster) -> Callable[[str], str]:
     """Makes images of ranks from files below `images/workloads`, such as `iperf/Containerfile`,
     once each."""
     if not cluster.is_ours:
         pytest.skip("E2E_CONTEXT names a cluster, which needs images of ranks in a registry")
-    folder = tmp_path_factory.mktemp("rank-images")
-    return functools.cache(lambda file: build_image(cluster, file, folder / "image.tar"))
+    return functools.cache(functools.partial(add_rank_image, cluster))
 
 
 def _images(cluster: Cluster) -> set[str]:

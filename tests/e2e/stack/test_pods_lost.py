@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import FINISHED
 from tests.support.stack.commands import Ended
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
@@ -17,7 +18,6 @@ from tests.support.stack.real_stack import Config, together
 
 pytestmark = pytest.mark.cluster
 
-FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 """The verdict depends on what else the machine does."""
 READY_S = 15
 """Long enough for a pod that can start."""
@@ -115,7 +115,7 @@ def test_lost_worker_is_accounted_and_not_valid(
 ) -> None:
     loss = losses["worker"]
     code, *story = loss.story
-    assert (code in FINE, *story) == (True, "done", "")
+    assert (code in FINISHED, *story) == (True, "done", "")
     ours = loss.ours
     assert ours["lost_services"] == [loss.lost]
     assert ours["verdict"] in ("degraded", "invalid")
@@ -147,7 +147,7 @@ def test_lost_records_manager_fails_the_run(losses: dict[str, Loss]) -> None:
 def test_dead_target_is_counted_as_errors(losses: dict[str, Loss]) -> None:
     loss = losses["target"]
     code, *story = loss.story
-    assert (code in FINE, *story) == (True, "done", "")
+    assert (code in FINISHED, *story) == (True, "done", "")
     ours = loss.ours
     accounts = ours["accounts"]
     assert accounts["violations"] == []

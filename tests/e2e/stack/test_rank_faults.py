@@ -16,18 +16,17 @@ import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.services.ranks.step_results import MISSING_S
-from tests.support.stack.commands import Ended, run
+from tests.support.stack.commands import Ended
 from tests.support.stack.node_pods import without_power
 from tests.support.stack.rank_runs import make_small, results_of
 from tests.support.stack.rank_stack import run_command, use_command, use_rank_pod, use_ranks
-from tests.support.stack.real_cluster import TOOLS, Cluster
+from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Command, Runner
 from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 
 BUSY = "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done; echo copied, 1 s"
-BUILD_S = 120.0
 FOUND_S = 30.0
 COURIER, LOOP = b"aiperf-svc\0service", b"rank_loop.sh"
 SLEEPS = b"sleep\x001000"
@@ -190,10 +189,7 @@ def test_an_image_without_a_shell_is_named(
     image = "localhost/aiperf-e2e-no-shell:1"
     (tmp_path / "Containerfile").write_text("FROM scratch\nCOPY empty /empty\n")
     (tmp_path / "empty").touch()
-    recipe = (str(tmp_path / "Containerfile"), str(tmp_path), image, str(tmp_path / "image.tar"))
-    run((str(TOOLS / "build-image"), *recipe), environ=cluster.environ, timeout_s=BUILD_S)
-    load = (str(TOOLS / "load-image"), str(tmp_path / "image.tar"))
-    run(load, environ=cluster.environ, timeout_s=BUILD_S)
+    cluster.add_image(image, tmp_path / "Containerfile")
     runner.environ["AIPERF_WORKLOAD_IMAGE"] = image
     outcome = happen(runner)
     assert outcome.ended.code == ExitCode.ERROR

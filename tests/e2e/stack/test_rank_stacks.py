@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import FINISHED
 from tests.support.stack.expiry import READY_S, TTL_S, wait_for_its_end
-from tests.support.stack.rank_runs import FINE, make_small, results_of, values
+from tests.support.stack.rank_runs import make_small, results_of, values
 from tests.support.stack.rank_stack import Volumes, run_command, use_command, use_ranks
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
@@ -29,7 +30,7 @@ def test_command_on_a_claim_leaves_nothing(
 ) -> None:
     volume = volumes.give(runner)
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")
-    assert ended.code in FINE, ended.errors
+    assert ended.code in FINISHED, ended.errors
     said = json.loads(ended.out)
     assert (said["state"], said["left"], said["not_checked"]) == ("done", [], [])
     assert results_of(runner)["metrics"]
@@ -48,7 +49,7 @@ def test_profile_measures_a_command_as_a_stack(
     metric = "metrics={speed: {unit: ops/s, pattern: 'speed: (\\d+)'}}"
     where = ("--kubernetes", "--config", "pods.yaml", "--yes", "--ui", "plain", "--json")
     ended = runner.call("profile", "--workload", "command", *keys, metric, *where)
-    assert ended.code in FINE, ended.errors
+    assert ended.code in FINISHED, ended.errors
     said = json.loads(ended.out)
     assert (said["state"], said["left"]) == ("done", [])
     assert values(results_of(runner)) == {"speed": 3.0}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import FINISHED
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import UP, Runner
 
 pytestmark = pytest.mark.cluster
-FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 SLOW = ["--ttft", "200ms", "--itl", "10ms", "--tokens", "16"]
 FAST = ["--ttft", "40ms", "--itl", "10ms", "--tokens", "16"]
 
@@ -61,7 +61,7 @@ def test_killed_runner_loses_and_repeats_no_trial(
     assert removed.code == ExitCode.OK, removed.errors
     assert f"--resume {folder.absolute()} continues its experiment instead" in removed.errors
     ended = runner.run("--json", "--resume", str(folder))
-    assert ended.code in FINE, ended.errors
+    assert ended.code in FINISHED, ended.errors
     found = json.loads(ended.out)
     assert found["left"] == []
     assert cluster.left_of(runner.name) == []
@@ -75,7 +75,7 @@ def test_killed_runner_loses_and_repeats_no_trial(
     assert fast < 150 < slow
     assert (folder / "profile_runs" / "run_0004" / "report.html").exists()
     again = runner.run("--json", "--resume", str(folder))
-    assert again.code in FINE, again.errors
+    assert again.code in FINISHED, again.errors
     assert "all trials have finished" in again.errors
     assert json.loads(again.out)["results"]["trials"] == trials(folder)
 
@@ -99,7 +99,7 @@ def test_interrupted_experiment_resumes_with_remaining_trials(
     first, stopped = trials(folder)
     assert (first["state"], stopped["state"]) == ("done", "cancelled")
     ended = runner.run("--json", "--resume", str(folder))
-    assert ended.code in FINE, ended.errors
+    assert ended.code in FINISHED, ended.errors
     assert cluster.left_of(runner.name) == []
     assert trials(folder)[0] == first
     levels = [each["parameters"]["load.concurrency"] for each in trials(folder)]

@@ -7,13 +7,13 @@ import pytest
 
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import FINISHED
 from tests.support.stack.commands import attempt
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner, in_checkout, plain_environ
 from tests.support.stack.real_stack import UP_S, Config, Stack, modest, together
 
 pytestmark = pytest.mark.cluster
-FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 OWNER = owner_name()
 NO_IMAGE = "localhost/there-is-none:1"
 
@@ -50,7 +50,7 @@ def test_who_comes_second_is_refused_and_touches_nothing(
         first.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
     second = somebody_else(first, tmp_path / "second")
     ended = first.run("--keep")
-    assert ended.code in FINE, ended.errors
+    assert ended.code in FINISHED, ended.errors
     before = uids(cluster, first.name)
 
     refused = second.run()
@@ -136,8 +136,7 @@ def test_second_user_of_a_state_is_refused(
 
     def refused() -> None:
         label = ("-l", f"aiperf.dev/stack={stack.name}")
-        while not cluster.objects("deployments", "-A", *label):
-            pass  # kubectl takes its time
+        cluster.wait_for_objects("deployments", "-A", *label)
         spaces = cluster.objects("namespaces", *label)
         ended = second.run()
         assert ended.code == ExitCode.ERROR, ended.errors

@@ -4,34 +4,25 @@ The images of the ranks are built from the Containerfiles that users build from.
 
 import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
-from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.stack.commands import PROJECT, run
-from tests.support.stack.real_cluster import TOOLS, Cluster
+from tests.support.running_command import FINISHED
+from tests.support.stack.commands import PROJECT
+from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
 from tests.support.stack.real_stack import Config
 
-FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
-"""The verdict depends on what else the machine does."""
 BELIEVED = ("exit-codes", "values", "interface-bytes", "rank-lost", "tool-versions", "oom")
 """Checks that no load of the machine can fail."""
-BUILD_S, LOAD_S = 900.0, 300.0
 
 Results = dict[str, Any]
 
 
-def build_image(cluster: Cluster, containerfile: str, archive: Path) -> str:
+def add_rank_image(cluster: Cluster, containerfile: str) -> str:
     """Name of an image of ranks, there for the cluster's pods. Fails with what apt or pip said if
-    a package cannot be had. Its layers are kept in the cache of tests/cluster."""
-    recipe = PROJECT / "images/workloads" / containerfile
+    a package cannot be had."""
     name = f"localhost/aiperf-e2e-{containerfile.replace('/Containerfile', '').lower()}:1"
-    build = (str(TOOLS / "build-image"), str(recipe), str(recipe.parent), name, str(archive))
-    run(build, environ=cluster.environ, timeout_s=BUILD_S)
-    load = (str(TOOLS / "load-image"), str(archive))
-    run(load, environ=cluster.environ, timeout_s=LOAD_S)
-    archive.unlink()
+    cluster.add_image(name, PROJECT / "images/workloads" / containerfile)
     return name
 
 
@@ -65,7 +56,7 @@ def measure(cluster: Cluster, runner: Runner) -> Results:
     witnesses agree with what the tool said."""
     ended = runner.run()
     print(ended.errors, ended.out)
-    assert ended.code in FINE, ended.errors
+    assert ended.code in FINISHED, ended.errors
     assert "leak check: nothing is left" in ended.errors
     assert cluster.left_of(runner.name) == []
     results = results_of(runner)

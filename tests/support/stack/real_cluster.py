@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from tests.support.stack.commands import PROJECT, attempt, run
 
 TOOLS = PROJECT / "tests" / "cluster"
 UP_S, DOWN_S, SHORT_S = 180.0, 120.0, 20.0
+BUILD_S, LOAD_S = 900.0, 300.0
+MADE_S = 120.0
+"""Longest time until a stack that comes up has an object."""
 GONE_S = 60.0
 """Longest time in which the cluster's own garbage collection must have followed a deletion."""
 EVENTS = ("events", "events.events.k8s.io")
@@ -54,6 +58,24 @@ class Cluster:
             "items"
         ]
         return found
+
+    def wait_for_objects(self, *arguments: str) -> list[dict[str, Any]]:
+        """Until there are such objects; these."""
+        deadline = time.monotonic() + MADE_S
+        while not (found := self.objects(*arguments)):
+            # kubectl takes its time.
+            assert time.monotonic() < deadline, f"no {' '.join(arguments)}"
+        return found
+
+    def add_image(self, name: str, recipe: Path, context: Path | None = None) -> None:
+        """Build an image from a Containerfile and its context, by default its folder, and load it
+        onto the nodes. Fails with what the tool reports. Layers are kept in the cache of
+        tests/cluster."""
+        with tempfile.TemporaryDirectory() as folder:
+            archive = f"{folder}/image.tar"
+            build = (str(TOOLS / "build-image"), str(recipe), str(context or recipe.parent), name)
+            run((*build, archive), environ=self.environ, timeout_s=BUILD_S)
+            run((str(TOOLS / "load-image"), archive), environ=self.environ, timeout_s=LOAD_S)
 
     def nodes(self) -> list[str]:
         """Names of the nodes that run pods."""
