@@ -16,11 +16,14 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports import inference_file
+from aiperf_svc.adapters.exports.joint_export import JointExperimentResult
+from aiperf_svc.adapters.exports.result_files import VerdictFile
 from aiperf_svc.cli.key_docs import REQUIRED, describe_fields
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.qualify.result import Qualification
+from aiperf_svc.core.results.joint_result import Joint
 from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.workloads.registry import kinds, tool
@@ -126,6 +129,14 @@ def _from_struct(struct: type[msgspec.Struct]) -> Callable[[], Json]:
     return lambda: msgspec.json.schema(struct)
 
 
+def _joint() -> Json:
+    """Return the schema of the results of several runs, or of several runs of an experiment."""
+    forms, definitions = msgspec.json.schema_components(
+        (Joint, JointExperimentResult), ref_template="#/$defs/{name}"
+    )
+    return {"anyOf": list(forms), "$defs": definitions}
+
+
 SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "stack": _stack,
     "config": _config,
@@ -133,6 +144,8 @@ SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "results": _from_struct(ToolResult),
     "experiment": _from_struct(ExperimentResult),
     "qualification": _from_struct(Qualification),
+    "joint": _joint,
+    "verdict": _from_struct(VerdictFile),
 }
 """Makers of the schemas by the name of a file: a stack file, a plain config, result files."""
 

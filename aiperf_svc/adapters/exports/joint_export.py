@@ -3,6 +3,7 @@ an experiment, the trials of each run and of the total."""
 
 import csv
 from io import StringIO
+from typing import Literal
 
 import msgspec
 
@@ -13,6 +14,7 @@ from aiperf_svc.adapters.exports.experiment_export import (
     csv_row,
     experiment_numbers,
 )
+from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentNumbers
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.joint_result import Joint, rows
@@ -39,19 +41,63 @@ EXPERIMENT_SCHEMA = "joint-experiment/1"
 TOTAL = "total"
 
 
-def export_experiment(joint: JointExperiment) -> dict[str, object]:
-    """Return the content of joint.json as an object. The trials of each run are in its folder."""
-    return {
-        "schema_version": EXPERIMENT_SCHEMA,
-        "version": __version__,
-        "kind": joint.kind,
-        "name": joint.name,
-        "exit_code": joint.exit_code,
-        "notes": joint.notes,
-        "members": [_member(each) for each in joint.members],
-        "starts": [_start(trial, each) for trial, each in joint.trials],
-        "total": experiment_numbers(joint.total),
-    }
+class MemberResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the runs of an experiment."""
+
+    name: str
+    where: str
+    """The context of its cluster or the address of its target."""
+    folder: str
+    """Folder of its experiment, relative to that of the joint result; empty: it has none."""
+    stack: str
+    state: str
+    reason: str
+    """Why it failed or ended early."""
+    exit_code: int
+    combinations: tuple[CombinationResult, ...]
+
+
+class TrialStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The starts of a trial in all runs, and the time that its loads have in common."""
+
+    number: int
+    total_of: tuple[str, ...]
+    """Names of the runs in the trial's total."""
+    start_spread_ms: float | None
+    """Time between the first requests of the first run and of the last one; their clocks are known
+    to `start_uncertainty_ms`."""
+    start_uncertainty_ms: float | None
+    interval_s: float | None
+    notes: tuple[str, ...]
+
+
+class JointExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of joint.json of an experiment. The trials of each run are in its folder."""
+
+    schema_version: str = EXPERIMENT_SCHEMA
+    version: str
+    kind: Literal["clusters", "targets", "models"]
+    name: str
+    exit_code: int
+    notes: tuple[str, ...]
+    members: tuple[MemberResult, ...]
+    starts: tuple[TrialStart, ...]
+    total: ExperimentNumbers
+    """The total of all runs, as an experiment."""
+
+
+def export_experiment(joint: JointExperiment) -> JointExperimentResult:
+    """Return the content of joint.json."""
+    return JointExperimentResult(
+        version=__version__,
+        kind=joint.kind,
+        name=joint.name,
+        exit_code=joint.exit_code,
+        notes=joint.notes,
+        members=tuple(map(_member, joint.members)),
+        starts=tuple(_start(trial, each) for trial, each in joint.trials),
+        total=experiment_numbers(joint.total),
+    )
 
 
 def render_experiment_json(joint: JointExperiment) -> bytes:
@@ -72,26 +118,25 @@ def render_experiment_csv(joint: JointExperiment) -> bytes:
     return text.getvalue().encode()
 
 
-def _member(each: ExperimentMember) -> dict[str, object]:
-    return {
-        "name": each.name,
-        "where": each.where,
-        "folder": each.folder,
-        "stack": each.stack,
-        "state": each.state,
-        "reason": each.reason,
-        "exit_code": each.exit_code,
-        "combinations": [combination_result(c) for c in each.summary.combinations],
-    }
+def _member(each: ExperimentMember) -> MemberResult:
+    return MemberResult(
+        name=each.name,
+        where=each.where,
+        folder=each.folder,
+        stack=each.stack,
+        state=each.state,
+        reason=each.reason,
+        exit_code=each.exit_code,
+        combinations=tuple(map(combination_result, each.summary.combinations)),
+    )
 
 
-def _start(trial: Trial, joint: Joint) -> dict[str, object]:
-    """How close the starts of a trial were, in ms, and the time that its loads have in common."""
-    return {
-        "number": trial.number,
-        "total_of": joint.total_of,
-        "start_spread_ms": joint.start_spread_ms,
-        "start_uncertainty_ms": joint.start_uncertainty_ms,
-        "interval_s": joint.interval_s,
-        "notes": joint.notes,
-    }
+def _start(trial: Trial, joint: Joint) -> TrialStart:
+    return TrialStart(
+        number=trial.number,
+        total_of=joint.total_of,
+        start_spread_ms=joint.start_spread_ms,
+        start_uncertainty_ms=joint.start_uncertainty_ms,
+        interval_s=joint.interval_s,
+        notes=joint.notes,
+    )

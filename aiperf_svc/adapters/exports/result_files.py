@@ -17,7 +17,7 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import SCHEMA as TOOL_SCHEMA
 from aiperf_svc.core.results.tool_result import ToolResult
-from aiperf_svc.core.verdict.check_result import Reason, Verdict
+from aiperf_svc.core.verdict.check_result import Severity, Verdict
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -33,6 +33,36 @@ _TOOL_KEYS = (
 )
 """Keys of results.json, in their order: all fields of a `ToolResult`."""
 Results = RunResult | ExperimentResult
+
+
+class CheckEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one check in verdict.json."""
+
+    ok: bool
+    """True if the check passed or had nothing to judge."""
+    check: str
+    severity: Severity
+    measured: float
+    limit: float
+    """The limit that was exceeded: largest value at which the run is not `invalid` for a check that
+    makes it so, else at which it is still `valid`."""
+    unit: str
+    text: str
+    """Explanation in plain words, with the numbers."""
+    remedy: str
+
+
+class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of verdict.json."""
+
+    verdict: Severity
+    cause: str
+    """Cause of an invalid run if it is known."""
+    reasons: tuple[CheckEntry, ...]
+    """The checks that did not pass, the worst first."""
+    checks: tuple[CheckEntry, ...]
+    """All checks."""
+    slo: tuple[ObjectiveResult, ...]
 
 
 class _Head(msgspec.Struct):
@@ -114,17 +144,12 @@ def _check_schema(path: Path, head: _Head) -> None:
 
 
 def render_verdict(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> bytes:
-    """Render `verdict.json`: `reasons` are the checks that did not pass, the worst first;
-    `checks` are all of them."""
-    content = {
-        "verdict": verdict.verdict,
-        "cause": verdict.cause,
-        "reasons": [_reason(reason) for reason in verdict.reasons],
-        "checks": [_reason(reason) for reason in verdict.checks],
-        "slo": objectives,
-    }
+    """Render `verdict.json`."""
+    content = VerdictFile(
+        verdict=verdict.verdict,
+        cause=verdict.cause,
+        reasons=msgspec.convert(verdict.reasons, tuple[CheckEntry, ...], from_attributes=True),
+        checks=msgspec.convert(verdict.checks, tuple[CheckEntry, ...], from_attributes=True),
+        slo=tuple(objectives),
+    )
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
-
-
-def _reason(reason: Reason) -> dict[str, object]:
-    return {"ok": reason.ok, **msgspec.structs.asdict(reason)}

@@ -24,7 +24,10 @@ SCHEMA = """Print the JSON Schema of a file, for editors and other programs.
 language server reads the schema that the first line of a file names:
 
   # yaml-language-server: $schema=schema.json"""
-SCHEMAS = ("stack", "config", "profile_export_aiperf", "results", "experiment", "qualification")
+SCHEMAS = (
+    *("stack", "config", "profile_export_aiperf", "results", "experiment", "qualification"),
+    *("joint", "verdict"),
+)
 
 
 def schema(parser: argparse.ArgumentParser) -> None:

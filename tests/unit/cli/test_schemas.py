@@ -18,7 +18,10 @@ from aiperf_svc.cli.schemas import SCHEMAS, json_schema
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "docs" / "schemas"
 STACKS = sorted((ROOT / "stacks").glob("Pulumi.*.yaml"))
-RESULTS = {"profile_export_aiperf.json", "results.json", "experiment.json"}
+RESULTS = {
+    *("profile_export_aiperf.json", "results.json", "experiment.json", "joint.json"),
+    "verdict.json",
+}
 """Result files in the stored folders."""
 
 
@@ -75,8 +78,20 @@ def test_key_has_its_description_and_default() -> None:
 
 
 def test_stored_results_fit() -> None:
+    checked = set()
     with tarfile.open(ROOT / "tests" / "data" / "results.tar.xz") as archive:
         for member in archive.getmembers():
             path, file = Path(member.name), archive.extractfile(member)
             if path.name in RESULTS and file is not None:
                 assert problems(path.stem, json.load(file)) == [], member.name
+                checked.add(path.name)
+    assert checked == RESULTS
+
+
+def test_joint_and_verdict_refuse_a_missing_key() -> None:
+    joint = {"kind": "targets", "name": "n", "exit_code": 0, "verdict": None, "members": []}
+    assert problems("joint", joint) == []
+    del joint["members"]
+    assert problems("joint", joint)
+    verdict: dict[str, Any] = {"verdict": "valid", "cause": "", "reasons": [], "checks": []}
+    assert problems("verdict", verdict) == ["'slo' is a required property"]
