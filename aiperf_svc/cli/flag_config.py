@@ -150,7 +150,9 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
         if getattr(args, flag.destination) is not None
     ]
     if given:
-        raise ConfigError(f"{', '.join(given)}: about an inference server; --workload has none")
+        raise ConfigError(
+            f"{', '.join(given)}: for inference servers only; leave out either this or --workload"
+        )
     preset: dict[str, object] = {"workload.kind": kind}
     for setting in settings:
         key, separator, text = setting.partition("=")

@@ -158,8 +158,8 @@ class Dataset(Model):
     def _has_a_source(self) -> Self:
         if self.kind is DatasetKind.SYNTHETIC and (self.file or self.public):
             raise ValueError(
-                f"{{kind}} synthetic takes no file; expected {', '.join(FILE_KINDS[:-1])} or "
-                f"{FILE_KINDS[-1]}"
+                "{kind} synthetic reads no file; set {kind} to one that does: "
+                f"{', '.join(FILE_KINDS[:-1])} or {FILE_KINDS[-1]}"
             )
         has_file_only = self.kind not in (DatasetKind.SYNTHETIC, DatasetKind.SHAREGPT)
         if has_file_only and not self.file:

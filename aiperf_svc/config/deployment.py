@@ -5,6 +5,7 @@ None of this changes what is measured. Locally only `layout`, `raw_route`, `tran
 """
 
 import re
+from difflib import get_close_matches
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -262,7 +263,9 @@ class Deployment(Model):
                 raise ValueError("pods.target: the target's keys are those of deployment.target")
             if name not in (*POD_NAMES, RANK_POD):
                 names = ", ".join((*POD_NAMES, RANK_POD))
-                raise ValueError(f"pods.{name} is no pod; expected one of {names}")
+                close = get_close_matches(name, (*POD_NAMES, RANK_POD), n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; expected one of {names}"
+                raise ValueError(f"pods.{name}: no pod has this name{hint}")
         check_own(self.labels, "labels", OWN_LABELS)
         check_own(self.annotations, "annotations", OWN_ANNOTATIONS)
         if any(not _LABEL_VALUE.fullmatch(value) for value in self.labels.values()):

@@ -99,7 +99,7 @@ def read_config_data(path: Path) -> Json:
         settings = data["config"]
         if STACK_KEY not in settings:
             close = nearest(STACK_KEY, map(str, settings))
-            hint = f"; did you mean it by {close!r}?" if close else ""
+            hint = f"; rename {close!r} to it" if close else ""
             raise ConfigError(f"{path}: config has no {STACK_KEY}{hint}")
         data = settings[STACK_KEY]
     if not isinstance(data, dict):

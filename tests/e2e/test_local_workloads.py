@@ -214,7 +214,7 @@ def test_flags_about_a_server_are_refused_beside_a_workload(tmp_path: Path) -> N
     command = Command(tmp_path, None, "--workload", "iperf", "--concurrency", "3")
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG
-    assert "--concurrency: about an inference server" in command.errors
+    assert "--concurrency: for inference servers only" in command.errors
 
 
 def test_invalid_yaml_value_is_refused_by_key(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def may_begin_to_listen(endpoint: Endpoint) -> bool:
 def nothing_listens(hops: Iterable[str]) -> BenchmarkFailed:
     """Return the error that nothing listens at any of these URLs."""
     return BenchmarkFailed(
-        f"nothing listens at {', '.join(hops)}: connection refused; start the server, or wait for "
-        "it (endpoint.wait_for_server, --wait-for-server)"
+        f"nothing listens at {', '.join(hops)}: connection refused; start the server, check the "
+        "port of --url, or wait for it (endpoint.wait_for_server, --wait-for-server)"
     )
 
 

@@ -74,7 +74,8 @@ def write_project(folder: Path, files: Mapping[str, str]) -> None:
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise ConfigError(
-            f"{folder}: {', '.join(there)} exists, and nothing is overwritten; name an empty folder"
+            f"{folder}: already contains {', '.join(there)}; nothing was written; name another "
+            "folder"
         )
     try:
         for name, text in files.items():

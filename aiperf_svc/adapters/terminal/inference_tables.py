@@ -429,6 +429,10 @@ def _print_hooks(calls: Sequence[Hook], console: Console) -> None:
         print_text(console, text)
 
 
+def _count(value: float, one: str, several: str) -> str:
+    return f"{number(value)} {one if value == 1 else several}"
+
+
 def _print_connections(found: InferenceResult, console: Console) -> None:
     """Print a note if connections were opened ahead of need, so that latencies leave out
     connecting."""
@@ -436,11 +440,14 @@ def _print_connections(found: InferenceResult, console: Console) -> None:
     waited = found.value("connected_request_count")
     if ahead:
         text = (
-            f"Connections: {number(ahead)} were opened ahead of need; the latencies of their first "
+            f"Connections: {_count(ahead, 'was', 'were')} opened before a request needed them; "
+            "first requests on these do not include the time to connect"
         )
-        text += "requests do not include connecting"
         if waited:
-            text += f". {number(waited)} requests waited for a new one; their latencies include it"
+            text += (
+                f". {_count(waited, 'request', 'requests')} waited for a new connection; "
+                "the latency includes it"
+            )
         print_text(console, text)
 
 
@@ -488,11 +495,11 @@ def _print_forced_length(dataset: DatasetFacts | None, console: Console) -> None
     if probe is None:
         return
     if probe.requests:
-        sent = "1 request" if probe.requests == 1 else f"{number(probe.requests)} requests"
+        sent = _count(probe.requests, "request", "requests")
         print_text(
             console,
-            f"Probe: {sent} before the load asked whether the server takes ignore_eos and "
-            "min_tokens; no other number here counts them",
+            f"Probe: {sent} before the load tested whether the server accepts ignore_eos and "
+            "min_tokens; no other number here includes the probe",
         )
     if probe.finding == "refused":
         print_text(

@@ -136,7 +136,7 @@ def view(args: argparse.Namespace) -> int:
 
         def ready(url: str) -> None:
             print(url, flush=True)
-            print("Ctrl-C ends it", file=sys.stderr)
+            print("Press Ctrl-C to stop.", file=sys.stderr)
             if not args.no_browser:
                 _open(url, Path(private))
 

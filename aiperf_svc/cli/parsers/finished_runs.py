@@ -114,7 +114,7 @@ VIEW = """Show the finished runs and experiments below a folder in a browser: se
 compare two, see the throughput of experiments against the speed of one user.
 
 The pages are served to this machine only, at an address with a random token. Nothing is written and
-nothing leaves the machine. Ctrl-C ends it."""
+nothing leaves the machine. Press Ctrl-C to stop."""
 
 
 def view(parser: argparse.ArgumentParser) -> None:

@@ -423,7 +423,10 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
         yield f"? {key} has no value in {runs}: not judged, and its means are of the others"
     elif min(map(len, values)) < LEAST_RUNS:
         if max(map(len, values)) == 1:
-            yield "? single runs: run-to-run noise unknown"
+            yield (
+                "? single runs: run-to-run noise unknown; a judgement needs at least "
+                f"{LEAST_RUNS} runs on each side"
+            )
             if any(each.batches for side in values for each in side):
                 yield "the intervals of single runs compare the means over parts of the runs"
         else:

@@ -122,7 +122,7 @@ def _refuse_several_kinds(runs: Sequence[MeasuredRun]) -> None:
             + (f" (--metric {run.headline[0]})" if run.headline else "")
             for kind, run in kinds.items()
         )
-        raise Incomparable(f"runs of different kinds, name a metric of one of them: {named}")
+        raise Incomparable(f"runs of different kinds; select one kind by its metric: {named}")
 
 
 def change_points(values: Sequence[float]) -> dict[int, float]:

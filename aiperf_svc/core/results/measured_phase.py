@@ -156,6 +156,7 @@ class MeasuredPhase:
             is_open_loop=load.is_open_loop,
             concurrency=load.concurrency,
             errors=ev.errors_by_kind(self.totals),
+            error_status=ev.most_frequent_status(self.context.errors),
             connecting=connecting,
             connect_ms=ev.connect_ms(self.rows),
             unasked=sum(c.unasked for c in counts),

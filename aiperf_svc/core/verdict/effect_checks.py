@@ -54,9 +54,18 @@ CENSORED_SHARE = 0.01
 """Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
 them into account."""
 TARGET_AWAY = (
-    "the target did not take most of the requests that failed: look whether it was there for the "
-    "whole run (its log, restarts, memory)"
+    "most of the requests that failed did not reach the target: check its address, and whether it "
+    "ran during the whole load (log, restarts, memory)"
 )
+WRONG_KEY = "give the server's key (--api-key), or check its rights"
+STATUS_REMEDIES = {
+    401: WRONG_KEY,
+    403: WRONG_KEY,
+    404: "the server has no such path or model: check --url, --endpoint and --model",
+    405: "the server has no such path or model: check --url, --endpoint and --model",
+    429: "the server limits the rate: lower the load, or raise its limit",
+}
+"""What to change if most errors have this HTTP status."""
 EARLY_END = "early_end"
 """Name of the check that fails if the load ended before its time."""
 CAPPED_SHARE = 0.01
@@ -66,7 +75,9 @@ CAPPED_SHARE = 0.01
 def _successes(e: Evidence) -> Reason:
     due = e.due
     text = f"{e.totals.completed:,} of {due:,} requests succeeded"
-    remedy = "look at the errors: is the server there, and are URL, model and key right?"
+    remedy = STATUS_REMEDIES.get(
+        e.error_status, "see the errors, and check the server, its URL, the model and the key"
+    )
     if e.failure and not e.totals.completed:
         text = "no request succeeded before the run failed"
     elif not due:
@@ -214,7 +225,10 @@ def _errors(e: Evidence) -> Reason:
         + ("; latencies are of the others" if e.totals.completed else ""),
         remedy=TARGET_AWAY
         if 2 * e.totals.unreachable > e.totals.errored
-        else "look at the errors; lower the load if the server refuses or times out",
+        else STATUS_REMEDIES.get(
+            e.error_status,
+            "look at the errors; lower the load if the server refuses or times out",
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """The inputs of the verdict, taken from the records and from the processes' own reports; and the
 shape of a check that compares one of them with its limits."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -18,7 +19,8 @@ from aiperf_svc.core.verdict.token_agreement import TokenAgreement
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats
-from aiperf_svc.domain.outcomes import ErrorKind
+from aiperf_svc.domain.outcomes import ErrorKind, Phase
+from aiperf_svc.protocol.messages.records import ErrorSample
 
 TAILS = (("p99", 0.99), ("p90", 0.90))
 """Candidates for the high percentile. The first one that the number of values supports is used."""
@@ -89,6 +91,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     errors: tuple[tuple[str, int], ...] = ()
     """Kinds of errors and their counts, the most frequent first."""
+    error_status: int = 0
+    """HTTP status of most responses that are errors; 0 without such a response."""
     connecting: int = 0
     """Unsent requests whose connections the target had not accepted at the stop, although the
     client had opened them in time."""
@@ -302,6 +306,15 @@ def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
         if kind is not ErrorKind.NONE and totals.errors[kind]
     ]
     return tuple(sorted(found, key=lambda pair: -pair[1]))
+
+
+def most_frequent_status(samples: Iterable[ErrorSample]) -> int:
+    """Return the HTTP status of most errors of the profiling phase; 0 if none has a status."""
+    counts: Counter[int] = Counter()
+    for each in samples:
+        if each.phase is Phase.PROFILING and each.status:
+            counts[each.status] += each.count
+    return counts.most_common(1)[0][0] if counts else 0
 
 
 def clock_uncertainty_ms(clocks: ClockMap) -> float:

@@ -67,7 +67,7 @@ def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
     found = _event_problems(config, ON_CLUSTERS, "a stack")
     host = urlsplit(config.endpoint.url).hostname or ""
     if is_loopback(host):
-        text = f"{config.endpoint.url!r} is a pod itself when a pod asks for it; use an address "
+        text = f"{config.endpoint.url!r}: in a pod, this is the pod itself; use an address "
         found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
     if config.telemetry.nvml:
         text = f"{', '.join(config.telemetry.nvml)}: the GPUs of the services' own machine, not "

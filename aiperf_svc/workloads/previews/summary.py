@@ -210,17 +210,17 @@ def _about(compared: Comparison) -> str:
     """Describe the comparison in one sentence."""
     if compared.not_compared:
         return (
-            f"Not compared with {compared.base}: {compared.not_compared}. Another version of the "
-            "stack's file is compared by --against FILE."
+            f"Not compared with {compared.base}: {compared.not_compared}. --against FILE compares "
+            "with another version of the stack file instead."
         )
     if compared.changed is None:
         return "Nothing to compare with: nothing is deployed."
     if not compared.is_new_run:
-        return "The benchmark is unchanged: no new run; --generation makes one."
+        return "The benchmark is unchanged: no new run. Change --generation to start one."
     number = len(compared.changed)
     what = f"{number} key{'s' * (number > 1)} of the benchmark changed"
     if not number:
-        what = "The benchmark is unchanged, its image, version or generation is not"
+        what = "The image, version or generation changed; the benchmark did not"
     lost = "; results that were not collected are discarded" if compared.is_deployed else ""
     return f"{what}: a new run{lost}."
 

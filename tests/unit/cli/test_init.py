@@ -58,7 +58,7 @@ def test_program_makes_the_stack(tmp_path: Path) -> None:
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "README.md").write_text("mine")
     assert cli.main(["init", str(tmp_path)]) == ExitCode.BAD_CONFIG
-    assert "README.md exists, and nothing is overwritten" in capsys.readouterr().err
+    assert "already contains README.md; nothing was written" in capsys.readouterr().err
     assert _files(tmp_path) == {"README.md"}
 
 

@@ -216,7 +216,7 @@ def test_what_a_cluster_cannot_do_is_refused(
     ("changed", "message"),
     [
         ({"deployment": {"ttl": "30s"}}, "deployment.ttl is 30s; the pods may take"),
-        ({"endpoint": {"url": "http://127.0.0.1:1", "model": "m"}}, "is a pod itself"),
+        ({"endpoint": {"url": "http://127.0.0.1:1", "model": "m"}}, "this is the pod itself"),
         ({"endpoint": {"url": "http://target", "model": "m"}, "deployment": {}},
          "host `target` stands for a target in the stack, and there is none"),
     ],

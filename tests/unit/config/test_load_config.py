@@ -104,7 +104,10 @@ def test_a_syntax_error_has_file_and_line(tmp_path: Path) -> None:
     [
         ("", "expected a benchmark's keys (endpoint, load, …), not nothing"),
         ("[1, 2]", "not list"),
-        ("config: {aiperf:benchmrk: {}}", "config has no aiperf:benchmark; did you mean it by"),
+        (
+            "config: {aiperf:benchmrk: {}}",
+            "config has no aiperf:benchmark; rename 'aiperf:benchmrk' to it",
+        ),
         ("a: !!python/object:os.system {}", "not valid YAML: could not determine a constructor"),
         ("a: \x00", "not YAML"),
     ],

@@ -207,7 +207,7 @@ def test_whose_token_counts_the_table_has_is_printed(summary: dict[str, Any]) ->
 def test_connections_that_were_made_ahead_are_named(summary: dict[str, Any]) -> None:
     counts = {"preconnected_request_count": {"unit": "requests", "avg": 10}}
     counts["connected_request_count"] = {"unit": "requests", "avg": 3}
-    line = "Connections: 10 were opened ahead of need; the latencies of their first requests do not"
+    line = "Connections: 10 were opened before a request needed them; first requests on these do"
     assert line in printed(summary | counts)
     counts["preconnected_request_count"]["avg"] = 0
     assert "Connections:" not in printed(summary | counts)
@@ -231,7 +231,7 @@ def test_requests_that_went_without_a_forced_length_are_named(
         "(Extra inputs [red]are not permitted), so requests went without them"
     )
     assert (line in text) == (finding == "refused")
-    assert "Probe: 2 requests before the load asked" in text
+    assert "Probe: 2 requests before the load tested" in text
 
 
 def test_reason_and_folder_come_last(tmp_path: Path) -> None:

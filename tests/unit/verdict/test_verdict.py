@@ -349,10 +349,10 @@ def test_errors_are_named_and_an_absent_target_suspected() -> None:
     away = replace(CLOSED, totals=failed, errors=words)
     (found,) = judge(away).reasons
     assert "500 connect, 100 status" in found.text
-    assert "whether it was there" in found.remedy
+    assert "did not reach the target" in found.remedy
     by_kind[ErrorKind.CONNECT], by_kind[ErrorKind.STATUS] = 100, 500
     (found,) = judge(away).reasons
-    assert "whether it was there" not in found.remedy
+    assert "did not reach the target" not in found.remedy
 
 
 def test_the_worst_reason_comes_first() -> None:
@@ -399,7 +399,9 @@ def test_text_of_failures_fits_their_outcomes() -> None:
 
     failed = found_in("successes", completed=0, errored=918)
     assert (failed.measured, failed.unit) == (918, "without success")
-    assert "look at the errors" in failed.remedy
+    assert "see the errors" in failed.remedy
+    for status, remedy in ((401, "--api-key"), (404, "--model")):
+        assert remedy in found_in("successes", completed=0, errored=9, error_status=status).remedy
     assert "of the others" not in found_in("errors", completed=0, errored=918).text
     assert "of the others" in found_in("errors", completed=900, errored=18).text
     hung = found_in("successes", completed=0, errored=0, cancelled=918)

@@ -103,7 +103,7 @@ def test_another_image_or_generation_of_an_unchanged_benchmark_is_said_to_discar
     write: Callable[[StackPlan, Comparison], str],
 ) -> None:
     text = " ".join(write(plan_of("bench-smoke"), deployed()).split())
-    assert "its image, version or generation is not: a new run; results that were not" in text
+    assert "generation changed; the benchmark did not: a new run; results that were not" in text
     assert "no new run" not in text
 
 
@@ -134,7 +134,7 @@ def test_a_comparison_that_could_not_be_made_is_said_in_lines_of_words() -> None
     assert len(said) > 2
     assert max(map(len, said)) <= WIDTH
     assert said[0].startswith("  Not compared with what is deployed: the state")
-    assert f"what is deployed: {reason}. Another" in " ".join(line.strip() for line in said)
+    assert f"what is deployed: {reason}. --against" in " ".join(line.strip() for line in said)
 
 
 def test_a_key_that_is_gone_is_a_change() -> None:
