@@ -39,7 +39,8 @@ declare_stack()
 _README = """\
 # Benchmarks
 
-`requirements.txt` pins aiperf-svc. Each file in `stacks/` is a benchmark; set its `endpoint`.
+`requirements.txt` pins aiperf-svc. Each file in `stacks/` is a benchmark: set its `endpoint`.
+`run` also needs the Pulumi CLI, a kubeconfig, and the image of the services in AIPERF_IMAGE.
 
     python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && . .venv/bin/activate
     aiperf-svc validate                 # checks all stack files

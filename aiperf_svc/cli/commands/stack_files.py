@@ -193,4 +193,5 @@ def init(args: argparse.Namespace) -> int:
     write_project(args.folder, files)
     for name in files:
         print(args.folder / name)
+    print(f"next: aiperf-svc preview {stacks[0]} (README.md has the steps)", file=sys.stderr)
     return 0
