@@ -66,11 +66,10 @@ def assert_nothing_was_imported(folder: Path) -> None:
     assert not mark.exists(), mark.read_text()
 
 
-@pytest.mark.parametrize("forks", ["1", "0"])
-def test_a_run_imports_no_file_of_the_working_folder(
-    folder: Path, mock: RunningMockServer, forks: str
+def test_services_import_no_file_of_the_working_folder(
+    folder: Path, mock: RunningMockServer
 ) -> None:
-    done = finished(folder, "profile", "-u", mock.url, "-m", "m", *SMALL, AIPERF_FORK=forks)
+    done = finished(folder, "profile", "-u", mock.url, "-m", "m", *SMALL, AIPERF_FORK="0")
     assert "6 issued = 6 completed" in done.stdout, done.stderr
     assert_nothing_was_imported(folder)
 
@@ -89,6 +88,7 @@ def test_empty_pythonpath_entry_is_not_the_working_folder(
 
 
 def test_bench_imports_no_file_of_the_working_folder(folder: Path) -> None:
+    """Its services are forks, as those of `profile` are."""
     done = finished(folder, "bench", "--request-count", "6", "--ui", "none")
     assert "6 issued = 6 completed" in done.stdout, done.stderr
     assert_nothing_was_imported(folder)

@@ -37,8 +37,7 @@ async def run_of(folder: Path, url: str, endpoint: dict[str, Any], **dataset: An
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("api", TOOLS)
-@pytest.mark.parametrize("reasoning", [0, 7], ids=["plain", "reasoning"])
-@pytest.mark.parametrize("calls", [0, 1, 3], ids=["no-tools", "one-call", "three-calls"])
+@pytest.mark.parametrize(("reasoning", "calls"), [(0, 0), (0, 1), (7, 0), (7, 3)])
 async def test_server_gets_its_responses_back_unaltered(
     api: str, streaming: bool, reasoning: int, calls: int, tmp_path: Path
 ) -> None:

@@ -64,11 +64,11 @@ def test_what_never_ends_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("text", LARGE)
 def test_what_takes_too_much_memory_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MOST_BYTES", 2**26)
+    monkeypatch.setattr(templates, "MOST_BYTES", 2**24)
     with pytest.raises(TooCostly) as raised:
         rendered(text)
     assert str(raised.value) == (
-        "takes over 64MiB of memory for one prompt; make its texts and lists shorter"
+        "takes over 16MiB of memory for one prompt; make its texts and lists shorter"
     )
 
 

@@ -1,6 +1,6 @@
 """Simulated clusters: the slow node or path is found, and no other is accused.
 
-Of 100 seeded clusters each. The noise of a value is 2%, and the drift of the whole cluster 10%.
+Of seeded clusters, whose values have a noise of 2% and, as a whole, a drift of 10%.
 """
 
 from random import Random
@@ -10,9 +10,8 @@ import pytest
 from aiperf_svc.core.qualify.result import Qualification
 from tests.support.fake_nodes import FakeNodes
 
-SEEDS = range(100)
-RIGHT, WRONG = 98, 2
-"""Fewest cases with the right culprit, and most with a false one."""
+MOST_MISTAKES = 0.02
+"""Share of clusters with a culprit that was not found, and of those with a false one."""
 
 
 def accused(found: Qualification) -> set[tuple[str, ...]]:
@@ -27,13 +26,14 @@ def accused(found: Qualification) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.1], ids=["steady", "drift"])
-@pytest.mark.parametrize("count", [8, 16, 33])
+# A cluster of 33 nodes costs as much as twelve of 8.
+@pytest.mark.parametrize(("count", "clusters"), [(8, 100), (16, 100), (33, 30)])
 @pytest.mark.parametrize("culprit", ["node", "path", "none"])
 def test_slow_node_or_path_is_found_and_no_other_accused(
-    culprit: str, count: int, drift: float
+    culprit: str, count: int, clusters: int, drift: float
 ) -> None:
-    right = wrong = 0
-    for seed in SEEDS:
+    missed = wrong = 0
+    for seed in range(clusters):
         names = Random(seed).sample([f"n{number}" for number in range(count)], 2)
         culprits: dict[str, set[tuple[str, ...]]] = {
             "node": {(names[0],)},
@@ -52,7 +52,7 @@ def test_slow_node_or_path_is_found_and_no_other_accused(
             else {},
         )
         found = accused(cluster.qualify(cluster.rules(["pairs"]))[0])
-        right += expected <= found
+        missed += not expected <= found
         wrong += bool(found - expected)
-    assert right >= RIGHT
-    assert wrong <= WRONG
+    assert missed <= MOST_MISTAKES * clusters
+    assert wrong <= MOST_MISTAKES * clusters
