@@ -270,7 +270,7 @@ async def test_failed_request_fails_its_tree_alone(tmp_path: Path) -> None:
     ]
     given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0)
     with server(tokens=2, error_rate=0.2) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, duration=0.5)
+        settings = config(mock.url, dataset=given, concurrency=1, requests=60)
         async with stack(settings, tmp_path) as run:
             summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
