@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+from arro3.core import Array, DataType, Field
 from msgspec.structs import asdict
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.experiment_file import search_json
-from aiperf_svc.adapters.exports.parquet_export import write_stream
+from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best, Front, best_of, front
@@ -148,7 +148,7 @@ def csv_row(row: TrialRow, parameters: Iterable[str], keys: Iterable[RowKey]) ->
 def write_parquet(path: Path, summary: ExperimentSummary) -> None:
     """Write experiment.parquet. Raises OSError."""
     rows = summary.rows
-    fields, arrays = [], []
+    fields, arrays = list[Field](), list[Array]()
 
     def add(name: str, kind: DataType, values: list[Any], unit: str = "") -> None:
         fields.append(Field(name, kind, nullable=True, metadata={"unit": unit} if unit else None))
@@ -163,13 +163,8 @@ def write_parquet(path: Path, summary: ExperimentSummary) -> None:
     for key in summary.keys:
         values = [row.measured.values.get(key) if row.measured else None for row in rows]
         add(column_name(key), DataType.float64(), values, summary.metrics[key.tag].unit)
-    schema = Schema(fields)
-    write_stream(
-        path,
-        RecordBatchReader.from_batches(schema, [RecordBatch.from_arrays(arrays, schema=schema)]),
-        compression="zstd(3)",
-        key_value_metadata={"aiperf_svc.format": FORMAT, "aiperf_svc.version": __version__},
-    )
+    metadata = {"aiperf_svc.format": FORMAT, "aiperf_svc.version": __version__}
+    write_table(path, fields, [arrays], metadata)
 
 
 def interval(value: Aggregate) -> tuple[float, float] | None:

@@ -7,7 +7,7 @@ they are stored as differences; zstd does the rest.
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -55,31 +55,40 @@ _UNIT_SUFFIXES = {"_ns": "ns"}
 def write_records(path: Path, columns: Columns, context: FinishedRun) -> None:
     """Write all records. Raises OSError."""
     names = METRIC_DTYPE.names or ()
-    schema = Schema([_field(name) for name in names])
     rows = len(columns["phase"])
 
-    def groups() -> Iterator[RecordBatch]:
-        for begin in range(0, rows, ROW_GROUP):
-            piece = slice(begin, begin + ROW_GROUP)
-            arrays = [Array.from_numpy(np.ascontiguousarray(columns[n][piece])) for n in names]
-            yield RecordBatch.from_arrays(arrays, schema=schema)
-
+    pieces = (slice(begin, begin + ROW_GROUP) for begin in range(0, rows, ROW_GROUP))
+    groups = (
+        [Array.from_numpy(np.ascontiguousarray(columns[name][piece])) for name in names]
+        for piece in pieces
+    )
     times = [name for name in names if METRIC_DTYPE[name].itemsize == 8]
-    write_stream(
+    write_table(
         path,
-        RecordBatchReader.from_batches(schema, groups()),
-        compression="zstd(3)",
+        map(_field, names),
+        groups,
+        _metadata(context),
         max_row_group_size=ROW_GROUP,
         column_encoding=dict.fromkeys(times, "delta_binary_packed"),
         column_dictionary_enabled=dict.fromkeys(times, False),
-        key_value_metadata=_metadata(context),
     )
 
 
-def write_stream(path: Path, batches: RecordBatchReader, **options: Any) -> None:
-    """Write batches to a Parquet file, with options of `arro3.io.write_parquet`. Raises OSError."""
+def write_table(
+    path: Path,
+    fields: Iterable[Field],
+    groups: Iterable[Sequence[Array]],
+    metadata: Mapping[str, str],
+    **options: Any,
+) -> None:
+    """Write a Parquet file of rows, which come in groups with an array for each field. `options`
+    are those of `arro3.io.write_parquet`. Raises OSError."""
+    schema = Schema(list(fields))
+    batches = (RecordBatch.from_arrays(arrays, schema=schema) for arrays in groups)
+    reader = RecordBatchReader.from_batches(schema, batches)
+    options |= {"compression": "zstd(3)", "key_value_metadata": metadata}
     with _Sink(path, "wb") as sink:
-        write_parquet(batches, sink, **options)
+        write_parquet(reader, sink, **options)
     if sink.error is not None:
         raise sink.error
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+from arro3.core import Array, DataType, Field
 
-from aiperf_svc.adapters.exports.parquet_export import write_stream
+from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.adapters.exports.server_metrics_export import servers, unit_of, window
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.log import SourceLog, Times, Values
@@ -40,37 +40,27 @@ def write(path: Path, summary: Summary) -> None:
     """Write the file. Raises OSError."""
     found = [(log, family) for log, _ in servers(summary) for family in families(log)]
     labels = sorted({name for _, family in found for name, _ in family.labels} - _RESERVED)
-    schema = Schema(
-        [
-            *(Field(name, DataType.string(), nullable=True) for name in _HEAD),
-            Field("timestamp_ns", DataType.int64(), nullable=False),
-            *(Field(name, DataType.string(), nullable=True) for name in labels),
-            *(Field(name, DataType.float64(), nullable=True) for name in _VALUES),
-            Field("bucket_le", DataType.string(), nullable=True),
-            Field("bucket_count", DataType.float64(), nullable=True),
-        ]
-    )
+    fields = [
+        *(Field(name, DataType.string(), nullable=True) for name in _HEAD),
+        Field("timestamp_ns", DataType.int64(), nullable=False),
+        *(Field(name, DataType.string(), nullable=True) for name in labels),
+        *(Field(name, DataType.float64(), nullable=True) for name in _VALUES),
+        Field("bucket_le", DataType.string(), nullable=True),
+        Field("bucket_count", DataType.float64(), nullable=True),
+    ]
     rows = sum(len(log.wall_ns) * max(1, len(family.numbers) - 2) for log, family in found)
     step = max(1, math.ceil(rows / MAX_ROWS))
-    write_stream(
-        path,
-        RecordBatchReader.from_batches(schema, _batches(found, labels, schema, summary, step)),
-        compression="zstd(3)",
-        key_value_metadata={
-            "aiperf.schema_version": "1.0",
-            "aiperf.benchmark_id": summary.context.run_id,
-            "aiperf.exporter": "aiperf-svc",
-        },
-    )
+    metadata = {
+        "aiperf.schema_version": "1.0",
+        "aiperf.benchmark_id": summary.context.run_id,
+        "aiperf.exporter": "aiperf-svc",
+    }
+    write_table(path, fields, _groups(found, labels, summary, step), metadata)
 
 
-def _batches(
-    found: list[tuple[SourceLog, Family]],
-    labels: list[str],
-    schema: Schema,
-    summary: Summary,
-    step: int,
-) -> Iterator[RecordBatch]:
+def _groups(
+    found: list[tuple[SourceLog, Family]], labels: list[str], summary: Summary, step: int
+) -> Iterator[list[Array]]:
     begin_ns, end_ns = window(summary)
     for log, family in found:
         rows = _rows(log, family, begin_ns, end_ns, step)
@@ -89,7 +79,7 @@ def _batches(
             else _nulls(count, DataType.string())
         )
         columns.append(_floats(rows.values.get("bucket_count"), count))
-        yield RecordBatch.from_arrays(columns, schema=schema)
+        yield columns
 
 
 def _nulls(count: int, kind: DataType) -> Array:

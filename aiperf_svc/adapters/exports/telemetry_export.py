@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+from arro3.core import Array, DataType, Field
 
-from aiperf_svc.adapters.exports.parquet_export import write_stream
+from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.core.telemetry.log import Curve, SourceLog
 from aiperf_svc.core.telemetry.page import Series
 
@@ -21,27 +21,22 @@ REPEAT_NS = 60_000_000_000
 """Time after which a value that has not changed is written again: Prometheus takes a series without
 a sample for five minutes to be gone."""
 _FIELDS = (
-    ("source", DataType.string()),
-    ("metric", DataType.string()),
-    ("labels", DataType.string()),
-    ("type", DataType.string()),
-    ("wall_ns", DataType.int64()),
-    ("value", DataType.float64()),
+    *(
+        Field(name, DataType.string(), nullable=False)
+        for name in ("source", "metric", "labels", "type")
+    ),
+    Field("wall_ns", DataType.int64(), nullable=False),
+    Field("value", DataType.float64(), nullable=False),
 )
-_SCHEMA = Schema([Field(name, kind, nullable=False) for name, kind in _FIELDS])
 
 
 def write_parquet(path: Path, logs: Iterable[SourceLog], *, run_id: str) -> None:
     """Write a row for each change of each series; `labels` is JSON. Raises OSError."""
-    write_stream(
-        path,
-        RecordBatchReader.from_batches(_SCHEMA, _batches(logs)),
-        compression="zstd(3)",
-        key_value_metadata={"aiperf_svc.format": FORMAT, "aiperf_svc.run_id": run_id},
-    )
+    metadata = {"aiperf_svc.format": FORMAT, "aiperf_svc.run_id": run_id}
+    write_table(path, _FIELDS, _groups(logs), metadata)
 
 
-def _batches(logs: Iterable[SourceLog]) -> Iterator[RecordBatch]:
+def _groups(logs: Iterable[SourceLog]) -> Iterator[list[Array]]:
     for log in logs:
         for number, each in enumerate(log.series):
             curve = log.changes(number)
@@ -51,7 +46,7 @@ def _batches(logs: Iterable[SourceLog]) -> Iterator[RecordBatch]:
                 texts = (log.url, each.series.name, labels, each.type)
                 arrays = [Array([text] * count, DataType.string()) for text in texts]
                 arrays += [Array.from_numpy(curve.wall_ns), Array.from_numpy(curve.values)]
-                yield RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+                yield arrays
 
 
 def render_openmetrics(logs: Iterable[SourceLog]) -> Iterator[bytes]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+from arro3.core import Array, DataType, Field
 
 from aiperf_svc.adapters.exports.manifest import Manifest
-from aiperf_svc.adapters.exports.parquet_export import write_stream
+from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render, render_verdict
 from aiperf_svc.adapters.report import tool_page
 from aiperf_svc.adapters.storage.artifacts import write_manifest
@@ -129,21 +129,16 @@ def write_series(path: Path, result: ToolResult) -> None:
         for series in (each.series,)
         for time_s, value in zip(series.times_s, series.values, strict=True)
     ]
-    schema = Schema([Field(name, kind, nullable=False) for name, kind in _SERIES_FIELDS])
+    fields = [Field(name, kind, nullable=False) for name, kind in _SERIES_FIELDS]
     arrays = [
         Array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(_SERIES_FIELDS)
     ]
-    batch = RecordBatch.from_arrays(arrays, schema=schema)
-    write_stream(
-        path,
-        RecordBatchReader.from_batches(schema, [batch]),
-        compression="zstd(3)",
-        key_value_metadata={
-            "aiperf_svc.format": SERIES_FORMAT,
-            "aiperf_svc.version": result.version,
-            "aiperf_svc.run_id": result.run_id,
-        },
-    )
+    metadata = {
+        "aiperf_svc.format": SERIES_FORMAT,
+        "aiperf_svc.version": result.version,
+        "aiperf_svc.run_id": result.run_id,
+    }
+    write_table(path, fields, [arrays], metadata)
 
 
 def _number(value: float | None) -> str:
