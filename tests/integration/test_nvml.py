@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,56 +14,66 @@ import pytest
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.series import gpus
+from tests.support.forked_commands import ForkedCommand
 from tests.support.in_one_loop import server
+from tests.support.preparations import Preparation
+from tests.support.running_command import FINISHED, WAIT_S
 
 SOURCE = Path(__file__).parents[1] / "support/fake_nvml.c"
 REAL = Path(__file__).parents[1] / "data/telemetry/nvml.txt"
-COMMAND = (sys.executable, "-m", "aiperf_svc")
+LIBRARY = "libnvidia-ml.so.1"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which NVIDIA's library is the one with known values."""
+def library(tmp_path_factory: pytest.TempPathFactory) -> Preparation:
+    """Have a command find the library with known values as NVIDIA's."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    library = str(folder / "libnvidia-ml.so.1")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(SOURCE)], check=True)
-    return os.environ | {"LD_LIBRARY_PATH": str(folder)}
+    path = str(tmp_path_factory.mktemp("nvml") / LIBRARY)
+    flags = ("-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}")
+    subprocess.run([compiler, *flags, "-o", path, str(SOURCE)], check=True)
+    return "load_library", path
+
+
+def ended(folder: Path, library: Preparation, *words: str, **environ: str) -> tuple[int, str]:
+    """Exit code of a command, and what it wrote to its standard error."""
+    env = os.environ | environ
+    command = ForkedCommand(words, cwd=folder, env=env, preparation=library)
+    _, errors = command.communicate(WAIT_S)
+    return command.wait(), errors
 
 
 @pytest.fixture
-def page_url(environment: dict[str, str]) -> Iterator[str]:
+def page_url(library: Preparation, tmp_path: Path) -> Iterator[str]:
     """The page of a running `nvml-exporter`."""
-    words = (*COMMAND, "nvml-exporter", "--host", "127.0.0.1", "--port", "0")
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as exporter:
-        assert exporter.stdout is not None
-        yield exporter.stdout.readline().split()[-1]
+    words = ("nvml-exporter", "--host", "127.0.0.1", "--port", "0")
+    ours, theirs = os.openpty()
+    exporter = ForkedCommand(
+        words, cwd=tmp_path, env=os.environ, preparation=library, terminal_fd=theirs
+    )
+    with os.fdopen(ours) as said:
+        yield said.readline().split()[-1]
         exporter.terminate()
+        exporter.wait(WAIT_S)
+    os.close(theirs)
 
 
-def profiled(environment: dict[str, str], folder: Path, *flags: str) -> dict[str, Any]:
+def profiled(library: Preparation, folder: Path, *flags: str) -> dict[str, Any]:
     """The results of a run of two seconds."""
+    folder.mkdir(exist_ok=True)
+    load = ("--duration", "2s", "--concurrency", "4", "--metrics-interval", "100ms")
     with server(ttft="20ms", itl="5ms", tokens=10) as mock:
-        words = [*COMMAND, "profile", "--url", mock.url, "--model", "m", "--duration", "2s"]
-        words += [
-            "--concurrency",
-            "4",
-            "--metrics-interval",
-            "100ms",
-            "--artifact-dir",
-            str(folder),
-            *flags,
-        ]
-        subprocess.run(words, env=environment, check=True, capture_output=True, timeout=120)
+        target = ("profile", "--url", mock.url, "--model", "m", "--ui", "none")
+        code, errors = ended(folder, library, *target, *load, *flags)
+        assert code in FINISHED, errors
     (path,) = folder.rglob("profile_export_aiperf.json")
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
-def test_run_reads_the_gpus_of_this_machine(environment: dict[str, str], tmp_path: Path) -> None:
-    result = profiled(environment, tmp_path, "--nvml", "all")
+def test_run_reads_the_gpus_of_this_machine(library: Preparation, tmp_path: Path) -> None:
+    result = profiled(library, tmp_path, "--nvml", "all")
     system = result["aiperf_svc"]["system"]
     metrics = system["metrics"]
     assert metrics["gpu_power"] == pytest.approx(700)
@@ -80,15 +89,13 @@ def test_run_reads_the_gpus_of_this_machine(environment: dict[str, str], tmp_pat
     assert line["telemetry_data"]["gpu_memory_used"] == pytest.approx(63.35, rel=1e-3)  # 59 GiB
 
 
-def test_single_gpus_are_chosen_by_index_and_uuid(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_single_gpus_are_chosen_by_index_and_uuid(library: Preparation, tmp_path: Path) -> None:
     for number, (gpu, watts) in enumerate((("1", 300), ("GPU-00000000-aaaa", 400))):
-        result = profiled(environment, tmp_path / str(number), "--nvml", gpu)
+        result = profiled(library, tmp_path / str(number), "--nvml", gpu)
         assert result["aiperf_svc"]["system"]["metrics"]["gpu_power"] == pytest.approx(watts)
 
 
-def test_page_has_the_names_of_dcgm(environment: dict[str, str], page_url: str) -> None:
+def test_page_has_the_names_of_dcgm(page_url: str) -> None:
     with urlopen(page_url) as response:
         page = PageReader().read(response.read().decode())
     log = SourceLog(page_url, is_gpu=True)
@@ -118,20 +125,22 @@ def test_page_has_the_form_of_that_of_a_real_gpu(page_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "gpus", "problem"),
+    ("variables", "gpus", "problem", "has_library"),
     [
-        ({"FAKE_NVML_NO_DRIVER": "1"}, "all", "it needs NVIDIA's driver on this machine"),
-        ({"FAKE_NVML_NO_GPU": "1"}, "all", "NVML finds no GPU on this machine"),
-        ({}, "7", "no GPU '7' on this machine; it has 0 (GPU-00000000-aaaa), 1 (GPU-"),
-        ({"LD_LIBRARY_PATH": ""}, "all", "NVML cannot be used: NVML Shared Library Not Found"),
+        ({"FAKE_NVML_NO_DRIVER": "1"}, "all", "it needs NVIDIA's driver on this machine", True),
+        ({"FAKE_NVML_NO_GPU": "1"}, "all", "NVML finds no GPU on this machine", True),
+        ({}, "7", "no GPU '7' on this machine; it has 0 (GPU-00000000-aaaa), 1 (GPU-", True),
+        ({}, "all", "NVML cannot be used: NVML Shared Library Not Found", False),
     ],
 )
 def test_missing_gpus_are_named(
-    environment: dict[str, str], variables: dict[str, str], gpus: str, problem: str
+    library: Preparation,
+    tmp_path: Path,
+    variables: dict[str, str],
+    gpus: str,
+    problem: str,
+    has_library: bool,
 ) -> None:
-    words = (*COMMAND, "nvml-exporter", "--gpus", gpus)
-    ended = subprocess.run(
-        words, env=environment | variables, capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 1
-    assert problem in ended.stderr
+    given = library if has_library else ()
+    code, errors = ended(tmp_path, given, "nvml-exporter", "--gpus", gpus, **variables)
+    assert (code, problem in errors) == (1, True), errors

@@ -43,6 +43,11 @@ def limit_open_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
+def load_library(path: str) -> None:
+    """Have this C library under its name, as the dynamic linker finds it at a program's start."""
+    ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
 def keep_priority() -> None:
     """Have no service lower its priority, so that other tests do not keep it from working."""
     host.lower_priority = lambda: None  # type: ignore[attr-defined]
