@@ -60,7 +60,7 @@ def test_latencies_are_those_of_all_clients_had_none_left() -> None:
     assert biased_ms < 0.95 * (all_of_them.metrics["request_latency"].stat("p50") or 0)
 
 
-def test_the_share_of_good_requests_is_that_of_clients_that_wait() -> None:
+def test_share_of_good_requests_excludes_abandoned_ones() -> None:
     whole = fake_run.closed_loop(requests=20_000)
     some = leaving(whole, 0.5)
     waiting = (some["flags"] & Flag.ABANDONS) == 0

@@ -44,7 +44,7 @@ def test_warmup_and_failures_are_in_no_plain_latency() -> None:
     assert found.scalars["request_error_rate"] == pytest.approx(100 / 3)
 
 
-def test_requests_on_new_connections_are_counted_by_whether_they_waited() -> None:
+def test_new_connections_are_counted_by_waiting() -> None:
     rows = np.concatenate([fake_run.request() for _ in range(6)])
     rows["flags"][1:] &= ~np.uint16(Flag.REUSED)
     rows["connect_ns"][1:3] = 2_000_000
@@ -54,7 +54,7 @@ def test_requests_on_new_connections_are_counted_by_whether_they_waited() -> Non
     assert found["preconnected_request_count"] == 2
 
 
-def test_intended_latencies_count_what_was_cut_as_slower_than_all() -> None:
+def test_intended_latencies_count_cut_requests_as_slowest() -> None:
     completed = [fake_run.request(start_ms=10, due_ms=0, ttft_ms=t, tokens=1) for t in range(1, 16)]
     cut = [
         fake_run.without_response(start_ms=5, end_ms=505),
@@ -79,7 +79,7 @@ def test_intended_latencies_count_what_was_cut_as_slower_than_all() -> None:
     assert found.scalars["unsent_request_count"] == 3
 
 
-def test_a_request_that_was_cut_after_its_first_token_has_a_first_token_time() -> None:
+def test_request_cut_after_first_token_has_its_time() -> None:
     rows = np.concatenate(
         [
             fake_run.request(ttft_ms=20),
@@ -94,7 +94,7 @@ def test_a_request_that_was_cut_after_its_first_token_has_a_first_token_time() -
     assert (whole.count, whole.censored) == (1, 2)
 
 
-def test_a_run_without_streaming_has_no_first_token_not_even_a_censored_one() -> None:
+def test_run_without_streaming_has_no_first_token() -> None:
     rows = np.concatenate(
         [fake_run.request(flags=0), fake_run.without_response(start_ms=0, end_ms=300, flags=0)]
     )
@@ -157,9 +157,7 @@ def peak_of(requests: int, few: Rows) -> int:
         tracemalloc.stop()
 
 
-def test_memory_is_a_few_columns_whatever_the_number_of_metrics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_does_not_grow_with_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "CHUNK_ROWS", 5_000)
     few = fake_run.closed_loop(requests=10_000, concurrency=100)
     # Both have as many as the plots show at most.

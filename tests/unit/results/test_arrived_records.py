@@ -16,7 +16,7 @@ def test_nothing_has_arrived_before_the_first_record() -> None:
     assert (found.sent, found.outcomes, found.whole) == ({}, {}, {})
 
 
-def test_a_conversation_ends_with_its_last_turn_or_with_the_first_bad_one() -> None:
+def test_conversation_ends_with_last_or_first_bad_turn() -> None:
     rows = fake_run.make_rows(
         5,
         worker=[3, 3, 3, 3, 0],
@@ -41,7 +41,7 @@ def test_a_conversation_ends_with_its_last_turn_or_with_the_first_bad_one() -> N
     assert found.whole == {(3, Phase.PROFILING): 1, (3, Phase.WARMUP): 1}
 
 
-def test_pieces_add_up_to_what_one_look_at_all_rows_finds() -> None:
+def test_pieces_add_up_to_all_rows() -> None:
     random = np.random.default_rng(1)
     count = 2 * CHUNK_ROWS + 17
     rows = fake_run.make_rows(

@@ -42,7 +42,7 @@ def summary(
     return summarise(fake_run.columns_of(records), None, replace(context, config=config, **fields))
 
 
-def test_every_request_is_in_one_target_and_the_counts_add_up(records: Rows) -> None:
+def test_requests_are_in_one_target_and_add_up(records: Rows) -> None:
     found = summary(records, *URLS)
     assert [each.name for each in found.targets] == list(URLS)
     for tag in ("request_count", "error_request_count", "total_isl", "total_osl"):
@@ -64,7 +64,7 @@ def test_a_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None
         assert stats["avg"] == pytest.approx(float(np.mean(latency_ms)))
 
 
-def test_what_was_not_sent_to_an_unknown_target_makes_no_target_look_better(records: Rows) -> None:
+def test_unsent_request_without_target_improves_no_target(records: Rows) -> None:
     tag = "intended_request_latency"
     assert all(tag in each.metrics for each in summary(records, *URLS).targets)
     found = summary(records, *URLS, unsent=5)
@@ -82,7 +82,7 @@ def test_one_target_has_no_table(records: Rows) -> None:
     assert "<h2>Targets</h2>" not in page.render(found).decode()
 
 
-def test_the_table_has_a_column_for_each_target_and_the_total(records: Rows) -> None:
+def test_table_has_columns_of_targets_and_total(records: Rows) -> None:
     found = summary(records, *URLS)
     joint = of_groups(result_of(found), "targets")
     assert [member.name for member in joint.members] == ["a:1", "b:1/base", "c:1"]
@@ -95,7 +95,7 @@ def test_the_table_has_a_column_for_each_target_and_the_total(records: Rows) -> 
     assert "<th>b:1/base</th>" in shown
 
 
-def test_each_target_has_the_round_trips_of_its_own_connections(records: Rows) -> None:
+def test_target_has_round_trips_of_its_connections(records: Rows) -> None:
     workers = [
         (_round_trips(1, 2), _round_trips(10), _round_trips(100)),
         (_round_trips(3), _round_trips(20), ()),
@@ -119,7 +119,7 @@ def test_an_objective_on_the_network_leaves_out_no_request() -> None:
     assert failures.missing_from(CATALOG["inter_chunk_latency"])["failed"] == 99
 
 
-def test_every_request_is_in_the_model_of_its_prompt_and_the_counts_add_up(records: Rows) -> None:
+def test_requests_are_in_one_model_and_add_up(records: Rows) -> None:
     found = summary(records, URLS[0], models=("base", "org/lora-a", "org/lora-b"))
     assert [each.name for each in found.models] == ["base", "org/lora-a", "org/lora-b"]
     assert found.targets == ()

@@ -94,7 +94,7 @@ def test_everything_else_has_aiperfs_shape(
     assert exported["input_config"]["endpoint"] == sample["input_config"]["endpoint"]
 
 
-def test_percentiles_that_aiperf_has_stay_numbers_and_say_when_they_are_thin() -> None:
+def test_aiperfs_percentiles_stay_numbers_and_name_thin_ones() -> None:
     rows = fake_run.closed_loop(requests=40, concurrency=4)
     found = as_json(result_of(summarise(fake_run.columns_of(rows), None, fake_run.context(rows))))
     assert found["request_latency"]["p99"] > 0
@@ -109,9 +109,7 @@ def test_our_own_keys_stand_beside(exported: dict[str, Any]) -> None:
     BenchmarkConfig.model_validate(ours["config"])
 
 
-def test_pooled_gaps_are_exact_but_for_percentiles_whose_error_is_stated(
-    exported: dict[str, Any],
-) -> None:
+def test_pooled_gaps_state_the_error_of_percentiles(exported: dict[str, Any]) -> None:
     found, gaps_ms = exported["inter_chunk_latency"], GAPS_NS / 1e6
     for stat in ("min", "max", "sum"):
         assert found[stat] == pytest.approx(getattr(gaps_ms, stat)())
@@ -200,9 +198,7 @@ def test_results_can_be_computed_again_from_the_parquet(tmp_path: Path, summary:
     assert again.scalars == summary.scalars
 
 
-def test_all_files_are_written_and_the_manifest_holds_their_hashes(
-    tmp_path: Path, summary: Summary
-) -> None:
+def test_manifest_has_the_hashes_of_all_files(tmp_path: Path, summary: Summary) -> None:
     rows = fake_run.closed_loop(requests=100, concurrency=10)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker-0.log").write_text("started\n")
@@ -237,7 +233,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, summary: Summa
         artifacts.write_all(blocked, summary, fake_run.columns_of(fake_run.make_rows(1)))
 
 
-def test_a_half_written_file_never_has_the_name_of_a_result(tmp_path: Path) -> None:
+def test_half_written_file_has_no_result_name(tmp_path: Path) -> None:
     def fail(part: Path) -> None:
         part.write_text("half of")
         raise OSError(28, "No space left on device")

@@ -97,14 +97,14 @@ def test_a_run_alone_is_its_own_total(fast: Rows) -> None:
     )
 
 
-def test_runs_that_end_a_moment_apart_have_the_sum_of_their_rates(fast: Rows) -> None:
+def test_rates_of_runs_that_end_together_are_summed(fast: Rows) -> None:
     first, second = part(fast), part(shifted(fast, 200_000))
     total = add_up_parts([first, second])
     sums = sum(each.scalars["request_throughput"] for each in (first, second))
     assert total.scalars["request_throughput"] == pytest.approx(sums, rel=0.01)
 
 
-def test_rates_are_over_the_common_time_by_the_common_clock(fast: Rows) -> None:
+def test_rates_are_over_the_time_in_common(fast: Rows) -> None:
     ahead_ns = 90 * SECOND
     begin, end = part(fast).interval_ns
     late_ns = (end - begin) // 2
@@ -123,14 +123,14 @@ def test_rates_are_over_the_common_time_by_the_common_clock(fast: Rows) -> None:
     assert total.scalars["request_throughput"] == pytest.approx(expected)
 
 
-def test_loads_that_have_no_time_in_common_have_no_rates(fast: Rows) -> None:
+def test_loads_without_common_time_have_no_rates(fast: Rows) -> None:
     total = add_up_parts([part(fast), part(shifted(fast, 3600 * SECOND))])
     assert total.interval_s == 0
     assert "request_throughput" not in total.scalars
     assert total.scalars["request_count"] == 2 * part(fast).scalars["request_count"]
 
 
-def test_what_one_run_does_not_know_the_total_does_not_either(fast: Rows) -> None:
+def test_total_is_unknown_if_one_run_is(fast: Rows) -> None:
     known, unknown = part(fast), part(fast)
     scalars = {tag: value for tag, value in unknown.scalars.items() if tag != "total_osl"}
     unknown = Part(
@@ -146,7 +146,7 @@ def test_what_one_run_does_not_know_the_total_does_not_either(fast: Rows) -> Non
     assert "total_isl" in total.scalars
 
 
-def test_a_row_has_a_column_for_each_run_and_the_total() -> None:
+def test_row_has_columns_of_runs_and_total() -> None:
     latency = MetricStats(unit="ms", p50=3.0, p99=9.0)
     tool = MetricStats(name="Bandwidth", unit="bit/s", avg=4.0)
     members = tuple(

@@ -44,7 +44,7 @@ def test_names_and_units_are_aiperfs() -> None:
         assert CATALOG[tag].header in headers
 
 
-def test_only_metrics_that_we_leave_out_are_missing_from_aiperfs() -> None:
+def test_only_left_out_metrics_are_missing_from_aiperfs() -> None:
     sample = json.loads((SAMPLE / "profile_export_aiperf.json").read_text())
     metrics = {tag for tag, entry in sample.items() if isinstance(entry, dict) and "avg" in entry}
     missing = {tag for tag in metrics if tag not in CATALOG}

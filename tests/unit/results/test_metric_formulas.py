@@ -99,7 +99,7 @@ def test_without_streaming_there_is_no_first_token(tag: str) -> None:
     assert math.isnan(value(tag, fake_run.request(flags=Flag.REUSED)))
 
 
-def test_a_response_that_begins_before_its_request_is_written_was_not_waited_for() -> None:
+def test_response_before_its_request_was_not_waited_for() -> None:
     early = fake_run.request(start_ms=100, ttft_ms=20)
     early["sent_wall_ns"] = early["ack_wall_ns"] + 5_000_000
     assert value("http_req_sending", early) == 25.0
@@ -109,7 +109,7 @@ def test_a_response_that_begins_before_its_request_is_written_was_not_waited_for
     assert math.isnan(value("http_req_waiting", early))
 
 
-def test_a_response_without_content_events_ends_with_its_last_byte() -> None:
+def test_response_without_content_ends_with_its_last_byte() -> None:
     embedding = fake_run.request(
         flags=0, first_token_wall_ns=0, last_token_wall_ns=0, output_tokens=-1
     )

@@ -34,7 +34,7 @@ def served() -> Rows:
     ("tag", "censored"), [("intended_time_to_first_token", 20), ("intended_request_latency", 200)]
 )
 @pytest.mark.parametrize("limit_ms", [20.0, 60.0, 120.0])
-def test_what_is_beyond_a_limit_are_its_values_and_what_was_cut_before_it_had_one(
+def test_values_beyond_a_limit_include_requests_cut_before(
     tag: str, censored: int, limit_ms: float
 ) -> None:
     rows = PhaseRows(fake_run.columns_of(served()), phase=Phase.PROFILING)
@@ -49,7 +49,7 @@ def test_what_is_beyond_a_limit_are_its_values_and_what_was_cut_before_it_had_on
     assert (p90 is not None and p90 <= limit_ms) == (beyond <= 0.1 * sum(found.counts))
 
 
-def test_a_request_is_in_the_batch_of_its_due_time_whatever_its_workers_clock() -> None:
+def test_request_is_in_the_batch_of_its_due_time() -> None:
     slo = Slo(objectives=(Objective(metric="time_to_first_token", stat="p90", max=60.0),))
     rows, hour = served(), 3600 * S
     away = rows.copy()

@@ -15,7 +15,7 @@ from tests.support import fake_run
 from tests.support.fake_run import MS, START_NS, results
 
 
-def test_rates_are_totals_over_the_time_from_the_loads_start_to_the_last_end() -> None:
+def test_rates_are_totals_over_the_whole_load() -> None:
     rows = np.concatenate(
         [
             fake_run.request(start_ms=500, ttft_ms=100, tokens=1, input_tokens=7),
@@ -62,12 +62,12 @@ def test_rates_are_over_the_failures_time_too(
     assert found["request_throughput"] == found["goodput"] == 1 / seconds
 
 
-def test_a_load_that_ends_before_any_response_has_no_steady_rate() -> None:
+def test_load_without_responses_has_no_steady_rate() -> None:
     rows = np.concatenate([fake_run.request(start_ms=ms, ttft_ms=20) for ms in range(3)])
     assert "steady_state_request_throughput" not in results(rows).scalars
 
 
-def test_steady_state_begins_after_the_ramp_and_ends_at_the_stop() -> None:
+def test_steady_state_is_from_ramp_to_stop() -> None:
     rows = np.concatenate(
         [fake_run.request(start_ms=100 * i, ttft_ms=100, tokens=1) for i in range(30)]
     )
@@ -77,7 +77,7 @@ def test_steady_state_begins_after_the_ramp_and_ends_at_the_stop() -> None:
 
 
 @pytest.mark.parametrize("stop_ms", [1_100, 2_500, 2_999, 3_000, 3_400])
-def test_a_steady_rate_does_not_depend_on_where_its_window_ends(stop_ms: int) -> None:
+def test_steady_rate_is_independent_of_the_windows_end(stop_ms: int) -> None:
     # Ten users, each of whose requests takes a second.
     rows = np.concatenate(
         [
@@ -92,7 +92,7 @@ def test_a_steady_rate_does_not_depend_on_where_its_window_ends(stop_ms: int) ->
 
 
 @pytest.mark.parametrize("stop_ms", [2_500, 4_100, 5_999])
-def test_a_steady_rate_does_not_depend_on_requests_that_were_cut(stop_ms: int) -> None:
+def test_steady_rate_is_independent_of_cut_requests(stop_ms: int) -> None:
     # The same users with a grace period of zero.
     rows = np.concatenate(
         [
@@ -109,7 +109,7 @@ def test_a_steady_rate_does_not_depend_on_requests_that_were_cut(stop_ms: int) -
     assert found["steady_state_request_throughput"] == pytest.approx(10.0, rel=0.001)
 
 
-def test_one_request_that_hangs_from_the_first_second_on_does_not_end_the_steady_state() -> None:
+def test_hanging_request_does_not_end_the_steady_state() -> None:
     rows = np.concatenate(
         [fake_run.request(start_ms=100 * i, ttft_ms=100, tokens=1) for i in range(50)]
         + [fake_run.request(start_ms=0, ttft_ms=5_000, tokens=1, outcome=Outcome.CANCELLED)]
@@ -134,7 +134,7 @@ def _open_loop(rate: float, seconds: float, *, late_ms: float) -> tuple[Rows, Ph
 @pytest.mark.parametrize(
     ("late_ms", "label"), [(0.1, "valid"), (30.0, "degraded"), (400.0, "invalid: client-bound")]
 )
-def test_an_open_loop_is_judged_by_how_late_it_sent(late_ms: float, label: str) -> None:
+def test_open_loop_is_judged_by_its_lateness(late_ms: float, label: str) -> None:
     rows, times = _open_loop(100, 10, late_ms=late_ms)
     config = fake_run.config(request_rate=100, duration="10s", arrival={"pattern": "constant"})
     unsent = 1000 - len(rows)
@@ -147,7 +147,7 @@ def test_an_open_loop_is_judged_by_how_late_it_sent(late_ms: float, label: str) 
     ("cpu_share", "label", "checks"),
     [(0.0, "degraded", {"connecting", "censored"}), (1.0, "invalid: client-bound", {"rate"})],
 )
-def test_slow_connects_are_not_the_clients_fault_unless_it_is_busy(
+def test_slow_connects_blame_only_a_busy_client(
     cpu_share: float, label: str, checks: set[str]
 ) -> None:
     rows, times = _open_loop(100, 5, late_ms=400.0)
@@ -176,7 +176,7 @@ def test_slow_connects_are_not_the_clients_fault_unless_it_is_busy(
         assert "more workers" not in " ".join(reason.remedy for reason in named.values())
 
 
-def test_the_achieved_rate_is_that_of_the_arrivals_that_were_drawn() -> None:
+def test_achieved_rate_is_of_the_drawn_arrivals() -> None:
     rows, times = _open_loop(74, 10, late_ms=0.1)
     config = fake_run.config(
         request_rate=100, duration="10s", arrival={"pattern": "gamma", "burstiness": 0.05}
@@ -186,7 +186,7 @@ def test_the_achieved_rate_is_that_of_the_arrivals_that_were_drawn() -> None:
     assert found["achieved_rate"] == pytest.approx(found["request_count"] / 10) == 74
 
 
-def test_the_achieved_rate_of_conversations_is_that_of_their_requests() -> None:
+def test_achieved_rate_of_conversations_counts_requests() -> None:
     rows, times = _open_loop(30, 10, late_ms=0.1)
     rows["turn"] = np.arange(300) % 3
     (run,) = fake_run.accounts_of(rows)
@@ -203,7 +203,7 @@ def test_the_achieved_rate_of_conversations_is_that_of_their_requests() -> None:
     assert found.verdict.label == "valid"
 
 
-def test_the_achieved_rate_of_conversations_counts_the_time_of_their_last_turns() -> None:
+def test_achieved_rate_of_conversations_includes_last_turns() -> None:
     # 100 conversations begin in 10 s, and their 300 requests are due in 100 s.
     rows, times = _open_loop(3, 100, late_ms=0.1)
     rows["turn"] = np.arange(300) % 3
@@ -222,7 +222,7 @@ def test_the_achieved_rate_of_conversations_counts_the_time_of_their_last_turns(
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
-def test_turns_that_users_did_not_take_are_no_achieved_rate(every: int, expected: float) -> None:
+def test_turns_not_taken_are_not_achieved(every: int, expected: float) -> None:
     rows, times = _open_loop(100, 10, late_ms=0.1)
     users = {"rate": 100, "users": 10}
     turns = {"turns": {"number": {"mean": 3}}}

@@ -86,7 +86,7 @@ def test_what_zooms_is_small_and_has_its_licence() -> None:
     assert not Zoom([plot])
 
 
-def test_the_numbers_of_a_plot_are_those_of_its_lines() -> None:
+def test_plot_numbers_are_those_of_its_lines() -> None:
     lines = [
         Series("p50", "a", [(0.5, 1.23456789), (1.5, math.nan)]),
         Series("p99", "e", [(0.5, 7.0), (1.5, 8.0)]),
@@ -114,7 +114,7 @@ def test_what_comes_from_outside_is_escaped() -> None:
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;more&#34;" in text
 
 
-def test_it_shows_verdict_objectives_errors_and_the_plots_of_the_run() -> None:
+def test_report_has_verdict_objectives_errors_and_plots() -> None:
     rows = fake_run.closed_loop(client_lag_ms=60, error_share=0.02)
     slo = {"objectives": [{"metric": "time_to_first_token", "stat": "p99", "max": "1ms"}]}
     config = fake_run.config(concurrency=20, duration="30s", ramp="2s", slo=slo)

@@ -17,7 +17,7 @@ from tests.support import fake_run
 from tests.support.fake_run import MS, START_NS, results
 
 
-def test_a_failed_run_ended_with_its_last_request_and_not_at_the_planned_stop() -> None:
+def test_failed_run_ends_with_its_last_request() -> None:
     times = PhaseTimes(start_wall_ns=START_NS, stop_wall_ns=START_NS + 60_000 * MS)
     rows = fake_run.request(start_ms=0, ttft_ms=2_000, tokens=1)
     found = results(rows, profiling=times, failure="the timing manager was lost")
@@ -26,7 +26,7 @@ def test_a_failed_run_ended_with_its_last_request_and_not_at_the_planned_stop() 
     assert "the timing manager was lost" in found.verdict.reasons[0].text
 
 
-def test_what_could_not_be_connected_is_not_achieved_and_not_the_clients_fault() -> None:
+def test_failed_connections_are_not_the_clients_fault() -> None:
     rows = np.concatenate(
         [
             *(fake_run.request(start_ms=10 * i, ttft_ms=5, tokens=1) for i in range(60)),
@@ -50,7 +50,7 @@ def test_what_could_not_be_connected_is_not_achieved_and_not_the_clients_fault()
     assert "rate" not in {reason.check for reason in found.verdict.reasons}
 
 
-def test_streams_that_came_in_one_read_are_counted_among_those_of_several_tokens() -> None:
+def test_streams_in_one_read_are_counted() -> None:
     rows = np.concatenate(
         [
             *(fake_run.request(gap_ms=0, tokens=5) for _ in range(3)),
@@ -63,7 +63,7 @@ def test_streams_that_came_in_one_read_are_counted_among_those_of_several_tokens
     assert (found.streams, found.in_one_read, found.share) == (4, 3, 0.75)
 
 
-def test_a_second_token_is_later_by_as_much_as_the_first_one_may_have_been_earlier() -> None:
+def test_second_token_shares_the_uncertainty_of_the_first() -> None:
     rows = np.concatenate(
         [fake_run.request(gap_ms=4, ttft_uncertainty_ns=3 * MS) for _ in range(200)]
     )
@@ -98,7 +98,7 @@ def test_the_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> 
     assert (max(b.uncertain_share for b in bounds) > GAP_SHIFT) == (held_ms > 1)
 
 
-def test_a_step_of_the_timing_managers_clock_counts_as_one_of_the_workers() -> None:
+def test_timing_managers_clock_step_counts_as_workers() -> None:
     rows = np.concatenate([fake_run.request(start_ms=i, ttft_ms=10, tokens=1) for i in range(99)])
     worker = fake_run.accounts_of(rows)[0]
     seen = tuple(ClockEstimate(at_wall_ns=START_NS + i, steps_ns=i * 50 * MS) for i in range(2))
@@ -107,7 +107,7 @@ def test_a_step_of_the_timing_managers_clock_counts_as_one_of_the_workers() -> N
     assert not checks["clock_jumps"].ok
 
 
-def test_nothing_sent_at_all_gives_an_invalid_result_and_no_error() -> None:
+def test_nothing_sent_is_invalid_without_error() -> None:
     refused = fake_run.make_rows(
         4, outcome=Outcome.ERRORED, error=ErrorKind.CONNECT, flags=0, due_wall_ns=START_NS
     )
@@ -166,7 +166,7 @@ def test_spoiled_runs_are_not_valid(spoil: Any, check: str) -> None:
     assert check in [reason.check for reason in verdict.reasons]
 
 
-def test_uncertainty_counts_as_far_as_it_can_move_the_percentile() -> None:
+def test_uncertainty_counts_where_it_moves_the_percentile() -> None:
     rows = fake_run.closed_loop()
     _reads_merged_by_a_paused_worker(rows)
     # Fast requests may be far off without moving p99; the slowest may not. The time to the second
@@ -177,7 +177,7 @@ def test_uncertainty_counts_as_far_as_it_can_move_the_percentile() -> None:
     assert "stamp_uncertainty" in [r.check for r in results(rows).verdict.reasons]
 
 
-def test_what_a_server_put_into_one_segment_is_as_uncertain_as_the_client_polls_seldom() -> None:
+def test_tokens_in_one_segment_count_as_uncertain() -> None:
     rows = fake_run.closed_loop()
     rows["ttft_uncertainty_ns"] = MS // 2
     assert results(rows).verdict.label == "valid"

@@ -51,7 +51,7 @@ def test_each_request_is_in_the_slice_of_its_start(rows: Rows) -> None:
     assert total == len(profiling)
 
 
-def test_requests_that_found_no_connection_are_in_the_slice_of_their_due_time(rows: Rows) -> None:
+def test_unconnected_requests_are_in_their_due_slice(rows: Rows) -> None:
     away = rows.copy()
     half = np.argsort(away["start_wall_ns"])[len(away) // 2 :]
     away["outcome"][half], away["error"][half] = Outcome.ERRORED, ErrorKind.CONNECT
@@ -64,7 +64,7 @@ def test_requests_that_found_no_connection_are_in_the_slice_of_their_due_time(ro
         assert each.scalars["error_request_count"] == np.count_nonzero(inside)
 
 
-def test_slices_follow_each_other_and_only_the_last_may_be_cut(rows: Rows) -> None:
+def test_only_the_last_slice_may_be_cut(rows: Rows) -> None:
     found = sliced(rows, SECOND // 2)
     for before, after in pairwise(found):
         assert before.end_wall_ns == after.start_wall_ns
@@ -73,14 +73,14 @@ def test_slices_follow_each_other_and_only_the_last_may_be_cut(rows: Rows) -> No
     assert not found[-1].is_complete
 
 
-def test_rates_are_over_the_part_of_the_slice_in_which_there_was_load(rows: Rows) -> None:
+def test_slice_rates_are_over_time_with_load(rows: Rows) -> None:
     for each in sliced(rows, SECOND // 2):
         seconds = (each.end_wall_ns - each.start_wall_ns) / 1e9
         rate = each.scalars["request_count"] / seconds
         assert each.scalars["request_throughput"] == pytest.approx(rate)
 
 
-def test_a_last_request_in_a_slice_of_its_own_has_no_rate_beyond_the_loads() -> None:
+def test_late_last_request_raises_no_rate_of_its_slice() -> None:
     # 10 requests a second; the last one starts 1 ns before the end of what is sent.
     rows = np.concatenate([fake_run.request(start_ms=100 * n, ttft_ms=80) for n in range(101)])
     *others, last = sliced(rows, SECOND)
@@ -91,7 +91,7 @@ def test_a_last_request_in_a_slice_of_its_own_has_no_rate_beyond_the_loads() -> 
     assert last.scalars["request_throughput"] == pytest.approx(1e3 / took)
 
 
-def test_one_slice_over_all_has_the_numbers_of_the_run(rows: Rows) -> None:
+def test_single_slice_equals_the_run(rows: Rows) -> None:
     (only,) = sliced(rows, 3600 * SECOND)
     summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
     for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):

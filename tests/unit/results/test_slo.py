@@ -78,14 +78,14 @@ def test_a_good_slo_has_no_problems() -> None:
         ({"goodput": {"request_latency": "soon"}}, ["slo.goodput.request_latency", "'soon'"]),
     ],
 )
-def test_a_bad_slo_names_key_value_and_what_was_expected(
+def test_bad_slo_names_key_value_and_expectation(
     parts: dict[str, object], words: list[str]
 ) -> None:
     (problem,) = check_slo(slo(**parts))
     assert all(word in problem for word in words), problem
 
 
-def test_a_metric_that_needs_a_stream_is_refused_without_one() -> None:
+def test_streaming_metric_is_refused_without_a_stream() -> None:
     limits = Slo.model_validate(
         {
             "objectives": [
@@ -104,7 +104,7 @@ def test_a_metric_that_needs_a_stream_is_refused_without_one() -> None:
     ]
 
 
-def test_a_metric_that_this_load_does_not_have_is_refused() -> None:
+def test_metric_that_this_load_lacks_is_refused() -> None:
     limits = {
         "objectives": [{"metric": "goodput", "min": 1}, {"metric": "achieved_rate", "min": 1}]
     }
@@ -204,7 +204,7 @@ def test_a_percentile_needs_values_behind_it(count: int, reason: str) -> None:
         (500, Failures(completed=20, errored=9), True, "leaves out 9 of 29 requests"),
     ],
 )
-def test_a_thin_percentile_is_not_judged_unless_something_exceeds_its_limit(
+def test_thin_percentile_is_judged_only_beyond_its_limit(
     limit_ms: float, failures: Failures, judged: bool, reason: str
 ) -> None:
     limited = slo(objectives=[{"metric": "time_to_first_token", "stat": "p99", "max": limit_ms}])
@@ -216,9 +216,7 @@ def test_a_thin_percentile_is_not_judged_unless_something_exceeds_its_limit(
 
 
 @pytest.mark.parametrize(("limit_ms", "judged"), [(400, True), (600, False)])
-def test_a_percentile_among_requests_that_were_cut_is_judged_if_they_exceed_the_limit(
-    limit_ms: float, judged: bool
-) -> None:
+def test_percentile_of_cut_requests_beyond_limit_is_judged(limit_ms: float, judged: bool) -> None:
     limited = slo(
         objectives=[{"metric": "intended_request_latency", "stat": "p99", "max": limit_ms}]
     )

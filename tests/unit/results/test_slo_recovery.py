@@ -74,7 +74,7 @@ def test_replicas_of_an_event_answer_no_load() -> None:
     assert up.recovery_s == pytest.approx(27.0, abs=1.0)
 
 
-def test_slo_that_is_missed_to_the_end_never_holds_again() -> None:
+def test_slo_missed_to_the_end_never_recovers() -> None:
     (up,) = scaled(115.0, goodput={"time_to_first_token": "1s"}).scale_ups
     assert (up.recovery_s, up.judged_s) == (None, 100.0)
 

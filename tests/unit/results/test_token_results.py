@@ -43,7 +43,7 @@ def test_length_that_the_server_states_is_not_off() -> None:
     assert check.measured == pytest.approx(1 / 2)
 
 
-def test_a_length_that_is_only_a_maximum_is_not_checked() -> None:
+def test_maximum_length_is_not_checked() -> None:
     rows = fake_run.request(tokens=2, requested_tokens=100)
     config = fake_run.config(concurrency=1, requests=1, endpoint={"force_output_length": False})
     found = results(rows, config=config)
@@ -60,7 +60,7 @@ def test_a_length_that_is_only_a_maximum_is_not_checked() -> None:
         ({"output_tokens": -1, "outcome": Outcome.CANCELLED}, "valid"),
     ],
 )
-def test_responses_without_a_token_count_are_named_where_others_have_one(
+def test_missing_token_counts_are_named_beside_known_ones(
     columns: dict[str, int], severity: str
 ) -> None:
     rows = np.concatenate([fake_run.request(tokens=8, input_tokens=7) for _ in range(20)])
@@ -70,7 +70,7 @@ def test_responses_without_a_token_count_are_named_where_others_have_one(
     assert checks["token_counts"].severity == severity
 
 
-def test_a_run_in_which_no_response_has_a_token_count_has_no_sum_of_tokens() -> None:
+def test_run_without_token_counts_has_no_sum() -> None:
     rows = np.concatenate([fake_run.request(output_tokens=-1) for _ in range(20)])
     found = results(rows)
     assert not {"total_osl", "total_isl"} & found.scalars.keys()
@@ -88,7 +88,7 @@ def test_a_run_in_which_no_response_has_a_token_count_has_no_sum_of_tokens() -> 
         ({}, {"endpoint": {"type": "embeddings", "streaming": False}}),
     ],
 )
-def test_a_missing_token_count_is_no_surprise_where_there_is_nothing_to_count(
+def test_missing_count_without_output_is_not_named(
     columns: dict[str, int], settings: dict[str, Any]
 ) -> None:
     rows = np.concatenate([fake_run.request(output_tokens=-1, **columns) for _ in range(20)])
@@ -152,13 +152,13 @@ def test_what_only_the_server_knows_of_tokens_is_told() -> None:
     assert checks_of(blank_tokens=3)["blank_deltas"] == "info"
 
 
-def test_a_first_token_that_may_have_come_earlier_is_named() -> None:
+def test_uncertain_first_token_is_named() -> None:
     assert "blank_deltas" not in checks_of()
     assert checks_of(ttft_ms=100, blank_lead_us=4_000)["blank_deltas"] == "valid"
     assert checks_of(ttft_ms=100, blank_lead_us=6_000)["blank_deltas"] == "degraded"
 
 
-def test_a_sum_of_counts_of_which_one_is_unknown_is_absent() -> None:
+def test_sum_with_an_unknown_count_is_absent() -> None:
     rows = np.concatenate([fake_run.request(tokens=10) for _ in range(20)])
     assert results(rows).scalars["total_output_tokens"] == 200
     rows["reasoning_tokens"][3] = UNCOUNTED_TOKENS
@@ -198,7 +198,7 @@ def test_special_tokens_are_no_disagreement() -> None:
     assert checks["output_tokens"].severity == checks["input_tokens"].severity == "valid"
 
 
-def test_a_tokenizer_that_counts_other_outputs_than_the_server_is_named() -> None:
+def test_tokenizer_that_disagrees_with_the_server_is_named() -> None:
     check = by_tokenizer(counted(usage_completion_tokens=10))["output_tokens"]
     assert (check.severity, check.measured) == ("degraded", 0.5)
     assert "gpt2 and the server count different output tokens in 20 of 20" in check.text
@@ -206,12 +206,12 @@ def test_a_tokenizer_that_counts_other_outputs_than_the_server_is_named() -> Non
     assert "use_server_token_count" in check.remedy
 
 
-def test_too_many_and_too_few_tokens_do_not_cancel_each_other() -> None:
+def test_excess_and_missing_tokens_do_not_cancel() -> None:
     checks = by_tokenizer(counted(usage_completion_tokens=[10, 30] * 10))
     assert checks["output_tokens"].measured == pytest.approx((10 + 10) / (20 + 30))
 
 
-def test_a_server_counts_a_template_and_a_history_beside_the_prompt() -> None:
+def test_server_counts_template_and_history_beside_the_prompt() -> None:
     checks = by_tokenizer(counted(usage_prompt_tokens=900))
     assert checks["input_tokens"].severity == "valid"
 
@@ -241,7 +241,7 @@ def test_counts_of_the_server_are_compared_with_nothing() -> None:
     assert "output_tokens" not in checks
 
 
-def test_prompts_that_no_tokenizer_counted_are_held_against_the_asked_length() -> None:
+def test_uncounted_prompts_are_compared_with_the_requested_length() -> None:
     cut = counted(usage_prompt_tokens=40, input_tokens=40)
     check = by_tokenizer(cut, name=None)["input_tokens"]
     assert (check.severity, check.measured) == ("degraded", pytest.approx(0.6))

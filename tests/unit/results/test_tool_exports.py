@@ -30,9 +30,7 @@ def result() -> ToolResult:
     )
 
 
-def test_all_files_and_the_raw_output_are_in_the_manifest(
-    tmp_path: Path, result: ToolResult
-) -> None:
+def test_manifest_has_all_files_and_raw_output(tmp_path: Path, result: ToolResult) -> None:
     raw = tmp_path / "raw" / "001-x" / "rank-0"
     raw.mkdir(parents=True)
     (raw / "stdout").write_text("9.4 Gbit/s")
@@ -70,7 +68,7 @@ def test_the_config_can_be_run_again(result: ToolResult) -> None:
     assert parsed == fake.config(repetitions=3)
 
 
-def test_csv_has_a_row_for_each_statistic_and_each_value(result: ToolResult) -> None:
+def test_csv_has_rows_of_statistics_and_values(result: ToolResult) -> None:
     rows = list(csv.DictReader(export.render_csv(result).decode().splitlines()))
     bandwidth = [row for row in rows if row["metric"] == "bandwidth"]
     assert [row["statistic"] for row in bandwidth] == [*STATS, "value", "value"]

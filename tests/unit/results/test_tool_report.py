@@ -59,14 +59,14 @@ def test_each_series_is_a_line() -> None:
     assert "Gbit/s" in text
 
 
-def test_a_plot_has_no_more_lines_than_styles_and_says_so() -> None:
+def test_plot_with_too_many_lines_names_it() -> None:
     read = {"series": tuple(series(1.0, 2.0, label=str(n)) for n in range(37))}
     text = report(run(**read), SERIES)
     assert lines(text) == 10
     assert "10 of 37 lines" in text
 
 
-def test_a_message_of_no_bytes_has_a_place_on_a_logarithmic_axis() -> None:
+def test_empty_message_is_on_the_logarithmic_axis() -> None:
     text = report(run(tables=(by_size((0.0, 1.5), (1.0, 1.6), (4096.0, 9.0)),)), BY_SIZE)
     assert lines(text) == 1
     assert "4 KiB" in text

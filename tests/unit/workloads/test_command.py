@@ -72,7 +72,7 @@ def test_a_json_path_goes_through_objects_and_lists() -> None:
     assert WORKLOAD.steps(config, RANKS)[0].commands[0].keeps == ("out/result.json",)
 
 
-def test_lines_that_are_no_json_are_skipped_between_json_lines() -> None:
+def test_other_lines_between_json_are_skipped() -> None:
     config = config_of(json_lines="n", take="sum")
     assert reading_of(config, 'starting\n{"n": 1}\n{"m": 5}\n{"n": 2}\n') == 3.0
 
@@ -138,7 +138,5 @@ def test_metrics_that_cannot_be_read_are_refused(metric: dict[str, str], said: s
         ({"pattern": "([0-9.]+)", "file": "out.txt"}, "7.5", ""),
     ],
 )
-def test_a_line_in_which_a_metric_is_found_is_progress(
-    metric: dict[str, str], line: str, said: str
-) -> None:
+def test_line_with_a_metric_is_progress(metric: dict[str, str], line: str, said: str) -> None:
     assert WORKLOAD.progress(config_of(**metric), line) == said

@@ -32,9 +32,7 @@ def output_of(text: bytes, *logs: bytes, rank: int = 0) -> Output:
     return Output(rank=rank, exit_code=0, files={"fio.json": text, **files})
 
 
-def test_files_are_written_once_before_the_run_that_is_measured(
-    config: Configure, ranks: Ranks
-) -> None:
+def test_files_are_written_before_the_measured_run(config: Configure, ranks: Ranks) -> None:
     spec = {"rw": "randrw", "bs": "4Ki", "iodepth": 8, "size": "1Gi", "runtime": "10s"}
     more = {"num_jobs": 2, "nrfiles": 3, "rwmixread": 70, "percentage_random": 80, "thread": True}
     parsed = config("fio", **spec, **more, direct=False, workers=2, ioengine="io_uring")
@@ -63,7 +61,7 @@ def test_files_are_written_once_before_the_run_that_is_measured(
     assert measured.expected_ns == 12 * 10**9
 
 
-def test_the_suite_measures_one_file_in_runs_of_15_seconds(config: Configure, ranks: Ranks) -> None:
+def test_suite_measures_one_file_for_15_seconds_each(config: Configure, ranks: Ranks) -> None:
     steps = WORKLOAD.steps(config("fio", suite="volume"), ranks(1))
     shown = []
     for step in steps:
@@ -90,7 +88,7 @@ def test_the_suite_measures_one_file_in_runs_of_15_seconds(config: Configure, ra
     assert "--rwmixread=75" in steps[-1].commands[0].argv
 
 
-def test_jobs_are_summed_and_each_direction_has_its_own_latency(
+def test_jobs_are_summed_with_latency_per_direction(
     config: Configure, ranks: Ranks, recorded: Recorded
 ) -> None:
     text = recorded("fio/fio-3.33-randrw.json")
@@ -126,7 +124,7 @@ def test_latency_has_the_time_of_the_submission(
         assert reading.values[f"{way}_latency"] == pytest.approx(total / count, rel=1e-3)
 
 
-def test_a_job_without_reads_of_its_own_counts_with_those_that_have_some(
+def test_job_without_reads_counts_with_the_others(
     config: Configure, ranks: Ranks, recorded: Recorded
 ) -> None:
     document = json.loads(recorded("fio/fio-3.33-randrw.json"))
@@ -145,7 +143,7 @@ def test_a_job_without_reads_of_its_own_counts_with_those_that_have_some(
         ({"bs": 1000, "direct": False}, 8),
     ],
 )
-def test_a_file_that_is_no_multiple_of_the_written_blocks_is_written_to_its_end(
+def test_file_of_odd_size_is_written_to_its_end(
     config: Configure, ranks: Ranks, spec: dict[str, Any], smallest: int
 ) -> None:
     writing = WORKLOAD.steps(config("fio", **spec), ranks(1))[0]
@@ -158,7 +156,7 @@ def test_a_run_through_the_page_cache_says_so(config: Configure) -> None:
     assert (reason.check, reason.severity) == ("page-cache", "info")
 
 
-def test_percentiles_of_two_workers_are_those_of_all_their_samples(recorded: Recorded) -> None:
+def test_percentiles_are_of_all_workers_samples(recorded: Recorded) -> None:
     documents = [json.loads(recorded(f"fio/fio-3.33-worker{n}.json")) for n in (0, 1)]
     bins = added(
         {int(ns): n for ns, n in document["jobs"][0]["read"]["lat_ns"]["bins"].items()}
@@ -181,7 +179,7 @@ def test_percentiles_of_one_job_are_those_that_fio_prints(recorded: Recorded) ->
             assert percentile_ns(bins, float(percent)) == ns
 
 
-def test_the_series_of_a_worker_adds_its_jobs_and_starts_after_the_ramp(
+def test_series_add_jobs_and_start_after_the_ramp(
     config: Configure, ranks: Ranks, recorded: Recorded
 ) -> None:
     text = recorded("fio/fio-3.33-randrw.json")
@@ -219,7 +217,7 @@ def test_warnings_before_the_json_are_skipped(
     assert read(config("fio", **RANDRW), [output_of(text)], ranks).values["iops"] > 0
 
 
-def test_a_job_that_failed_is_an_error_although_fio_may_exit_with_0(
+def test_failed_job_is_an_error_despite_exit_code_0(
     config: Configure, ranks: Ranks, recorded: Recorded
 ) -> None:
     document = json.loads(recorded("fio/fio-3.33-randrw.json"))
@@ -323,7 +321,7 @@ def test_what_fio_would_refuse_or_ignore_is_refused_first(
         ({"kind": "host-path", "path": "/data"}, None),
     ],
 )
-def test_files_that_do_not_fit_on_the_volume_are_refused(
+def test_files_larger_than_the_volume_are_refused(
     config: Configure, volume: dict[str, Any], said: str | None
 ) -> None:
     problems = WORKLOAD.problems(config("fio", workers=2, on={"volume": volume}))
@@ -350,7 +348,7 @@ def test_files_that_do_not_fit_on_the_volume_are_refused(
         ("{", ""),
     ],
 )
-def test_a_line_of_fio_s_progress_has_the_rates_of_the_last_second(
+def test_progress_line_has_rates_of_the_last_second(
     config: Configure, line: str, said: str
 ) -> None:
     assert WORKLOAD.progress(config("fio"), line) == said

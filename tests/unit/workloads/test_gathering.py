@@ -3,6 +3,6 @@
 from aiperf_svc.workloads.gathering import newest_lines
 
 
-def test_lines_are_whole_newest_first_and_end_with_a_newline_or_a_carriage_return() -> None:
+def test_lines_are_whole_and_newest_first() -> None:
     assert newest_lines("one\ntwo\rthree\nfou") == ["three", "two", "one"]
     assert newest_lines("on") == [""]

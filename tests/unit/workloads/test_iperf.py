@@ -83,7 +83,7 @@ def test_with_reverse_the_rank_that_sends_runs_the_server(config: Configure, ran
         ({"bidirectional": True}, ["0 to 1", "0 to 2", "1 to 2"]),
     ],
 )
-def test_all_pairs_are_ordered_unless_both_directions_are_measured_at_once(
+def test_pairs_are_ordered_unless_bidirectional(
     config: Configure, ranks: Ranks, spec: dict[str, Any], names: list[str]
 ) -> None:
     steps = WORKLOAD.steps(config("iperf", on={"pairs": "all", "count": 3}, **spec), ranks(3))
@@ -91,7 +91,7 @@ def test_all_pairs_are_ordered_unless_both_directions_are_measured_at_once(
     assert steps[0].labels == {"from": "node-0", "to": "node-1"}
 
 
-def test_what_arrived_is_the_servers_number_and_what_was_sent_the_clients(
+def test_server_counts_received_and_client_sent_bytes(
     reading: Callable[..., Reading], recorded: Recorded
 ) -> None:
     read = reading("tcp", streams=2)
@@ -139,9 +139,7 @@ def test_claimed_bytes_have_those_of_the_omitted_time(
     assert read.claimed_bytes[1].received == pytest.approx(sent, rel=0.001)
 
 
-def test_series_start_after_the_omitted_time_and_end_without_the_remainder(
-    reading: Callable[..., Reading],
-) -> None:
+def test_series_exclude_omitted_time_and_remainder(reading: Callable[..., Reading]) -> None:
     series = {each.name: each for each in reading("tcp", streams=2).series}
     assert set(series) == {"bandwidth", "rtt", "retransmits"}
     assert series["bandwidth"].times_s == pytest.approx((1.5, 2.5, 3.5), abs=0.01)
@@ -165,7 +163,7 @@ def test_both_directions_are_told_apart(
     assert read.claimed_bytes[0].received > 0
 
 
-def test_processes_are_summed_and_with_reverse_the_server_knows_the_rtt(
+def test_processes_are_summed_and_server_has_reverse_rtt(
     reading: Callable[..., Reading], recorded: Recorded
 ) -> None:
     read = reading("reverse1", "reverse2", reverse=True, processes=2)
@@ -180,9 +178,7 @@ def test_processes_are_summed_and_with_reverse_the_server_knows_the_rtt(
     assert read.claimed_bytes[0].sent == pytest.approx(read.claimed_bytes[1].received, rel=0.001)
 
 
-def test_loss_is_the_receivers_because_the_clients_copy_counts_the_omitted_time(
-    reading: Callable[..., Reading], recorded: Recorded
-) -> None:
+def test_loss_is_the_receivers_count(reading: Callable[..., Reading], recorded: Recorded) -> None:
     read = reading("udp", protocol="udp", bitrate=0)
     seen = document(recorded, "udp-server")["end"]["sum_received"]
     copied = document(recorded, "udp-client")["end"]["sum_received"]
@@ -200,7 +196,7 @@ def test_loss_is_the_receivers_because_the_clients_copy_counts_the_omitted_time(
         (["udp"], {"protocol": "udp", "bitrate": "0"}),
     ],
 )
-def test_a_reading_has_exactly_the_metrics_that_the_config_announces(
+def test_reading_has_exactly_the_announced_metrics(
     reading: Callable[..., Reading], config: Configure, names: list[str], spec: dict[str, Any]
 ) -> None:
     announced = [info.tag for info in WORKLOAD.metrics_of(config("iperf", **spec))]
@@ -208,9 +204,7 @@ def test_a_reading_has_exactly_the_metrics_that_the_config_announces(
     assert announced[0] == WORKLOAD.metrics[0].tag == "bandwidth"
 
 
-def test_an_error_that_iperf3_reports_with_exit_code_0_is_an_error(
-    config: Configure, ranks: Ranks
-) -> None:
+def test_reported_error_with_exit_code_0_is_an_error(config: Configure, ranks: Ranks) -> None:
     refused = (
         b'{\n\t"start":\t{\n\t\t"connected":\t[],\n\t\t"version":\t"iperf 3.12"\n\t},\n'
         b'\t"intervals":\t[],\n\t"end":\t{\n\t},\n'

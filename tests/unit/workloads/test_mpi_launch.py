@@ -46,7 +46,7 @@ def test_open_mpi_uses_the_network_that_the_ranks_share(
     assert (found["btl_tcp_if_include"], found["oob_tcp_if_include"]) == (expected, expected)
 
 
-def test_open_mpi_starts_the_processes_of_each_address_by_the_first_ranks_agent() -> None:
+def test_open_mpi_starts_processes_by_the_ranks_agent() -> None:
     hosts = list(zip(ranks("10.0.0.1", "10.0.0.2"), (2, 1), strict=True))
     command = open_mpi(hosts, ["icoFoam", "-parallel"], SPEC, "tcp", env={"A": "b"})
     assert command.rank == 0
@@ -58,7 +58,7 @@ def test_open_mpi_starts_the_processes_of_each_address_by_the_first_ranks_agent(
     assert command.env["HOME"] == "/w"
 
 
-def test_ranks_of_one_address_are_one_host_with_their_processes() -> None:
+def test_ranks_of_one_address_are_one_host() -> None:
     hosts = [(rank, 2) for rank in ranks("127.0.0.1", "127.0.0.1")]
     assert after(open_mpi(hosts, ["x"], SPEC, "tcp").argv, "-H") == ["127.0.0.1:4"]
     intel = intel_mpi([(rank, 1) for rank, _ in hosts], ["x"], SPEC, "tcp")
@@ -84,16 +84,14 @@ def test_each_transport_has_its_settings_of_open_mpi(
     assert ("UCX_TLS" in after(command.argv, "-x")) == (transport == "rdma")
 
 
-def test_a_variable_of_the_spec_replaces_that_of_the_transport() -> None:
+def test_spec_variable_replaces_the_transports() -> None:
     spec = WorkloadSpec(kind="any", env={"UCX_TLS": "rc"})
     command = open_mpi([(ranks("10.0.0.1")[0], 1)], ["x"], spec, "rdma")
     assert command.env["UCX_TLS"] == "rc"
 
 
 @pytest.mark.parametrize(("transport", "provider"), [("tcp", "tcp"), ("rdma", "verbs")])
-def test_intel_mpi_starts_one_process_on_each_host_by_the_agent(
-    transport: Transport, provider: str
-) -> None:
+def test_intel_mpi_starts_a_process_per_host(transport: Transport, provider: str) -> None:
     hosts = [(rank, 1) for rank in ranks("10.0.0.1", "10.0.0.2")]
     command = intel_mpi(hosts, ["IMB-MPI1", "PingPong"], SPEC, transport)
     assert after(command.argv, "-bootstrap-exec") == ["/bin/agent"]

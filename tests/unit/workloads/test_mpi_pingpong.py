@@ -36,7 +36,7 @@ def reading_of(text: str, **spec: Any) -> Reading:
     return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, stdout=text.encode())])
 
 
-def test_the_headline_is_the_latency_at_0_bytes_and_the_peak_is_over_all_sizes() -> None:
+def test_headline_is_latency_at_0_bytes() -> None:
     for text, tool in ((IMB, "IMB-MPI1 2021.8"), (MPI4PY, "mpi4py 3.1.4, Open MPI v4.1.4")):
         reading = reading_of(text)
         rows = reading.tables[0].rows
@@ -58,7 +58,7 @@ def test_bandwidth_agrees_with_the_rate_that_the_tool_rounds() -> None:
         assert rates[size] == pytest.approx(megabytes * 1e6, rel=1e-3)
 
 
-def test_bytes_are_claimed_where_the_program_counts_them_and_tcp_carries_them() -> None:
+def test_bytes_are_claimed_over_tcp_when_counted() -> None:
     both = ClaimedBytes(sent=443_022_350, received=443_022_350)
     assert reading_of(MPI4PY).claimed_bytes == {0: both, 1: both}
     assert reading_of(MPI4PY, transport="rdma").claimed_bytes == {}
@@ -87,7 +87,7 @@ def test_rows_of_other_sizes_than_asked_are_unreadable() -> None:
         reading_of(MPI4PY, maxlog=10)
 
 
-def test_our_script_is_a_file_of_the_ranks_and_imb_needs_none() -> None:
+def test_only_our_script_is_a_file_of_ranks() -> None:
     ours, imb = config_of(maxlog=10), config_of(program="imb", iterations=5)
     assert list(WORKLOAD.files(ours)) == ["pingpong.py"]
     command = WORKLOAD.steps(ours, RANKS)[0].commands[0]
@@ -98,7 +98,7 @@ def test_our_script_is_a_file_of_the_ranks_and_imb_needs_none() -> None:
     assert [tool.name for tool in WORKLOAD.tools_of(imb)] == ["mpirun", "IMB-MPI1"]
 
 
-def test_all_pairs_are_measured_once_each_from_their_first_rank() -> None:
+def test_each_pair_is_measured_from_its_first_rank() -> None:
     config = config_of({"pairs": "all", "count": 3})
     steps = WORKLOAD.steps(config, RANKS)
     assert [(s.name, s.commands[0].rank, s.agent_ranks) for s in steps] == [

@@ -51,7 +51,7 @@ def changed(old: str, new: str) -> str:
     return SAMPLE.replace(old, new)
 
 
-def test_the_headline_is_the_tools_average_and_the_peak_is_over_both_halves() -> None:
+def test_headline_is_the_tools_average() -> None:
     reading = reading_of(SAMPLE)
     assert reading.values == {
         "bus_bandwidth": pytest.approx(20.1671e9),
@@ -62,7 +62,7 @@ def test_the_headline_is_the_tools_average_and_the_peak_is_over_both_halves() ->
     assert reading.errors == ()
 
 
-def test_the_latency_is_that_of_a_size_that_moves_something() -> None:
+def test_latency_is_of_a_nonempty_size() -> None:
     """all_gather shares a size among the GPUs in units of 16 bytes: the smallest ones move none."""
     empty = SAMPLE.replace("1048576        262144", "      0             0").replace("83.7", "0.17")
     assert reading_of(empty).values["latency"] == 127.4
@@ -194,7 +194,7 @@ def test_a_row_is_progress() -> None:
     assert WORKLOAD.progress(config_of(), "# Using devices") == ""
 
 
-def test_a_missing_tool_is_named_with_where_it_comes_from() -> None:
+def test_missing_tool_is_named_with_its_source() -> None:
     found = local_problems(config_of(), {"PATH": "/nowhere"})
     assert [problem.text for problem in found] == [
         "nccl: needs mpirun, which is not on this machine; install the Debian package openmpi-bin",

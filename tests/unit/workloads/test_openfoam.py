@@ -46,7 +46,7 @@ def reading_of(text: str, **spec: Any) -> Reading:
     return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, stdout=text.encode())])
 
 
-def test_the_solver_time_is_the_last_one_and_step_time_leaves_the_set_up_out() -> None:
+def test_step_time_excludes_the_set_up() -> None:
     reading = reading_of(LOG)
     times = [float(line.split()[2]) for line in LOG.splitlines() if line.startswith("Execution")]
     assert len(times) == 20
@@ -78,15 +78,13 @@ def test_fixed_iterations_did_the_same_work_in_each_step() -> None:
         (LOG.replace("No Iterations", "Iterations"), {}, "expected lines 'Solving for p"),
     ],
 )
-def test_a_log_that_is_not_of_the_whole_solution_is_unreadable(
-    text: str, spec: dict[str, Any], said: str
-) -> None:
+def test_incomplete_log_is_unreadable(text: str, spec: dict[str, Any], said: str) -> None:
     with pytest.raises(UnreadableOutput) as error:
         reading_of(text, **spec)
     assert said in str(error.value)
 
 
-def test_a_diverged_solution_is_an_error_although_the_solver_ends_well() -> None:
+def test_diverged_solution_is_an_error() -> None:
     text = LOG.replace("Final residual = 2.07354e-43", "Final residual = nan")
     assert text != LOG
     assert reading_of(text).errors == ("a residual is not a number: the solution diverged",)
@@ -96,7 +94,7 @@ def test_a_diverged_solution_is_an_error_although_the_solver_ends_well() -> None
     ("solver_s", "clock_s", "severity"),
     [(95.0, 100, Severity.VALID), (98.5, 100, Severity.VALID), (60.0, 100, Severity.DEGRADED)],
 )
-def test_wall_time_that_the_solver_time_leaves_out_is_a_finding(
+def test_wall_time_outside_the_solver_is_a_finding(
     solver_s: float, clock_s: int, severity: Severity
 ) -> None:
     reading = Reading(values={"solver_time": solver_s, "clock_time": float(clock_s)})
@@ -104,7 +102,7 @@ def test_wall_time_that_the_solver_time_leaves_out_is_a_finding(
     assert reason.severity is severity
 
 
-def test_every_rank_prepares_the_case_and_all_processes_solve_it() -> None:
+def test_each_rank_prepares_and_all_processes_solve() -> None:
     prepare, solve = WORKLOAD.steps(config_of(processes=3), ranks("10.0.0.1", "10.0.0.2"))
     assert not prepare.is_measured
     assert [(c.rank, c.argv) for c in prepare.commands] == [
@@ -132,7 +130,7 @@ def test_one_process_solves_the_case_undivided() -> None:
     assert b"[ 1 -gt 1 ]" in WORKLOAD.files(config)["prepare"]
 
 
-def test_the_case_has_the_published_size_and_no_open_value() -> None:
+def test_case_has_the_published_size() -> None:
     files = WORKLOAD.files(config_of(size="M", processes=12))
     assert b"(200 200 200)" in files["system/blockMeshDict"]
     assert b"deltaT 0.00025;" in files["system/controlDict"]
@@ -157,7 +155,7 @@ def test_the_cube_is_divided_among_exactly_the_processes(processes: int) -> None
     assert sorted(parts, reverse=True) == list(parts)
 
 
-def test_parts_are_as_near_to_cubes_as_the_number_allows() -> None:
+def test_parts_are_nearly_cubes() -> None:
     assert [division(n) for n in (8, 12, 64, 7)] == [(2, 2, 2), (3, 2, 2), (4, 4, 4), (7, 1, 1)]
 
 
@@ -181,7 +179,7 @@ def test_rdma_needs_a_device() -> None:
     assert problem.startswith("workload.transport: rdma needs a device")
 
 
-def test_the_environment_of_debians_openfoam_is_set_unless_an_image_is_named() -> None:
+def test_debians_environment_is_set_unless_image_is_named() -> None:
     for image, expected in ((None, "/usr/share/openfoam"), ("openfoam:v2312", None)):
         config = config_of(image=image)
         for step in WORKLOAD.steps(config, ranks("10.0.0.1", "10.0.0.2")):

@@ -33,7 +33,7 @@ RANKS = tuple(
         ("rounds", True, [(1, 2), (2, 1), (0, 2), (2, 0), (0, 1), (1, 0)]),
     ],
 )
-def test_a_symmetric_test_measures_each_pair_once_and_a_directed_one_both_ways(
+def test_directed_test_measures_pairs_both_ways(
     asked: str, is_directed: bool, expected: list[tuple[int, int]]
 ) -> None:
     config = parse_benchmark(
@@ -58,7 +58,7 @@ def test_a_pair_is_named_by_its_nodes() -> None:
     assert pair_labels(pair) == {"from": "node-2", "to": "node-0"}
 
 
-def test_both_directions_between_ranks_on_one_node_have_names_of_their_own() -> None:
+def test_directions_on_one_node_have_own_names() -> None:
     one, other = RANKS[0], msgspec.structs.replace(RANKS[1], node="node-0")
     assert pair_name((one, other)) == "node-0 rank 0 to node-0 rank 1"
     assert pair_name((other, one)) == "node-0 rank 1 to node-0 rank 0"
@@ -66,7 +66,7 @@ def test_both_directions_between_ranks_on_one_node_have_names_of_their_own() -> 
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 16, 33])
-def test_rounds_have_each_pair_once_and_each_rank_at_most_once(count: int) -> None:
+def test_rounds_have_each_pair_exactly_once(count: int) -> None:
     rounds = circle_rounds(count)
     assert len(rounds) == (count if count % 2 else count - 1)
     for each in rounds:

@@ -71,7 +71,7 @@ def test_the_series_has_each_batch_in_its_middle() -> None:
     assert series.values == (1.0, 2.0, 1.0)
 
 
-def test_rates_of_processes_add_up_and_their_times_are_pooled() -> None:
+def test_rates_add_up_and_times_are_pooled() -> None:
     files = {
         **left_by(0, processes=4, batch_s=[1.0, 1.0, 1.0]),
         **left_by(1, processes=4, batch_s=[2.0, 2.0, 2.0], peak_host_bytes=2**40),
@@ -118,7 +118,7 @@ def test_files_that_do_not_say_all_are_unreadable(
     assert said in str(error.value)
 
 
-def test_one_process_runs_the_script_with_the_keys_of_the_spec() -> None:
+def test_one_process_runs_the_script_directly() -> None:
     config = config_of(mode="eval")
     (command,) = WORKLOAD.steps(config, ranks(1))[0].commands
     assert command.argv[:2] == ("python3", "batches.py")
@@ -139,7 +139,7 @@ def test_one_process_runs_the_script_with_the_keys_of_the_spec() -> None:
     assert [tool.name for tool in WORKLOAD.tools_of(config)] == ["python3"]
 
 
-def test_torchrun_starts_several_processes_which_share_the_cpus_of_their_rank() -> None:
+def test_processes_of_torchrun_share_their_ranks_cpus() -> None:
     config = config_of(gpus=3, ranks=2)
     commands = WORKLOAD.steps(config, ranks(2, interface="eth0"))[0].commands
     for number, command in enumerate(commands):
@@ -162,9 +162,7 @@ def test_torchrun_starts_several_processes_which_share_the_cpus_of_their_rank() 
         ({"rdma/hca": 1}, 1, 0),
     ],
 )
-def test_cuda_needs_a_gpu_for_each_process_of_a_rank(
-    devices: dict[str, int], gpus: int, count: int
-) -> None:
+def test_cuda_needs_a_gpu_per_process(devices: dict[str, int], gpus: int, count: int) -> None:
     (problem,) = WORKLOAD.device_problems(config_of({"devices": devices}, device="cuda", gpus=gpus))
     said = f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {count}:"
     assert problem.startswith(said)

@@ -64,9 +64,7 @@ def test_every_key_of_the_spec_reaches_perftest(
     assert [tool.name for tool in tool(kind).tools_of(parsed)] == [expected.split()[0]]
 
 
-def test_a_bandwidth_of_reads_is_of_data_that_the_first_rank_sends(
-    config: Configure, ranks: Ranks
-) -> None:
+def test_read_bandwidth_is_of_the_first_ranks_data(config: Configure, ranks: Ranks) -> None:
     parsed = config("rdma-bandwidth", mode="read", on=DEVICE)
     (step,) = tool("rdma-bandwidth").steps(parsed, ranks(2))
     assert step.name == "node-0 to node-1"
@@ -90,7 +88,7 @@ def test_bandwidth_is_measured_in_both_directions_of_all_pairs(
         (8_388_608, 96.57, 0.001439, 96.57e9),
     ],
 )
-def test_the_bandwidth_of_small_messages_is_that_of_their_rate(
+def test_small_message_bandwidth_follows_from_the_rate(
     read: Callable[[str, str], Reading], size: int, printed: float, rate: float, expected: float
 ) -> None:
     head = next(line for line in sample("rdma-bandwidth").splitlines() if "#bytes" in line)
@@ -99,9 +97,7 @@ def test_the_bandwidth_of_small_messages_is_that_of_their_rate(
     assert table.rows[0][2] == reading.values["bandwidth"] == pytest.approx(expected)
 
 
-def test_bandwidth_is_the_largest_average_of_all_sizes_in_bits(
-    read: Callable[[str, str], Reading],
-) -> None:
+def test_bandwidth_is_the_largest_average_in_bits(read: Callable[[str, str], Reading]) -> None:
     reading = read("rdma-bandwidth", sample("rdma-bandwidth"))
     assert reading.values["bandwidth"] == pytest.approx(96.57e9)
     assert reading.values["bandwidth_peak"] == pytest.approx(96.86e9)

@@ -75,7 +75,7 @@ def test_what_becomes_of_the_namespace_is_said(namespace: dict[str, str], expect
     assert ("1 Namespace," in text) == (namespace.get("mode") != "existing")
 
 
-def test_markdown_has_a_row_for_every_pod_and_every_note() -> None:
+def test_markdown_has_rows_of_pods_and_notes() -> None:
     plan = plan_of("bench-vllm")
     text = as_markdown(plan, NEW)
     assert all(f"| {pod.name} | {pod.replicas:,} |" in text for pod in plan.pods)
@@ -99,7 +99,7 @@ def test_an_unchanged_benchmark_is_said_to_be_so() -> None:
 
 
 @pytest.mark.parametrize("write", [as_text, as_markdown])
-def test_another_image_or_generation_of_an_unchanged_benchmark_is_said_to_discard_results(
+def test_changed_image_or_generation_discards_results(
     write: Callable[[StackPlan, Comparison], str],
 ) -> None:
     text = " ".join(write(plan_of("bench-smoke"), deployed()).split())
@@ -115,7 +115,7 @@ def test_a_comparison_of_two_files_says_nothing_of_results() -> None:
 
 
 @pytest.mark.parametrize("write", [as_text, as_markdown])
-def test_a_comparison_that_could_not_be_made_is_not_taken_for_a_new_stack(
+def test_failed_comparison_is_not_a_new_stack(
     write: Callable[[StackPlan, Comparison], str],
 ) -> None:
     failed = Comparison(base="what is deployed", not_compared="it needs a passphrase")
@@ -125,7 +125,7 @@ def test_a_comparison_that_could_not_be_made_is_not_taken_for_a_new_stack(
     assert "Nothing to compare" not in text
 
 
-def test_a_comparison_that_could_not_be_made_is_said_in_lines_of_words() -> None:
+def test_failed_comparison_is_reported_in_words() -> None:
     reason = "the state of the stack is encrypted, " * 5 + "with a passphrase"
     failed = Comparison(base="what is deployed", not_compared=reason)
     lines = as_text(plan_of("bench-smoke"), failed).splitlines()
@@ -207,7 +207,7 @@ def test_a_reviewer_is_told(changes: dict[str, Any], row: str, text: str) -> Non
     assert rows_of(**changes)[row] == text
 
 
-def test_a_run_costs_its_start_and_load_and_at_most_its_time_to_live() -> None:
+def test_run_costs_at_most_its_time_to_live() -> None:
     prices = {"cpu": 1.0, "currency": "EUR"}
     plan = plan_with(prices=prices, ttl="2h")
     most = f"at most {2 * plan.totals.cost_per_hour:.4g} EUR until it removes itself"

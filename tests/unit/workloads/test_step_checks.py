@@ -44,7 +44,7 @@ def test_an_undisturbed_run_is_valid() -> None:
     assert {reason.severity for reason in result.checks} == {Severity.VALID, Severity.INFO}
 
 
-def test_every_check_has_a_limit_or_says_that_it_judges_nothing() -> None:
+def test_each_check_has_a_limit_or_none() -> None:
     result = fake.result(claimed(fake.SENT))
     assert len(result.checks) <= len(CHECKS)
     for reason in result.checks:
@@ -80,7 +80,7 @@ def test_claimed_bytes_lie_within_those_of_the_interface(
     assert check("interface-bytes", claimed(**payload)).severity == severity
 
 
-def test_a_receivers_exact_claim_leaves_the_senders_buffer_a_doubt() -> None:
+def test_senders_buffer_is_uncertain_beside_receivers_claim() -> None:
     carried = 12_000_000
 
     def both(sent: int, received: int) -> StepRecord:
@@ -100,7 +100,7 @@ def test_a_receivers_exact_claim_leaves_the_senders_buffer_a_doubt() -> None:
     )
 
 
-def test_datagrams_that_a_full_socket_refused_have_crossed_the_interface() -> None:
+def test_datagrams_dropped_by_a_socket_crossed_the_interface() -> None:
     claims = {0: ClaimedBytes(received=fake.SENT // 2)}
     refused = fake.SENT // 2 // 1448
     witnesses = (fake.witness(0, udp_errors=refused), fake.witness(1))
@@ -123,7 +123,7 @@ def test_bytes_that_no_interface_saw_are_a_lie() -> None:
     assert (result.verdict, result.cause) == (INVALID, "bytes-differ")
 
 
-def test_a_little_traffic_beside_a_small_claim_is_no_fault() -> None:
+def test_little_traffic_beside_small_claim_is_fine() -> None:
     record = claimed(10_000, interface_tx_bytes=500_000)
     assert check("interface-bytes", record).severity == VALID
 
@@ -153,7 +153,7 @@ def test_shared_interfaces_show_only_what_is_too_much() -> None:
     assert check("interface-bytes", claimed(fake.SENT, **nodes)).severity == INVALID
 
 
-def test_a_tool_that_claims_nothing_is_said_and_not_judged() -> None:
+def test_tool_without_claim_is_noted() -> None:
     assert check("interface-bytes", fake.record()).severity == "info"
 
 
@@ -178,7 +178,7 @@ def test_ranks_start_together(skew_ms: int, uncertainty_ms: int, severity: str) 
     assert check("start-skew", record).severity == severity
 
 
-def test_a_skew_of_over_a_hundredth_of_a_short_step_is_invalid() -> None:
+def test_large_skew_of_a_short_step_is_invalid() -> None:
     started = fake.START_NS + MS + 20 * MS
     ended = started + 10**9
     record = fake.record(
@@ -229,7 +229,7 @@ def test_what_a_rank_suffered_is_judged(
 
 
 @pytest.mark.parametrize("name", ["cpu-pressure", "memory-pressure"])
-def test_pressure_that_no_kernel_counts_is_not_said_to_be_none(name: str) -> None:
+def test_uncounted_pressure_is_not_zero(name: str) -> None:
     field = name.replace("-", "_")
     unknown = {field: None}
     nobody = fake.record(witnesses=(fake.witness(0, **unknown), fake.witness(1, **unknown)))
@@ -243,7 +243,7 @@ def test_a_starved_rank_is_the_cause() -> None:
     assert (result.verdict, result.cause) == (INVALID, "rank-starved")
 
 
-def test_a_quota_that_stops_threads_on_many_cpus_for_a_moment_is_no_long_stop() -> None:
+def test_short_quota_stops_on_many_cpus_are_short() -> None:
     cpus, share = 32, 0.02
     reason = check(
         "throttled",
@@ -256,13 +256,13 @@ def test_a_quota_that_stops_threads_on_many_cpus_for_a_moment_is_no_long_stop() 
     assert reason.measured == pytest.approx(share)
 
 
-def test_packets_that_others_lose_on_a_shared_interface_are_only_said() -> None:
+def test_packet_loss_of_others_is_only_noted() -> None:
     reason = check("drops", seen(dropped_packets=10_000, is_shared_network=True))
     assert reason.severity == "info"
     assert "10,000" in reason.text
 
 
-def test_a_short_step_does_not_make_its_courier_a_load() -> None:
+def test_short_step_does_not_blame_its_courier() -> None:
     record = fake.record(
         of=fake.step(expected_ns=0),
         witnesses=(fake.witness(0, ended_wall_ns=fake.START_NS + 11 * MS, courier_cpu_ns=5 * MS),),
@@ -298,9 +298,7 @@ def ended(*lengths_s: float) -> tuple[CommandEnd, ...]:
     ("lengths_s", "severity"),
     [((10, 9.9), VALID), ((10, 9.7), DEGRADED), ((10, 5), INVALID), ((10, 10, 0.1), VALID)],
 )
-def test_a_rank_whose_command_ends_early_makes_the_step_short(
-    lengths_s: tuple[float, ...], severity: str
-) -> None:
+def test_early_end_of_a_rank_shortens_the_step(lengths_s: tuple[float, ...], severity: str) -> None:
     reason = check("step-length", fake.record(ends=ended(*lengths_s)))
     assert reason.severity == severity
     assert (" on rank 1;" in reason.text) is (lengths_s[1] < 10)
@@ -314,7 +312,7 @@ def test_apart_means_a_node_for_each_rank() -> None:
     assert "same-node" not in names
 
 
-def test_a_local_run_says_that_it_measured_no_network_between_machines() -> None:
+def test_local_run_notes_that_no_network_was_measured() -> None:
     assert check("same-node", seen(node="node-0"), is_local=True).severity == "info"
 
 
@@ -350,7 +348,7 @@ def test_a_reading_without_the_headline_makes_the_run_invalid() -> None:
     assert check("values", fake.record(without)).severity == INVALID
 
 
-def test_a_step_with_a_headline_of_its_own_needs_only_that_one() -> None:
+def test_step_needs_only_its_own_headline() -> None:
     record = fake.record(of=fake.step(headline="iops"))
     assert check("values", record).text == "1 of 1 measured steps have no iops"
     values = msgspec.structs.replace(fake.reading(), values={"iops": 1.0})
@@ -373,7 +371,7 @@ def test_a_retried_step_counts_once_and_is_said() -> None:
     ("exit_code", "was_told_to_end", "severity"),
     [(0, False, VALID), (1, False, INVALID), (-9, False, INVALID), (-15, True, VALID)],
 )
-def test_a_command_exits_with_0_unless_it_is_told_to_end(
+def test_nonzero_exit_is_allowed_only_when_stopped(
     exit_code: int, was_told_to_end: bool, severity: str
 ) -> None:
     end = CommandEnd(0, exit_code, 1, 2, was_told_to_end)

@@ -58,7 +58,7 @@ def attempted(instructions: Sequence[Instruction]) -> list[Attempted]:
     return [i for i in instructions if isinstance(i, Attempted)]
 
 
-def test_no_stage_begins_before_all_ranks_have_finished_the_one_before() -> None:
+def test_stage_waits_for_all_ranks() -> None:
     m = machine(step("a"))
     assert orders(m.handle(TimePassed(0))) == [(0, PREPARE, False), (1, PREPARE, False)]
     done(m, PREPARE, 0)
@@ -78,7 +78,7 @@ def test_no_stage_begins_before_all_ranks_have_finished_the_one_before() -> None
     assert m.end is RunEnd.COMPLETE
 
 
-def test_an_order_is_sent_again_to_the_ranks_that_have_not_done_it() -> None:
+def test_order_is_repeated_to_ranks_behind() -> None:
     m = machine(step("a"))
     m.handle(TimePassed(0))
     done(m, PREPARE, 0)
@@ -118,13 +118,13 @@ def plans(m: StepMachine) -> list[tuple[str, int, int]]:
     return found
 
 
-def test_preparing_steps_come_first_and_once_measured_ones_as_often_as_asked() -> None:
+def test_preparing_steps_run_first_and_once() -> None:
     m = machine(step("a"), step("mesh", measured=False), step("b"), repetitions=2)
     assert plans(m) == [("mesh", 0, 1), ("a", 1, 1), ("b", 1, 1), ("a", 2, 1), ("b", 2, 1)]
     assert (m.ended, m.total, m.failures) == (5, 5, [])
 
 
-def test_a_problem_ends_the_attempt_and_the_next_attempt_is_the_same_step() -> None:
+def test_problem_ends_the_attempt_and_repeats_the_step() -> None:
     m = machine(step("a"), retries=1)
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, 1)
@@ -140,7 +140,7 @@ def test_a_problem_ends_the_attempt_and_the_next_attempt_is_the_same_step() -> N
     assert orders(m.handle(TimePassed(REPEAT_NS))) == [(0, PREPARE, False), (1, PREPARE, False)]
 
 
-def test_a_step_that_failed_is_not_repeated_and_the_others_go_on() -> None:
+def test_failed_step_is_not_repeated_others_continue() -> None:
     m = machine(step("a"), step("b"), repetitions=2)
     run_whole_step(m, 0, problem="rank 1: exit code 1")
     assert plans(m) == [("b", 1, 1), ("b", 2, 1)]
@@ -192,7 +192,7 @@ def test_a_rank_whose_output_never_comes_ends_the_run() -> None:
     assert m.end is RunEnd.RANK_LOST
 
 
-def test_a_lost_rank_ends_the_attempt_and_the_steps_that_need_it() -> None:
+def test_lost_rank_ends_the_steps_that_need_it() -> None:
     m = machine(step("a", 0, 1), step("b", 0, 1))
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, 1)
@@ -248,7 +248,7 @@ def test_steps_of_a_group_start_at_one_due_time() -> None:
     assert [rank for rank, _, _ in orders(m.handle(TimePassed(2 * S + 3)))] == [0, 2]
 
 
-def test_a_failed_step_does_not_stop_others_of_its_group() -> None:
+def test_failed_step_does_not_stop_its_group() -> None:
     m = machine(step("a", 0, 1, group=1), step("b", 2, 3, group=1), retries=1)
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, problem="port taken")
@@ -266,7 +266,7 @@ def test_a_failed_step_does_not_stop_others_of_its_group() -> None:
     assert [(plan.step.name, plan.attempt) for plan in m.plans] == [("a", 2)]
 
 
-def test_a_failed_preparation_of_a_group_leaves_out_steps_on_its_ranks() -> None:
+def test_failed_preparation_leaves_out_steps_of_its_ranks() -> None:
     m = machine(
         step("write 0", 0, measured=False, group=1),
         step("write 1", 1, measured=False, group=1),
@@ -285,7 +285,7 @@ def test_a_failed_preparation_of_a_group_leaves_out_steps_on_its_ranks() -> None
     assert (m.end, m.ended, m.total) == (None, 3, 4)
 
 
-def test_steps_of_a_group_that_share_a_rank_are_refused() -> None:
+def test_group_steps_sharing_a_rank_are_refused() -> None:
     with pytest.raises(ValueError, match="step 'b'"):
         machine(step("a", 0, 1, group=1), step("b", 1, 2, group=1))
 

@@ -24,7 +24,7 @@ def lines_of(experiment: dict[str, Any], **load: Any) -> list[str]:
     return as_lines(config, trial_configs(config))
 
 
-def test_a_row_has_the_parameters_of_its_trial_and_its_time() -> None:
+def test_row_has_parameters_and_time_of_its_trial() -> None:
     experiment = {
         "product": {"load.concurrency": [1, 16], "load.duration": ["30s", "2h"]},
         "cooldown": "5s",
@@ -72,7 +72,7 @@ def test_a_step_of_a_workload_has_a_longest_time() -> None:
     assert all(" at most " in row for row in rows)
 
 
-def test_a_long_list_is_cut_for_people_and_whole_as_json() -> None:
+def test_long_list_is_cut_but_whole_as_json() -> None:
     number = MOST_ROWS + 7
     config = parse_benchmark(
         data_of({"product": {"load.concurrency": list(range(1, number + 1))}}, LOAD), "f"

@@ -35,9 +35,7 @@ def reading(config: Configure, ranks: Ranks, recorded: Recorded) -> Callable[[st
     return read_test
 
 
-def test_both_ends_run_the_same_sizes_on_the_ranks_interface(
-    config: Configure, ranks: Ranks
-) -> None:
+def test_both_ends_use_same_sizes_and_interface(config: Configure, ranks: Ranks) -> None:
     parsed = config("ucx", test="put_lat", max_size="64Ki", iterations=50, warmup=5, port=4000)
     both = [msgspec.structs.replace(rank, interface="net1") for rank in ranks(2)]
     (step,) = WORKLOAD.steps(parsed, both)
@@ -71,7 +69,7 @@ def test_latency_is_the_median_at_one_byte(reading: Callable[[str], Reading]) ->
     assert result.facts == {"transports": "tag(tcp/lo)"}
 
 
-def test_the_time_of_a_message_among_many_is_no_latency(
+def test_time_among_many_messages_is_no_latency(
     reading: Callable[[str], Reading], config: Configure
 ) -> None:
     """The median of a MiB is below a microsecond: so long its submission took."""
@@ -83,7 +81,7 @@ def test_the_time_of_a_message_among_many_is_no_latency(
         assert {plot.x, *plot.y} <= {column.name for column in table.columns}
 
 
-def test_the_bandwidth_of_small_messages_is_not_rounded_to_the_tools_two_decimals(
+def test_small_message_bandwidth_is_not_rounded(
     config: Configure, ranks: Ranks, recorded: Recorded
 ) -> None:
     texts = [recorded(f"ucx/ucx-1.13.1-tag_lat-{end}.txt") for end in ("client", "server")]
@@ -100,14 +98,12 @@ def test_bandwidth_is_the_largest_of_all_sizes_in_bits(reading: Callable[[str], 
     assert values == {"bandwidth": 1024 * 996035 * 8, "message_rate": 1179501}
 
 
-def test_no_bytes_are_claimed_because_they_do_not_follow_from_the_iterations(
-    reading: Callable[[str], Reading],
-) -> None:
+def test_no_bytes_are_claimed_from_iterations(reading: Callable[[str], Reading]) -> None:
     assert reading("tag_bw").claimed_bytes == {}
 
 
 @pytest.mark.parametrize("test", ["tag_lat", "tag_bw"])
-def test_a_reading_has_exactly_the_metrics_that_the_config_announces(
+def test_reading_has_exactly_the_announced_metrics(
     reading: Callable[[str], Reading], config: Configure, test: str
 ) -> None:
     announced = [info.tag for info in WORKLOAD.metrics_of(config("ucx", test=test))]
