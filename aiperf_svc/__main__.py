@@ -6,15 +6,17 @@ is over; so the handler comes before the imports. A stop that comes before the w
 the program like Ctrl-C does: what is open is closed, nothing is printed.
 
 No module is imported from the folder in which a user works: a `queue.py` there would take the place
-of the library's.
+of the library's. What is imported at the top is a part of the interpreter or already loaded.
 """
+
+import atexit
+import os
+import sys
 
 
 def main() -> int:
     """Run the command line; the exit code."""
     _leave_out_working_folder()
-    import atexit
-
     codes: list[int] = []
     # The first handler is called last, after those of all libraries. If the interpreter was started
     # with one, such as that of a tool that measures coverage, it would never be called.
@@ -40,9 +42,6 @@ def main() -> int:
 def _end_at_once(codes: list[int]) -> None:
     """End this process without tidying up its memory, which is a tenth of the time of a short run:
     in a service, a fork, every object that is freed copies a page first."""
-    import os
-    import sys
-
     if not codes:
         return  # An exception: the interpreter knows the exit code.
     try:
@@ -57,9 +56,6 @@ def _end_at_once(codes: list[int]) -> None:
 def _leave_out_working_folder() -> None:
     """Import nothing from the working folder because of an empty entry in PYTHONPATH, such as that
     of `$PYTHONPATH:/more`. Named there, it stays."""
-    import os
-    import sys
-
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if len(named) > 1 and "" in named:
         folder = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
@@ -70,7 +66,6 @@ def _leave_out_working_folder() -> None:
 def _know_own_package() -> None:
     """Make this package the one that is imported, wherever it is: this file was executed by its
     path, and no folder has been searched for it."""
-    import sys
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder = __file__.rpartition("/")[0]
@@ -84,8 +79,6 @@ def _know_own_package() -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
     if not sys.flags.safe_path:
         # The working folder, or that of this file.
         del sys.path[0]

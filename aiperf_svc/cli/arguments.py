@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+from pathlib import Path
 from shlex import quote
 from typing import NoReturn
 
@@ -94,10 +95,8 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def add_junit_flag(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+def add_junit_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add `--junit`."""
-    from pathlib import Path
-
     parser.add_argument(
         "--junit",
         metavar="FILE",

@@ -5,7 +5,7 @@ length in the metric's own unit, NaN where the metric is not defined for a reque
 token counts -1 where there is none. Nothing here knows where the columns are kept.
 
 The catalog of metrics, which the runner prints from, has these formulas and is imported without
-numpy: formulas that call it import it.
+numpy: they use the operators and methods of arrays, and no function of numpy.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,6 +36,13 @@ BYTES_PER_KB = 1024.0
 """AIPerf's KB is 1,024 bytes."""
 
 
+def _either(is_first: Mask, first: "NDArray[Any]", second: "NDArray[Any]") -> "NDArray[Any]":
+    """Return the values of the first array where the mask is set, and of the second elsewhere."""
+    chosen = second.copy()
+    chosen[is_first] = first[is_first]
+    return chosen
+
+
 def between(begin: str, end: str) -> Formula:
     """Milliseconds from one time column to another; undefined unless both are there."""
 
@@ -51,10 +58,8 @@ def between(begin: str, end: str) -> Formula:
 def last_content(columns: Columns) -> "NDArray[np.int64]":
     """Wall time of the last content, or of the last byte where a response has no content events
     (embeddings)."""
-    import numpy as np
-
     last, end = columns["last_token_wall_ns"], columns["end_wall_ns"]
-    return np.where(last == 0, end, last)
+    return _either(last == 0, end, last)
 
 
 def _since(begin: str) -> Formula:
@@ -69,10 +74,9 @@ def _since(begin: str) -> Formula:
 
 def write_wall_ns(columns: Columns) -> "NDArray[np.int64]":
     """Wall time just before the first byte of the request was written; 0 if none was."""
-    import numpy as np
-
     start, waited = columns["start_wall_ns"], columns["connect_ns"] + columns["tls_ns"]
-    return np.where(start == 0, 0, start + waited)
+    written: NDArray[np.int64] = (start + waited) * (start != 0)
+    return written
 
 
 def since_write(end: str) -> Formula:
@@ -144,9 +148,8 @@ _input_tokens = count_of("input_tokens")
 
 def output_token_count(columns: Columns) -> Floats:
     """Output tokens without the reasoning ones; undefined if these came but were not counted."""
-    import numpy as np
-
-    values = np.maximum(_output_tokens(columns) - np.maximum(columns["reasoning_tokens"], 0), 0.0)
+    reasoning = columns["reasoning_tokens"].clip(min=0)
+    values: Floats = (_output_tokens(columns) - reasoning).clip(min=0.0)
     values[columns["reasoning_tokens"] < _NONE_STATED] = nan
     return values
 
@@ -182,14 +185,12 @@ def inter_token_latency(columns: Columns) -> Floats:
     Where reasoning is hidden, a summary of it may come before the first output token. It is none of
     the tokens, so the time begins with that token.
     """
-    import numpy as np
-
     tokens = streamed_tokens(columns)
     tokens[tokens < 2] = nan
     is_hidden = columns["hidden_tokens"] > 0
     first = time_to_first_token(columns)
     if is_hidden.any():
-        first = np.where(is_hidden, time_to_first_output_token(columns), first)
+        first = _either(is_hidden, time_to_first_output_token(columns), first)
     return (request_latency(columns) - first) / (tokens - 1)
 
 
@@ -306,12 +307,10 @@ def osl_mismatch(columns: Columns) -> Floats:
 def has_osl_mismatch(columns: Columns) -> Floats:
     """Return 1 where the output length is too far off the requested one, else 0; undefined where
     one of them is."""
-    import numpy as np
-
     asked = requested_osl(columns)
     off = abs(_output_tokens(columns) - asked)
-    values = (off > np.minimum(asked * OSL_MISMATCH_PCT / 100.0, OSL_MISMATCH_TOKENS)).astype(float)
-    values[np.isnan(off)] = nan
+    values = (off > (asked * OSL_MISMATCH_PCT / 100.0).clip(max=OSL_MISMATCH_TOKENS)).astype(float)
+    values[off != off] = nan
     return values
 
 
@@ -327,9 +326,7 @@ _http_waiting = between("sent_wall_ns", "ack_wall_ns")
 def http_waiting(columns: Columns) -> Floats:
     """From the last byte written to the end of the response's headers; 0 if these came first, from
     a server that responds before it has read the request, or while the write had not returned."""
-    import numpy as np
-
-    waited: Floats = np.maximum(_http_waiting(columns), 0.0)
+    waited: Floats = _http_waiting(columns).clip(min=0.0)
     return waited
 
 
@@ -364,10 +361,8 @@ schedule_lag = between("due_wall_ns", "start_wall_ns")
 def client_lag(columns: Columns) -> Floats:
     """The part of the schedule lag that only the client can have caused: waiting for the
     concurrency cap, which the config asks for, counts as none."""
-    import numpy as np
-
-    lag = np.maximum(schedule_lag(columns), 0.0)
-    lag[columns["is_capped"] | np.isnan(lag)] = 0.0
+    lag: Floats = schedule_lag(columns).clip(min=0.0)
+    lag[columns["is_capped"] | (lag != lag)] = 0.0
     return lag
 
 
@@ -375,10 +370,8 @@ def write_time(columns: Columns) -> Floats:
     """Time between the timestamps just before and just after the write. The true departure lies
     between the two, as long as the request fits into the socket's send buffer; larger requests,
     which may wait for the network, count as 0."""
-    import numpy as np
-
     values = since_write("sent_wall_ns")(columns)
-    values[(columns["bytes_out"] > SEND_BUFFER_BYTES) | np.isnan(values)] = 0.0
+    values[(columns["bytes_out"] > SEND_BUFFER_BYTES) | (values != values)] = 0.0
     return values
 
 
@@ -389,8 +382,5 @@ SEND_BUFFER_BYTES = 16_384
 def stamp_uncertainty(columns: Columns) -> Floats:
     """Uncertainty of the event that sets the headline latency: the first token of a stream,
     otherwise the last content."""
-    import numpy as np
-
     first, last = duration_of("ttft_uncertainty_ns"), duration_of("last_uncertainty_ns")
-    values: Floats = np.where(columns["is_streamed"], first(columns), last(columns))
-    return values
+    return _either(columns["is_streamed"], first(columns), last(columns))

@@ -8,6 +8,7 @@ from aiperf_svc.config.benchmark import INFERENCE, BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target_notices import target_notices
+from aiperf_svc.core.experiments.scenarios import Scenario, scenario_load
 from aiperf_svc.core.load.phase_hooks import longest_before_load_ns
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times
@@ -67,8 +68,6 @@ class Inference(Workload[BenchmarkConfig]):
         """Return the config of a trial with the load of the scenario, or with the objectives of the
         search. Raises ConfigError."""
         if experiment.scenario is not None:
-            from aiperf_svc.core.experiments.scenarios import Scenario, scenario_load
-
             load = scenario_load(Scenario(experiment.scenario), config.load)
             changed: dict[str, Any] = {"load": load}
             if load.samples_per_query > 1:  # One worker sends them together.
