@@ -161,7 +161,7 @@ def _function(name: str, column: int) -> Callable[..., Any]:
 
 
 def _write_junit(args: argparse.Namespace, error: AiperfError) -> None:
-    """Replace the test cases of an earlier run, so that nobody takes them for this one's."""
+    """Replace the test cases of an earlier run, so that they are not mistaken for this run's."""
     path = getattr(args, "junit", None)
     if path is None:
         return

@@ -38,7 +38,7 @@ FIXED: tuple[tuple[str, Any], ...] = (
     ("workers.max", 1),
     ("random_seed", 42),
 )
-"""Keys of a run by the rules. One worker knows whether nothing at all is in flight."""
+"""Keys of a run by the rules. Only a single worker can tell that no request is in flight."""
 UNTOUCHED: tuple[tuple[str, Any], ...] = (
     ("dataset.delay_factor", 1.0),
     ("dataset.max_delay", None),

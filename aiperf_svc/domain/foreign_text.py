@@ -1,4 +1,4 @@
-"""Text that somebody else wrote: a server, a container, a cluster, a file's author.
+"""Text from outside of this program: a server, a container, a cluster, a file.
 
 It may hold escape sequences that rewrite a terminal, characters that reverse what follows them,
 line breaks that forge lines of a log, or a megabyte. `one_line` and `lines` make it harmless for

@@ -51,7 +51,7 @@ class Connections:
         self._opened = 0
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.on_lost: Callable[[Connection], None] | None = None
-        """Told of a connection that closes while its reply is on its way or waits."""
+        """Called with a connection that closes while its reply is sent or waits."""
 
     def open(self, sock: socket.socket | Http2Socket) -> None:
         """Adds a socket that was just accepted."""

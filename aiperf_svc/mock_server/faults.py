@@ -72,8 +72,8 @@ def huge_chunk(draft: Draft) -> Draft:
 
 
 def never_ends(draft: Draft) -> Draft:
-    """A stream that goes on until the client leaves; a response that is no stream hangs half
-    way."""
+    """A stream that continues until the client disconnects; a response that is not a stream stops
+    after half of its bytes."""
     if not draft.is_stream:
         return _half(draft, Ending.HANG)
     draft.tail, draft.has_last_chunk, draft.ending = [], False, Ending.REPEAT

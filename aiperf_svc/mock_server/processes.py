@@ -193,7 +193,7 @@ def _raise_file_limit() -> None:
 
 
 def _fork(run: Callable[[], None]) -> int:
-    """Runs something in a child that dies with this process; the child's id."""
+    """Runs a function in a child process that ends with this process; the child's id."""
     parent = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     child = os.fork()

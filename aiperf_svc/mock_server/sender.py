@@ -293,7 +293,7 @@ class Sender:
         self._connections.epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT)
 
     def flush(self, connection: Connection) -> None:
-        """Sends more of a write that had to wait; the reply goes on once it is through."""
+        """Sends more of a pending write; the reply continues when all of it is sent."""
         rest, reply = connection.out, connection.reply
         assert rest is not None
         assert reply is not None

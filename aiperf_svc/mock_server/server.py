@@ -270,7 +270,7 @@ class Server:
         return data
 
     def _buffer(self, connection: Connection, data: bytes) -> None:
-        """Adds to what waits, and goes on with it once it may be a whole request."""
+        """Adds bytes to the buffer, and parses it once it may be a whole request."""
         if connection.inbuf is None:
             connection.inbuf, connection.need = bytearray(data), 0
         else:

@@ -125,7 +125,7 @@ class DrivenTrials:
 
     @property
     def search_report(self) -> SearchReport | None:
-        """What a search for a limit knows now; None without one."""
+        """The progress of a search for a limit; None without one."""
         machine = self._search.machine if self._search is not None else None
         return machine.report if isinstance(machine, Search) else None
 

@@ -81,7 +81,7 @@ class PartContext:
 
 
 class Placement(ABC):
-    """A place where parts run. It knows one part at a time."""
+    """Runs parts on this machine or in a cluster, one part at a time."""
 
     where: Where
     """This machine or a cluster."""
@@ -147,7 +147,7 @@ class Expansion:
 
     @property
     def first(self) -> Member:
-        """The first member, or the only one. What it says of trials is true for all."""
+        """The first member, or the only one. All members have the same trials."""
         return self.members[0]
 
     @property

@@ -177,7 +177,7 @@ class LoadGenerator:
         self._arm()
 
     def connect_ahead(self, now: int) -> None:
-        """Connect for the users that begin soon. Called again while a ramp goes on."""
+        """Connect for the users that begin soon. Called again during a ramp."""
         wanted = self._ahead.wanted(now)
         if wanted is not None and not self.client.preconnect(min(wanted, self._connection_limit)):
             self._ahead.stop()

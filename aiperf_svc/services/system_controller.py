@@ -88,7 +88,7 @@ class SystemController(BaseService):
         self._number = 1
         self._finding: Finding | None = None
         self._has_ended = False
-        """Whether the experiment knows the end of the trial."""
+        """Whether the end of the trial was reported to the experiment."""
         self._since_mono_ns = mono_ns()
         self._changed = asyncio.Event()
         held_s = _held_s(context.config, is_trial=self._sequence is not None)

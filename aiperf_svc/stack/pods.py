@@ -352,7 +352,7 @@ def _make_stateful_set(
 
 
 def _own_label(plan: PodPlan, pods: PodSet) -> dict[str, str]:
-    """Return the label that tells the pods of one set from those of another."""
+    """Return the label that distinguishes the pods of one set from those of another."""
     return {"aiperf.dev/set": pods.name} if len(plan.sets) > 1 else {}
 
 

@@ -220,7 +220,7 @@ class Workload(ABC, Generic[ConfigT]):
     def warnings(
         self, config: ConfigT, facts: Facts, topology: Topology, environ: Mapping[str, str]
     ) -> list[str]:
-        """Return what may be wrong with a run on this machine, which goes on."""
+        """Return warnings about a run on this machine. They do not stop it."""
         return []
 
     def has_warmup(self, config: ConfigT) -> bool:

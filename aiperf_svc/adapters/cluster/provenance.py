@@ -1,4 +1,4 @@
-"""Adds to `provenance.json` what only the cluster knows: images and their digests, arguments, and
+"""Adds to `provenance.json` facts from the cluster: images and their digests, arguments, and
 the nodes of the target's and the services' pods."""
 
 import asyncio

@@ -226,8 +226,8 @@ class DeploymentEvents:
         run.verify(f"busy loops used {used:.1f} s of CPU")
 
     async def _cut(self, run: EventRun, target: "_Target") -> None:
-        """Let the stack's policy admit nobody to the target, and connect from a worker for the
-        proof."""
+        """Change the stack's policy so that it admits no connection to the target, and verify this
+        by a connection from a worker."""
         pods = await target.pods()
         path = f"/apis/networking.k8s.io/v1/namespaces/{target.namespace}/networkpolicies/"
         path += self._plan.identity.name(HOST)

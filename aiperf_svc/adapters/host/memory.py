@@ -1,4 +1,4 @@
-"""Memory of a process that lives for many trials, as glibc's allocator manages it."""
+"""Memory of a process that runs many trials, as glibc's allocator manages it."""
 
 import ctypes
 import gc

@@ -73,7 +73,7 @@ class KernelStamps:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Let the kernel stop, if no other socket asks for stamps."""
+        """Let the kernel stop taking timestamps, unless another socket requests them."""
         self._socket.close()
 
     def _wait(self) -> None:

@@ -1,8 +1,8 @@
-"""Runs the Pulumi CLI as a child process that can be interrupted and that ends if the runner dies.
+"""Runs the Pulumi CLI as a child process that can be interrupted and that ends with the runner.
 
 Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
 second interrupt makes the CLI forget resources. Between the two is a process of one thread
-(`supervisor.py`), which asks the CLI to stop when the runner is gone. So the CLI of a killed runner
+(`supervisor.py`), which stops the CLI when the runner is gone. So the CLI of a killed runner
 ends by itself, with its state complete. Its output goes to files: with a pipe, the end of the
 reader would kill the CLI before it has saved. Its temporary files, in which the Kubernetes provider
 leaves the cluster's key, are in a folder that is removed with the command.

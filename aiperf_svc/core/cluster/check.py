@@ -8,7 +8,7 @@ State = Literal["ok", "warning", "failed", "not checked"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The result of one check. `failed` means that the stack cannot come up as planned."""
+    """The result of one check. `failed` means that the stack cannot start as planned."""
 
     name: str
     state: State
@@ -17,5 +17,5 @@ class Check(msgspec.Struct, frozen=True):
     remedy: str = ""
     """Advice on what to change; empty if there is none."""
     is_config_error: bool = False
-    """True if it failed because the config asks for what this cluster is not, such as more nodes
-    than there are."""
+    """True if it failed because the config requires what the cluster does not have, such as more
+    nodes than exist."""

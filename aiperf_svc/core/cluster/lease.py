@@ -146,8 +146,8 @@ def use_of(
     is_own: bool,
     is_running: Callable[[int], bool],
 ) -> Use:
-    """Return whether others use the stack. `is_own`: this machine's record or state knows it.
-    `is_running` tells whether a process of this machine is alive."""
+    """Return whether others use the stack. `is_own`: this machine has a record or the state of it.
+    `is_running` returns whether a process of this machine is alive."""
     if lease.holder != me.identity and lease.is_held(now):
         known = parse_holder(lease.holder)
         # A killed process of this machine holds nothing, so there is no wait for its Lease.

@@ -141,7 +141,7 @@ class StackLifecycle:
         del self.shapes[1:]
 
     def lose(self) -> None:
-        """Begin no other shape and keep nothing: somebody else has taken over the stack."""
+        """Start no other shape and keep nothing: another user has taken over the stack."""
         self.end_shapes()
         self.is_lost = True
 

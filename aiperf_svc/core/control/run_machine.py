@@ -99,7 +99,7 @@ class RunMachine:
         """Kind of failure, valid in the state `failed`."""
         self.is_cancelling = False
         self.ends_early = False
-        """True if the load is to end because the records manager knows enough."""
+        """True if the load ends early because the records manager has enough data."""
         self.start_wall_ns = 0
         """Earliest start of the load; 0: as soon as possible."""
         self._has_warmup = has_warmup

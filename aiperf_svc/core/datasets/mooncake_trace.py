@@ -71,7 +71,7 @@ def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
 
 
 def _written(row: _Row) -> Prompt | None:
-    """Return the prompt that a row holds; None if it tells its length."""
+    """Return the prompt in a row; None if the row has only a length."""
     if row.message_mode:
         raise ValueError("`message_mode` is not supported")
     is_written = row.text_input is not None or row.messages is not None or row.payload is not None

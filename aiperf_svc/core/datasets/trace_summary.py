@@ -127,7 +127,7 @@ class _Times:
 
 
 class _Parts:
-    """The arrivals in equal parts of the time, whose length doubles when the trace goes on."""
+    """The arrivals in equal parts of the time, whose length doubles as the trace continues."""
 
     def __init__(self) -> None:
         self._part_s = 0.001

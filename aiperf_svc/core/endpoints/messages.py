@@ -355,7 +355,7 @@ def _reply(blocks: list[bytes], defects: list[Defect]) -> Reply:
 
 
 def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:
-    """Return one user's message with all results: the API wants them in the next message."""
+    """Return one user's message with all results: the API requires them in the next message."""
     blocks = b",".join(
         b'{"type":"tool_result","tool_use_id":%b,"content":%b}'
         % (msgspec.json.encode(call.id), content)

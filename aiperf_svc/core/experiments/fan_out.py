@@ -25,7 +25,7 @@ class JobShapes(NamedTuple):
 
 
 class JobSeen(NamedTuple):
-    """Event: what the cluster says of a Job."""
+    """Event: the status of a Job in the cluster."""
 
     name: str
     completed: frozenset[int]
@@ -61,7 +61,7 @@ class JobFailed(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """Event: the user wants the end of the experiment."""
+    """Event: the user has stopped the experiment."""
 
     reason: str
 

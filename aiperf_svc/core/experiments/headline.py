@@ -1,4 +1,4 @@
-"""The one or two numbers of a run that are shown while an experiment goes on."""
+"""The one or two numbers of a run that are shown during an experiment."""
 
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import Measured

@@ -120,8 +120,8 @@ def joint_finding(results: Sequence[RunResult], searched: SearchedTrial | None =
 def joint_result(
     results: Mapping[str, SearchedTrial], total: InferenceResult | None, maximized: str | None
 ) -> SearchedTrial:
-    """Return what a trial says of what is searched, over several runs by their names: an objective
-    is held if all of them hold it. The statistics are those of `total`, the results of all runs."""
+    """Return the result of a trial for the search, over several runs by their names: an objective
+    holds if it holds in all of them. The statistics are those of `total`, of all runs."""
     if len(results) == 1:
         return next(iter(results.values()))
     evidence = [

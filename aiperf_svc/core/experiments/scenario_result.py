@@ -150,7 +150,7 @@ class Series(msgspec.Struct, frozen=True):
         return None if found is None else _finite(found)
 
     def statistics(self) -> dict[str, object]:
-        """Return what result_summary.json says of a series of completed requests."""
+        """Return the statistics of completed requests for result_summary.json."""
         done = self.ordered[np.isfinite(self.ordered)]
         stats: dict[str, object] = {}
         if len(done):
@@ -166,7 +166,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scenario says of a run."""
+    """The result of a run by the rules of a scenario."""
 
     scenario: Scenario
     model: str

@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class Interrupted(NamedTuple):
-    """Event: the user wants the end. Parts that run see the interrupt themselves."""
+    """Event: the user has interrupted the session. Running parts are interrupted themselves."""
 
 
 class OutOfTime(NamedTuple):

@@ -28,7 +28,7 @@ class SearchedTrial(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = "valid"
     is_client_bound: bool = False
     problem: str = ""
-    """Why the trial tells nothing of the server; empty if it does."""
+    """Why the trial is no measurement of the server; empty if it is."""
     statistics: dict[str, float] = {}
     """Metrics for the curve, by tag and statistic: `time_to_first_token:p99`."""
 
@@ -93,7 +93,7 @@ class Search:
 
     @property
     def report(self) -> SearchReport:
-        """What the search knows now."""
+        """The search so far: its points, bracket and result."""
         points, (lower, upper), space = self.points, self.bracket, self.space
         sides = [s.confirmations for s in (lower, upper) if s is not None and s.holds is not None]
         return SearchReport(

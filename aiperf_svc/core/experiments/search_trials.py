@@ -54,9 +54,9 @@ class MaximumSearch:
         return None if place is None else self._parameters(place)
 
     def add(self, parameters: Parameters, result: SearchedTrial) -> None:
-        """Take the result of a trial that `next` asked for. One that tells nothing of the server,
-        such as that of a busy client, or that is not valid, as the server failed most requests,
-        counts as without a value."""
+        """Record the result of a trial from `next`. A trial that does not measure the server,
+        because the client was busy or because most requests failed, counts as one without a
+        value."""
         place = tuple(float(parameters[space.parameter]) for space in self._spaces)
         is_unusable = bool(result.problem) or result.verdict.startswith("invalid")
         self._found[place] = None if is_unusable else result.statistics.get(self._metric)
@@ -141,7 +141,7 @@ class SearchTrials:
 
 
 def search_machine(config: BenchmarkConfig) -> Search | MaximumSearch:
-    """Return the search that a config asks for."""
+    """Return the search in a config."""
     assert config.experiment is not None
     search = config.experiment.search
     assert search is not None

@@ -33,7 +33,7 @@ from aiperf_svc.domain.metric_formulas import Floats
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """Everything that is said of an experiment comes from here."""
+    """The trials of an experiment, and their means: the input of its tables and files."""
 
     parameters: tuple[Parameter, ...]
     rows: tuple[TrialRow, ...]

@@ -1,4 +1,4 @@
-"""How long an experiment goes on."""
+"""The remaining time of an experiment."""
 
 
 def time_left_s(*, left: int, ended: int, took_s: float, since_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Which of several models a prompt asks for. It follows from the number of the dataset entry alone,
+"""Which of several models a prompt requests. It depends on the number of the dataset entry alone,
 so no record has to say it, and all turns of a conversation go to one model."""
 
 import numpy as np

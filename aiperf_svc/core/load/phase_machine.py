@@ -51,8 +51,8 @@ SETTLE_NS = 5_000_000_000
 
 
 MOST_SET_BACK_NS = 60_000_000_000
-"""Largest step back of the clock that a load goes on after. Its times are those of the clock: until
-that has come back to where it was, nothing is due and the load does not stop."""
+"""Largest backward step of the clock after which a load continues. Its times follow the clock:
+until the clock has reached its earlier value again, nothing is due and the load does not stop."""
 
 
 class PhaseStage(StrEnum):

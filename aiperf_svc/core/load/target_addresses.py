@@ -50,7 +50,7 @@ class TargetAddress:
         self.name = str(socket_address.address[0])
         host = f"[{self.name}]" if ":" in self.name else self.name
         self.place = f"{host}:{socket_address.address[1]}"
-        """Address with its port, which may be all that tells two targets apart."""
+        """Address with its port: two targets may differ only in the port."""
         self.connections = 0
         """Number of connections made."""
         self.requests = 0

@@ -19,7 +19,7 @@ FULL_BYTES: Final = 64 * 2**20
 """Most bytes of records that wait to be sent before the worker holds back its load: two seconds of
 100,000 chunks per second, so that a short stop of a record processor changes nothing."""
 ROOM_BYTES: Final = FULL_BYTES // 2
-"""Most bytes that may wait when the load goes on again."""
+"""Most bytes that may wait when the load resumes."""
 
 
 def _size(batch: RawBatch) -> int:

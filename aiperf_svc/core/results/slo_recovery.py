@@ -27,8 +27,8 @@ def limits_of(slo: Slo) -> dict[str, float | str]:
 def slo_recovery(
     rows: PhaseRows, clocks: ClockMap, window: LoadWindow, slo: Slo
 ) -> tuple[Recovered, str]:
-    """Return what tells when the SLO holds again, and what that means, in words; empty without a
-    limit of single requests."""
+    """Return a function that finds when the SLO holds again, and its criterion in words; empty
+    without a limit for single requests."""
     limits = limits_of(slo)
     if not limits:
         return lambda begin_s, end_s: None, ""

@@ -1,4 +1,4 @@
-"""What a rule set says of finished runs: for each requirement whether it is met."""
+"""The result of a rule set for finished runs: whether each requirement is met."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -84,7 +84,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule set says of the points of a curve. `verify --json` prints it."""
+    """The result of a rule set for the points of a curve. `verify --json` prints it."""
 
     schema_version: str = SCHEMA
     rules: str

@@ -1,4 +1,4 @@
-"""What is known of replicas that come up during a load: the runner's report, and what follows.
+"""The replicas that start during a load: the runner's report, and the results derived from it.
 
 This module has only types, which the runner reads without NumPy.
 """

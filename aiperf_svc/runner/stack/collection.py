@@ -49,7 +49,7 @@ def prepare(request: StackRequest, *, is_running: bool) -> Path:
 
 
 class Collection:
-    """The folder of one run of a stack, and what comes into it."""
+    """The folder of one run of a stack: collects results, logs and evidence into it."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Adds to a stack's config what only the cluster knows: target pods, GPU exporters, API server.
+"""Adds to a stack's config facts from the cluster: target pods, GPU exporters, API server.
 
-A plan made without a cluster knows none of them, so plain `pulumi up` gets wider network policies
+A plan made without a cluster lacks them, so plain `pulumi up` gets wider network policies
 and reads no GPU exporters.
 
 - Network policies never match a Service's own address, only its pods and their port.

@@ -26,7 +26,7 @@ class CheckedShapes:
     fitting: list[int] = field(default_factory=list)
     """Numbers of those that passed."""
     refused: dict[int, EnvironmentProblem] = field(default_factory=dict)
-    """Those that cannot come up."""
+    """Shapes that cannot start, with the reason."""
     unschedulable_s: dict[int, float] = field(default_factory=dict)
     """Time that a pod of those that passed may stay unschedulable."""
 

@@ -136,12 +136,12 @@ class Collector:
         self._cancelled = context.state / "cancelled"
         """File with the reason of a cancel: a restarted collector continues with it."""
         self._jobs_file = context.state / "jobs.json"
-        """Names of the Jobs that have been seen. A restarted collector knows by it that a Job
-        which does not exist was deleted."""
+        """Names of the Jobs that have existed. With it, a restarted collector recognizes that a
+        missing Job was deleted."""
         self._present: set[str] = set()
         """Their names."""
         self._asks_mono_s = 0.0
-        """When the cluster is asked again for the end of the stack's time."""
+        """When the end of the stack's time to live is read from the cluster again."""
         self._reported: set[str] = set()
         """Pods that have reported their own end."""
         self._ended = asyncio.Event()

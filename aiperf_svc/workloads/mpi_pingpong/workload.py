@@ -34,7 +34,7 @@ from aiperf_svc.workloads.tool import ToolWorkload
 
 
 class MpiPingPongSpec(WorkloadSpec):
-    """A message goes from one rank to another and comes back, for each size."""
+    """Settings: for each size, a message is sent from one rank to another and back."""
 
     kind: Literal["mpi-pingpong"] = "mpi-pingpong"
     transport: Transport = "tcp"

@@ -114,7 +114,7 @@ _NOT_A_NUMBER = re.compile(r"residual = -?(?:nan|inf)")
 
 
 class Solution(NamedTuple):
-    """What the log says of one solution."""
+    """The values in the log of one solution."""
 
     tool: str
     execution_s: tuple[float, ...]

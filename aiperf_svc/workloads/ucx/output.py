@@ -84,7 +84,7 @@ def _rows(spec: UcxSpec, output: Output) -> tuple[tuple[float, ...], ...]:
 
 
 def read_line(line: str) -> Row | None:
-    """What a line says of one message size; None: nothing."""
+    """Return the values in a line for one message size; None if it has none."""
     numbers = _numbers(line)
     if not numbers:
         return None

@@ -168,8 +168,8 @@ def _exporter(pod: Json) -> Exporter | None:
 def grouped(
     exporters: Iterable[Exporter], *, users_namespace: str, users: tuple[str, ...]
 ) -> tuple[ClusterExporters, ...]:
-    """Return the exporters as a config has them: those that a NetworkPolicy knows by one label are
-    together. `users` are those of `ClusterExporters`."""
+    """Return the exporters as a config has them, grouped by the label that a NetworkPolicy selects.
+    `users` are those of `ClusterExporters`."""
     groups = defaultdict(list)
     for each in exporters:
         groups[each.namespace, each.label, each.port, each.is_on_host].append(each.url)

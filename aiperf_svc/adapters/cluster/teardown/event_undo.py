@@ -1,9 +1,9 @@
-"""What an event leaves behind if nobody undoes it, recorded on the root of the stack.
+"""Changes by an event that must be undone, recorded on the root of the stack.
 
-A node that is cordoned and a Deployment of others that is scaled outlive the stack. Before either
-is changed, the way back is written into an annotation of the stack's Namespace, or of its anchor in
-a namespace of others. The runner removes it when it has undone the event. A removal of the stack,
-also by `gc` after a runner that was killed, undoes what it finds there.
+A cordoned node and a scaled Deployment outside of the stack outlive the stack. Before either is
+changed, the original value is written into an annotation of the stack's Namespace, or of its anchor
+in a shared namespace. The runner removes the annotation when it has undone the event. A removal of
+the stack, also by `gc` after a killed runner, undoes what is recorded there.
 """
 
 from collections.abc import Callable, Iterable
@@ -60,7 +60,7 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def record_undo(cluster: Cluster, root: str, undo: Undo | None) -> None:
-    """Write the way back to the root with this path; None: there is none any more. Raises Refused,
+    """Record the original value on the root at this path; None removes the record. Raises Refused,
     Unreachable."""
     text = None if undo is None else msgspec.json.encode(undo).decode()
     changes: Json = {"metadata": {"annotations": {UNDO_ANNOTATION: text}}}

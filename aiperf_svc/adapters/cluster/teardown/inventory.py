@@ -70,7 +70,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells the objects of one stack from all others in its cluster."""
+    """The properties by which the objects of one stack are found in its cluster."""
 
     stack: str
     namespace: str | None = None
