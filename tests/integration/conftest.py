@@ -1,8 +1,10 @@
 """Fixtures of several modules."""
 
+import ssl
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +26,16 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bucket_server() -> Iterator[Store]:
     with serving() as store:
         yield store
+
+
+@pytest.fixture
+def server_side(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+@pytest.fixture
+def trust(certificate: tuple[Path, Path]) -> dict[str, Any]:
+    """Settings of an endpoint that trusts the server's certificate."""
+    return {"tls": {"ca_file": str(certificate[0])}}

@@ -39,11 +39,6 @@ def server_side(certificate: Certificate) -> ssl.SSLContext:
     return context
 
 
-@pytest.fixture
-def trust(certificate: Certificate) -> dict[str, Any]:
-    return {"tls": {"ca_file": str(certificate[0])}}
-
-
 async def stream(peer: Peer) -> None:
     await peer.head(SSE)
     for number, event in enumerate(EVENTS):

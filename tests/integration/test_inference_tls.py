@@ -25,19 +25,6 @@ from tests.support.client_bench import CHUNKED, LENGTH, WAIT_S, bench, read_requ
 Certificate = tuple[Path, Path]
 
 
-@pytest.fixture
-def server_side(certificate: Certificate) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    return context
-
-
-@pytest.fixture
-def trust(certificate: Certificate) -> dict[str, Any]:
-    """Settings of an endpoint that trusts the server's certificate."""
-    return {"tls": {"ca_file": str(certificate[0])}}
-
-
 @pytest.mark.parametrize("response", [LENGTH, CHUNKED])
 async def test_tls_response_is_complete_and_connection_reused(
     server_side: ssl.SSLContext, trust: dict[str, Any], response: bytes

@@ -89,18 +89,6 @@ async def proxy(reply: bytes = OPENED) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-def server_side(certificate: Certificate) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    return context
-
-
-@pytest.fixture
-def trust(certificate: Certificate) -> dict[str, Any]:
-    return {"tls": {"ca_file": str(certificate[0])}}
-
-
-@pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("PROXY_USER", "me:secret")
     return {"proxy_auth_env": "PROXY_USER"}

@@ -448,18 +448,24 @@ async def test_place_missing_in_responses_is_reported_once(tmp_path: Path) -> No
     )
 
 
-async def test_a_killed_record_processor_costs_no_record(
-    tmp_path: Path, quickly_lost: float
-) -> None:
+async def results_without_a_processor(
+    folder: Path, quickly_lost: float
+) -> tuple[dict[str, Any], int]:
+    """The results of a run that loses one of two record processors, and the requests sent."""
     with server(ttft="100ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=100, duration=3 * quickly_lost, grace_period="1s")
-        async with stack(settings, tmp_path, workers=2, processors=2) as run:
+        async with stack(settings, folder, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")
             run.tasks["record-processor-1"].cancel()
             dead = run.services["record-processor-1"]
             dead._raw.close(0)  # type: ignore[attr-defined]
-            summary = await run.results()
-        sent = mock.truth()["requests"]
+            return await run.results(), mock.truth()["requests"]
+
+
+async def test_a_killed_record_processor_costs_no_record(
+    tmp_path: Path, quickly_lost: float
+) -> None:
+    summary, sent = await results_without_a_processor(tmp_path, quickly_lost)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["records"] == accounts["requests_sent"] == sent
     assert accounts["violations"] == []
@@ -472,15 +478,7 @@ async def test_dropped_records_are_lost_and_no_errors(
     tmp_path: Path, quickly_lost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "KEPT_BYTES", 0)
-    with server(ttft="100ms", tokens=2) as mock:
-        settings = config(mock.url, concurrency=100, duration=3 * quickly_lost, grace_period="1s")
-        async with stack(settings, tmp_path, workers=2, processors=2) as run:
-            await run.wait_for_state("profiling")
-            run.tasks["record-processor-1"].cancel()
-            dead = run.services["record-processor-1"]
-            dead._raw.close(0)  # type: ignore[attr-defined]
-            summary = await run.results()
-        sent = mock.truth()["requests"]
+    summary, sent = await results_without_a_processor(tmp_path, quickly_lost)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["records"] + accounts["records_lost"] == accounts["requests_sent"] == sent
     assert accounts["records_lost"] > 0
