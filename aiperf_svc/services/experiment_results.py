@@ -25,7 +25,7 @@ from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.combinations import TrialRow as EndedTrial
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
-from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.core.experiments.headline import headline, time_left_s
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scenarios import Scenario
@@ -33,7 +33,6 @@ from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import search_machine
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
-from aiperf_svc.core.experiments.time_left import time_left_s
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import RunResult

@@ -1,8 +1,22 @@
-"""The one or two numbers of a run that are shown during an experiment."""
+"""What is shown during an experiment: one or two numbers of a run, and the time left."""
 
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import Measured
 from aiperf_svc.core.results.run_result import INFERENCE
+
+
+def time_left_s(*, left: int, ended: int, took_s: float, since_s: float) -> float | None:
+    """Return the expected time until the last trial has ended, in seconds; None while no trial has
+    ended.
+
+    `left` is the number of trials that have not ended, the current one included. `ended` trials
+    took `took_s` together, and the latest ended `since_s` ago. The start of the processes is in
+    neither.
+    """
+    if not ended:
+        return None
+    return max(0.0, left * took_s / ended - since_s)
+
 
 _OF_REQUESTS = {
     RowKey("request_throughput", "avg"): "requests/s",

@@ -14,8 +14,7 @@ from aiperf_svc.config.search import MOST_POINTS, Span
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.criteria import failed_trial
 from aiperf_svc.core.experiments.machine import Finding
-from aiperf_svc.core.experiments.search import Search, SearchedTrial
-from aiperf_svc.core.experiments.search_space import SearchSpace
+from aiperf_svc.core.experiments.search import Search, SearchedTrial, SearchSpace
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.json_objects import Parameters
 

@@ -5,15 +5,95 @@ mean one (constant, exponential, or gamma of a given shape) and summed; the sum 
 through the inverse of the expected count of arrivals by time t, which is `rate * t` after the ramp
 and `rate * t^2 / (2 * ramp)` within it (time change of a Poisson process: Çinlar, Introduction to
 Stochastic Processes, 1975, ch. 4.7). A rate that changes has a curve of its own instead.
+
+In a `BurstCurve`, each period has the usual rate first and ends with the burst. The expected number
+of arrivals is linear within each of the two parts, so it and its inverse need no table, however
+long the load is. In a `RateCurve`, the rate is linear between points, so the expected number, which
+is its integral, is quadratic within a part.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.load.bursts import BurstCurve
-from aiperf_svc.core.load.rate_curve import RateCurve
+Floats = NDArray[np.float64]
+
+
+class RateCurve:
+    """Rates by time in seconds. After the last point nothing arrives."""
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        """`points` are (time, rate) in the order of time; two at one time are a jump."""
+        self._times, self._rates = np.array(points, dtype=np.float64).T
+        lengths = np.diff(self._times)
+        areas = lengths * (self._rates[1:] + self._rates[:-1]) / 2
+        self._expected = np.concatenate(([0.0], np.cumsum(areas)))
+        """Number of arrivals expected by each point."""
+
+    def expected(self, until_s: float) -> float:
+        """Return the number of arrivals that is expected until a time."""
+        if until_s >= self._times[-1]:
+            return float(self._expected[-1])
+        part = max(0, int(np.searchsorted(self._times, until_s, side="right")) - 1)
+        into_s = until_s - self._times[part]
+        return float(
+            self._expected[part] + into_s * (self._rates[part] + self._slope(part) * into_s / 2)
+        )
+
+    def times(self, expected: Floats) -> Floats:
+        """Return when so many arrivals are expected; infinite for more than there are."""
+        part = np.searchsorted(self._expected, expected, side="right") - 1
+        is_over = part >= len(self._expected) - 1
+        part = np.minimum(part, len(self._expected) - 2)
+        rest, rate = expected - self._expected[part], self._rates[part]
+        # rate * t + slope * t^2 / 2 = rest, solved so that a slope of zero divides by no zero.
+        root = np.sqrt(np.maximum(rate**2 + 2 * self._slope(part) * rest, 0.0))
+        into_s = np.divide(2 * rest, rate + root, out=np.zeros_like(rest), where=rate + root > 0)
+        return np.where(is_over, np.inf, self._times[part] + into_s)
+
+    def _slope(self, part: NDArray[np.intp] | int) -> Floats:
+        length = self._times[np.add(part, 1)] - self._times[part]
+        rise = self._rates[np.add(part, 1)] - self._rates[part]
+        slope: Floats = np.divide(rise, length, out=np.zeros_like(rise), where=length > 0)
+        return slope
+
+
+def curve_of(points: Sequence[tuple[int, float]]) -> RateCurve:
+    """Return the curve through points whose times are nanoseconds."""
+    return RateCurve([(at / 1e9, rate) for at, rate in points])
+
+
+class BurstCurve:
+    """Rates by time in seconds, without an end."""
+
+    def __init__(self, *, usual: float, burst: float, length_s: float, every_s: float) -> None:
+        """`usual` requests per second, and `burst` in the last `length_s` of each `every_s`."""
+        self._usual, self._burst = usual, burst
+        self._every_s = every_s
+        self._begins_s = every_s - length_s
+        """Time in a period at which its burst begins."""
+        self._before = usual * self._begins_s
+        """Number of arrivals expected in a period before its burst."""
+        self._in_period = self._before + burst * length_s
+
+    def expected(self, until_s: float) -> float:
+        """Return the number of arrivals that is expected until a time."""
+        periods, into_s = divmod(until_s, self._every_s)
+        into = self._usual * min(into_s, self._begins_s)
+        into += self._burst * max(0.0, into_s - self._begins_s)
+        return periods * self._in_period + into
+
+    def times(self, expected: Floats) -> Floats:
+        """Return when so many arrivals are expected."""
+        periods, rest = np.divmod(expected, self._in_period)
+        # Without a usual rate nothing arrives before the burst, and nothing is divided by it.
+        before = rest / (self._usual or 1.0)
+        within = self._begins_s + (rest - self._before) / self._burst
+        into_s = np.where(rest < self._before, before, within)
+        return np.asarray(periods * self._every_s + into_s, dtype=np.float64)
+
 
 BLOCK = 4_096
 """Number of arrivals drawn at once."""

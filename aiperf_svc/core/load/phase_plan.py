@@ -10,10 +10,8 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load import Load
 from aiperf_svc.config.load_shapes import Arrival, Bursts, UserCentric
 from aiperf_svc.config.urls import address_of, is_loopback
-from aiperf_svc.core.load.arrivals import Curve
-from aiperf_svc.core.load.bursts import BurstCurve
+from aiperf_svc.core.load.arrivals import BurstCurve, Curve, curve_of
 from aiperf_svc.core.load.entry_order import order_of
-from aiperf_svc.core.load.rate_curve import curve_of
 from aiperf_svc.core.load.user_schedule import UserSchedule
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.dataset import DatasetShape

@@ -1,12 +1,19 @@
-"""Adds the metrics of servers, GPU exporters and this program's own services to a summary."""
+"""Adds the metrics of servers, GPU exporters and this program's own services to a summary.
+
+Among them are the numbers by which throughput becomes economics: GPUs, their price, power and
+energy. What follows from these, such as tokens a second for each GPU, is in the catalog. The number
+of GPUs is that of the config, else that of the pages of GPUs, else that of the stack's own target.
+The energy is used only if it is that of all GPUs.
+"""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, DatasetKind
-from aiperf_svc.core.results.economics import economic_numbers
 from aiperf_svc.core.results.provenance import Provenance, provenance_of
 from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summary import Summary
@@ -16,6 +23,48 @@ from aiperf_svc.core.telemetry.series import gpus
 from aiperf_svc.core.telemetry.sources import judge_sources
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity, note
+
+
+class EconomicNumbers(NamedTuple):
+    """Scalars of the catalog, and where they are from."""
+
+    scalars: dict[str, float]
+    text: str = ""
+    """For readers; empty if the number of GPUs is unknown."""
+
+
+def economic_numbers(
+    config: BenchmarkConfig, *, counted: int, joules: float | None
+) -> EconomicNumbers:
+    """Return what is known of a run. `counted` GPUs are on its pages, which show `joules` of
+    energy under load; None: unknown."""
+    economics = config.economics
+    gpus, source = _gpus(config, counted)
+    if not gpus:
+        return EconomicNumbers({})
+    found = {"gpu_count": float(gpus)}
+    text = f"economics: {gpus} GPU{'s' * (gpus != 1)}, by {source}"
+    if economics.price_per_gpu_hour is not None:
+        found["price_per_gpu_hour"] = economics.price_per_gpu_hour
+        text += f", ${economics.price_per_gpu_hour:g} a GPU hour"
+    if economics.kw_per_gpu is not None:
+        found["kw_per_gpu"] = economics.kw_per_gpu
+        text += f", {economics.kw_per_gpu:g} kW a GPU"
+    if joules is not None and counted == gpus:
+        found["gpu_joules"] = joules
+    elif joules is not None:
+        text += f"; the energy is left out, since it is that of {counted} GPU{'s' * (counted != 1)}"
+    return EconomicNumbers(found, text)
+
+
+def _gpus(config: BenchmarkConfig, counted: int) -> tuple[int, str]:
+    if config.economics.gpus is not None:
+        return config.economics.gpus, "economics.gpus"
+    if counted:
+        return counted, "telemetry"
+    target = config.deployment.target
+    own = target.gpu.count * target.replicas if target.gpu is not None else 0
+    return own, "deployment.target"
 
 
 def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLog) -> Summary:

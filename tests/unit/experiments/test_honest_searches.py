@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from aiperf_svc.config.search import MOST_POINTS
-from aiperf_svc.core.experiments.search import Search
+from aiperf_svc.core.experiments.search import Search, SearchSpace
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint
-from aiperf_svc.core.experiments.search_space import SearchSpace
 from tests.support.queues import run, true_knee
 
 SEARCHES = 20

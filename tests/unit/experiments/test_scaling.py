@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.combinations import Aggregate
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.scaling import EFFICIENCY
-from aiperf_svc.core.experiments.summary import summarise
+from aiperf_svc.core.experiments.summary import EFFICIENCY, summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_result import MetricResult, MetricValue

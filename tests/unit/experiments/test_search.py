@@ -8,9 +8,8 @@ import pytest
 
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
-from aiperf_svc.core.experiments.search import Search, SearchedTrial
+from aiperf_svc.core.experiments.search import Search, SearchedTrial, SearchSpace
 from aiperf_svc.core.experiments.search_report import Ending, SearchReport
-from aiperf_svc.core.experiments.search_space import SearchSpace
 
 LONGER = {"load.duration": "180s"}
 

@@ -1,6 +1,6 @@
 """The time that an experiment is expected to go on."""
 
-from aiperf_svc.core.experiments.time_left import time_left_s
+from aiperf_svc.core.experiments.headline import time_left_s
 
 
 def test_time_left_shrinks_and_is_never_negative() -> None:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from aiperf_svc.core.load.arrivals import Arrivals
-from aiperf_svc.core.load.bursts import BurstCurve
+from aiperf_svc.core.load.arrivals import Arrivals, BurstCurve
 
 SECOND = 10**9
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from aiperf_svc.core.load.arrivals import Arrivals
-from aiperf_svc.core.load.rate_curve import RateCurve
+from aiperf_svc.core.load.arrivals import Arrivals, RateCurve
 
 SERIES = RateCurve([(0, 0), (10, 40), (20, 40), (20, 100), (30, 0), (40, 0), (50, 20)])
 """A rise, a plateau, a jump, a fall to nothing, a pause, and a rise."""

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.core.results.economics import economic_numbers
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
-from aiperf_svc.core.results.telemetry import with_telemetry
+from aiperf_svc.core.results.telemetry import economic_numbers, with_telemetry
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from tests.support import fake_run

@@ -14,9 +14,9 @@ from aiperf_svc.core.events.disturbance import event_scalars
 from aiperf_svc.core.events.report import Disturbance
 from aiperf_svc.core.quality.gate import Answer, score
 from aiperf_svc.core.results import scalars
-from aiperf_svc.core.results.economics import economic_numbers
 from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.telemetry import economic_numbers
 from aiperf_svc.core.scaling.timeline import scaling_scalars
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Derived, Kind, Rate, nearest_tags
