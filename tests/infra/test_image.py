@@ -126,11 +126,9 @@ def test_tagged_pulumi_is_refused_before_anything_is_built(tmp_path: Path) -> No
 def test_runner_image_has_the_program_beside_the_package() -> None:
     program = find_program()
     recipe = (ROOT / "images" / "runner" / "Containerfile").read_text()
-    sent = (ROOT / ".dockerignore").read_text().split()
     for path in (program.infra, program.project_file):
         name = path.relative_to(ROOT).as_posix()
         assert f"COPY {name} /opt/aiperf/app" in recipe
-        assert f"!{name}" in sent
 
 
 def test_runner_image_has_tested_versions() -> None:
@@ -145,3 +143,13 @@ def test_image_has_tested_versions() -> None:
     assert pins
     assert pins <= _pins("requirements.lock")
     assert not [pin for pin in pins if pin.startswith(("pulumi", "pytest", "mypy"))]
+
+
+@pytest.mark.parametrize("recipe", ["images/Containerfile", "images/runner/Containerfile"])
+def test_copied_files_are_in_context_and_tag(recipe: str) -> None:
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / recipe).read_text(), re.MULTILINE)
+    copied = {name for line in lines for name in line.split()}
+    context = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    (hashed,) = re.findall(r"find (.+?) -name", (ROOT / "images/tag").read_text())
+    for roots in (context, hashed.split()):
+        assert not {name for name in copied if not name.startswith(tuple(roots))}

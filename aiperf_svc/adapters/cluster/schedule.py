@@ -199,6 +199,7 @@ def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
     namespace = namespace_of(plan)
     limits = (Right("", each, "list", namespace) for each in ("resourcequotas", "limitranges"))
     return (
+        Right("", "namespaces", "get", namespace),
         *needed_rights(plan),
         *granted_rights(plan),
         *port_forward_rights(plan),
