@@ -2,7 +2,6 @@
 
 `Benchmark` is for the programs of users, `declare_stack` is the whole of this project's own."""
 
-from aiperf_svc.stack.component import Benchmark, BenchmarkArgs
-from aiperf_svc.stack.program import declare_stack
+from aiperf_svc.stack.component import Benchmark, BenchmarkArgs, declare_stack
 
 __all__ = ["Benchmark", "BenchmarkArgs", "declare_stack"]

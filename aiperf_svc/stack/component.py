@@ -2,7 +2,8 @@
 
 A plan needs the whole config before anything is created, so the config takes plain values and no
 Outputs. What is known only during a deployment can be given for secrets and for the kubeconfig.
-`provider/` serves the same component to programs in other languages.
+`provider/` serves the same component to programs in other languages. `declare_stack` is the
+program of a project whose stacks are stack files.
 """
 
 import os
@@ -25,8 +26,31 @@ from aiperf_svc.stack.settings import (
     check_is_path,
     copy_warnings,
     make_plan,
+    read_settings,
     refuse_if_held,
 )
+
+
+def declare_stack() -> None:
+    """Make one component of the stack's configuration (`aiperf:benchmark` and the other keys of a
+    stack file); its outputs become the stack's. Raises pulumi.RunError."""
+    settings = read_settings(pulumi.Config("aiperf"))
+    refuse_if_held(settings.plan, settings.cluster)
+    for line in settings.warnings:
+        pulumi.log.warn(line)
+    if settings.summary:
+        pulumi.log.info(settings.summary)
+    benchmark = BenchmarkStack(
+        "benchmark",
+        BenchmarkStackArgs(
+            plan=settings.plan,
+            owner=settings.owner,
+            cluster=settings.cluster,
+            secrets=settings.secrets,
+        ),
+    )
+    for name, value in benchmark.outputs.items():
+        pulumi.export(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from aiperf_svc.adapters.ranks.fifos import open_fifo
+from aiperf_svc.adapters.ranks.launches import open_fifo
 from aiperf_svc.adapters.ranks.rank_shell import EVENTS, LOOP, ORDERS, RankShell, make_folder
 
 ENDED_S = 30.0

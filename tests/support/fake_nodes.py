@@ -13,11 +13,12 @@ from aiperf_svc.core.qualify.measurements import (
     STAGE,
     SUSPECTS,
     WITHOUT,
+    Limit,
     Measurement,
+    Rules,
     StagePlan,
 )
 from aiperf_svc.core.qualify.result import Better, CheckInfo, NodesOf, Qualification
-from aiperf_svc.core.qualify.rules import Limit, Rules
 from aiperf_svc.workloads.pairs import circle_rounds
 
 USUAL = 1000.0

@@ -14,7 +14,7 @@ import msgspec
 
 from aiperf_svc.adapters.inference.quality_requests import gate_concurrency
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.lm_eval import SETTINGS_FILE, LmEvalTasks
+from aiperf_svc.config.quality import SETTINGS_FILE, LmEvalTasks
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.quality.gate import Answer, QualityResult, score
 from aiperf_svc.domain.errors import DatasetError

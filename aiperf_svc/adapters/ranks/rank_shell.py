@@ -18,7 +18,7 @@ from time import time_ns
 
 from aiperf_svc.adapters.host.child_processes import end_with_parent
 from aiperf_svc.adapters.host.private_files import user_mask
-from aiperf_svc.adapters.ranks.fifos import FifoLines, copy_script, make_fifo, open_fifo
+from aiperf_svc.adapters.ranks.launches import FifoLines, copy_script, make_fifo, open_fifo
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 

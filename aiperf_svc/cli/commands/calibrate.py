@@ -9,8 +9,15 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.host.calibration import Calibration, LagStep, machine_key, save_calibration
-from aiperf_svc.adapters.host.machine import cpu_model, raise_fd_limit, usable_cores
+from aiperf_svc.adapters.host.machine import (
+    Calibration,
+    LagStep,
+    cpu_model,
+    machine_key,
+    raise_fd_limit,
+    save_calibration,
+    usable_cores,
+)
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig

@@ -20,9 +20,9 @@ from aiperf_svc.core.qualify.measurements import (
     SUSPECTS,
     WITHOUT,
     Measurement,
+    Rules,
     StagePlan,
 )
-from aiperf_svc.core.qualify.rules import Rules
 from aiperf_svc.domain.json_objects import Parameters
 
 

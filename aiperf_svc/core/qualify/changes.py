@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from aiperf_svc.core.qualify.measurements import SHARE, is_worse
 from aiperf_svc.core.qualify.result import CheckInfo, CheckResult, Qualification
-from aiperf_svc.core.qualify.rules import SHARE, is_worse
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-from aiperf_svc.core.qualify.measurements import Measurement, StagePlan
+from aiperf_svc.core.qualify.measurements import (
+    FEWEST_NODES,
+    Measurement,
+    Rules,
+    StagePlan,
+    is_worse,
+    outliers,
+)
 from aiperf_svc.core.qualify.result import (
     Better,
     CheckInfo,
@@ -32,7 +39,6 @@ from aiperf_svc.core.qualify.result import (
     Verdict,
     worst,
 )
-from aiperf_svc.core.qualify.rules import FEWEST_NODES, Rules, is_worse, outliers
 
 MOST_SUSPECTS = 4
 """Most suspects of a stage that are measured again, the worst first: a qualification must end. The

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config.endpoint import Endpoint
-from aiperf_svc.config.lm_eval import SETTINGS_FILE, LmEvalTasks
+from aiperf_svc.config.quality import SETTINGS_FILE, LmEvalTasks
 from aiperf_svc.core.endpoints.paths import request_url
 from aiperf_svc.core.quality.gate import Answer
 from aiperf_svc.domain.endpoint_types import EndpointType

@@ -3,7 +3,7 @@
 import numpy as np
 
 from aiperf_svc.config.slo import Slo
-from aiperf_svc.core.events.recovery import HOLD_S, RECOVERED_SHARE, WINDOW_S, recovered_second
+from aiperf_svc.core.events.disturbance import HOLD_S, RECOVERED_SHARE, WINDOW_S, recovered_second
 from aiperf_svc.core.results.slo import is_good
 from aiperf_svc.core.scaling.timeline import Recovered
 from aiperf_svc.core.stats.clock_map import ClockMap

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import HOUR_NS, Model, Verbatim
-from aiperf_svc.config.lm_eval import FileName
+from aiperf_svc.config.quality import FileName
 from aiperf_svc.config.units import PositiveDurationNs
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.endpoint import Endpoint
-from aiperf_svc.config.lm_eval import SETTINGS_FILE, LmEvalTasks, metric_tag
+from aiperf_svc.config.quality import SETTINGS_FILE, LmEvalTasks, metric_tag
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.results.measured import MetricInfo

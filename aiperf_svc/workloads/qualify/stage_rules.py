@@ -7,9 +7,8 @@ from typing import Any
 from aiperf_svc.config.names import nearest
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.qualify_trials import planned_parameters
-from aiperf_svc.core.qualify.measurements import StagePlan
+from aiperf_svc.core.qualify.measurements import Limit, Rules, StagePlan
 from aiperf_svc.core.qualify.result import CheckInfo
-from aiperf_svc.core.qualify.rules import Limit, Rules
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_objectives import limit_of
 from aiperf_svc.workloads.pairs import circle_rounds

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.datasets.chat_templates import load_chat_template
-from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
+from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter, load_chat_template
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
 from aiperf_svc.core.datasets.base import ChatTemplate, PromptConversation, PromptTurn

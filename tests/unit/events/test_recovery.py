@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aiperf_svc.core.events.recovery import HOLD_S, WINDOW_S, debt, longest_gap, recovered_second
+from aiperf_svc.core.events.disturbance import HOLD_S, WINDOW_S, debt, longest_gap, recovered_second
 
 
 def seconds(*parts: tuple[int, int]) -> np.ndarray:

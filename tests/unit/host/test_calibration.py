@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from aiperf_svc.adapters.host import machine
-from aiperf_svc.adapters.host.calibration import (
+from aiperf_svc.adapters.host.machine import (
     Calibration,
     LagStep,
     calibration_file,

@@ -4,9 +4,16 @@ import pytest
 
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.judgement import Judgement
-from aiperf_svc.core.qualify.measurements import REPEAT, ROUND, STAGE, SUSPECTS, WITHOUT
+from aiperf_svc.core.qualify.measurements import (
+    REPEAT,
+    ROUND,
+    STAGE,
+    SUSPECTS,
+    WITHOUT,
+    Limit,
+    outliers,
+)
 from aiperf_svc.core.qualify.result import CheckResult, Qualification, Verdict
-from aiperf_svc.core.qualify.rules import Limit, outliers
 from tests.support.fake_nodes import USUAL, FakeNodes
 
 ALIKE = {f"n{number}": 100.0 + number / 100 for number in range(9)}

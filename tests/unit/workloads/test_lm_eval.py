@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiperf_svc.config.lm_eval import SETTINGS_FILE
+from aiperf_svc.config.quality import SETTINGS_FILE
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.verdict.check_result import Severity

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.core.qualify.rules import Limit
+from aiperf_svc.core.qualify.measurements import Limit
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.workloads.qualify.stage_rules import rules_of
