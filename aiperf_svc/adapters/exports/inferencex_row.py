@@ -51,15 +51,7 @@ _POWER_SCHEMA = 2
 def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
     """Return the row. Raises ConfigError for a run that is no fixed concurrency, or whose lengths
     are not fixed."""
-    config = result.config_view
-    users = config.load.concurrency
-    if not users or config.load.request_rate:
-        raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
-    row: Json = {"conc": users, "model": config.endpoint.model}
-    row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}
-    row |= {"disagg": False, "is_multinode": False}
-    row |= {name: int(setup[name]) for name in _SIZES if name in setup}
-    dataset = config.dataset
+    row, dataset = identity_of(result, setup), result.config_view.dataset
     row |= {"isl": _fixed("input_tokens", dataset.input_tokens)}
     row |= {"osl": _fixed("output_tokens", dataset.output_tokens)}
     row |= _rates(result, row)
@@ -70,10 +62,30 @@ def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
                 row[f"{theirs}_{name}"] = value / 1e3
                 if name == "tpot" and value > 0:
                     row[f"{theirs}_intvty"] = 1e3 / value
-    return row | _energy(result)
+    return row | energy_of(result)
 
 
-def _energy(result: InferenceResult) -> dict[str, float]:
+def identity_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
+    """Return what all rows have: model, server and concurrency. Raises ConfigError for a run that
+    is no fixed concurrency."""
+    config = result.config_view
+    users = config.load.concurrency
+    if not users or config.load.request_rate:
+        raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
+    row: Json = {"conc": users, "model": config.endpoint.model}
+    row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}
+    row |= {"disagg": False, "is_multinode": False}
+    return row | {name: int(setup[name]) for name in _SIZES if name in setup}
+
+
+def gpus_of_row(row: Mapping[str, Any]) -> int | None:
+    """Return the number of GPUs of the rates; None if it is unknown."""
+    sizes = [row[name] for name in ("tp", "pp", "pcp_size") if name in row]
+    return math.prod(sizes) if len(sizes) == 3 else None
+
+
+def energy_of(result: InferenceResult) -> dict[str, float]:
+    """Return the energy of all GPUs; empty if it is unknown."""
     joules, tokens = result.value("gpu_joules"), result.value("total_isl")
     if joules is None:
         return {}
@@ -82,11 +94,6 @@ def _energy(result: InferenceResult) -> dict[str, float]:
         found["joules_per_input_token"] = joules / tokens
     known = {name: value for name, value in found.items() if value is not None}
     return known | {"power_valid": 1, "power_metric_schema_version": _POWER_SCHEMA}
-
-
-def unknown_of(row: Mapping[str, Any]) -> list[str]:
-    """Return the keys that a row lacks."""
-    return [name for name in NEEDED if name not in row]
 
 
 def _fixed(key: str, written: Any) -> int:
@@ -101,12 +108,11 @@ def _fixed(key: str, written: Any) -> int:
 
 
 def _rates(result: InferenceResult, row: Mapping[str, Any]) -> dict[str, float]:
-    sizes = [row[name] for name in ("tp", "pp", "pcp_size") if name in row]
+    gpus = gpus_of_row(row)
     total = result.value("total_token_throughput")
     output = result.value("output_token_throughput")
-    if len(sizes) < 3 or total is None or output is None:
+    if gpus is None or total is None or output is None:
         return {}
-    gpus = math.prod(sizes)
     return {
         "tput_per_gpu": total / gpus,
         "output_tput_per_gpu": output / gpus,

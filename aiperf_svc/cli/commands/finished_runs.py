@@ -13,9 +13,10 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from aiperf_svc.adapters.comparison.run_folders import find_runs
-from aiperf_svc.adapters.exports import inferencex_row, jsonl_export, llmd_report
+from aiperf_svc.adapters.comparison.run_folders import RECORDS, find_runs
+from aiperf_svc.adapters.exports import agentx_row, inferencex_row, jsonl_export, llmd_report
 from aiperf_svc.adapters.exports.manifest import check_listed, is_whole, read_manifest
+from aiperf_svc.adapters.exports.parquet_export import check_records, read_records
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.artifacts import write_manifest
@@ -75,12 +76,18 @@ def _write_for_others(args: argparse.Namespace) -> int:
             raise ConfigError(f"{folder}: expected a run of an inference benchmark")
         provenance = read_provenance(folder)
         setup = setup_of(provenance, given, gpus=result.value("gpu_count"))
-        unknown: list[str] = []
+        needed: tuple[str, ...] = ()
         if args.llm_d:
             content, name = llmd_report.report_of(result, provenance, setup), llmd_report.NAME
+        elif agentx_row.is_agentic(result):
+            check_records(folder / RECORDS)
+            columns = read_records(folder / RECORDS)
+            content, name = agentx_row.agentx_row_of(result, setup, columns), agentx_row.NAME
+            needed = agentx_row.NEEDED
         else:
             content, name = inferencex_row.row_of(result, setup), inferencex_row.NAME
-            unknown = inferencex_row.unknown_of(content)
+            needed = inferencex_row.NEEDED
+        unknown = [key for key in needed if key not in content]
         output: Path = args.output or folder / name
         encoded = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
         write_file(output, partial(bytes, encoded))

@@ -168,9 +168,9 @@ EXPORT = """Write the records or the results of a finished run in another format
 artifacts.jsonl_limit requests, but without the list of gaps between chunks and the name of the
 record processor, which are not in records.parquet.
 
---llm-d writes Benchmark Report 0.2.1 of llm-d, --inferencex a row of InferenceX, for each run in
-FOLDER. What provenance.json does not have of the server, --fact gives; what is unknown is left
-out."""
+--llm-d writes Benchmark Report 0.2.1 of llm-d, --inferencex a row of InferenceX, of a run on an
+agent trace one of AgentX, for each run in FOLDER. What provenance.json does not have of the server,
+--fact gives; what is unknown is left out."""
 
 
 def export(parser: argparse.ArgumentParser) -> None:
@@ -194,7 +194,8 @@ def export(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help="File for --jsonl, --llm-d and --inferencex. Default: profile_export_all.jsonl, "
-        "llm_d_benchmark_report.json or inferencex_row.json in the folder of the run.",
+        "llm_d_benchmark_report.json, inferencex_row.json or inferencex_agentx_row.json in the "
+        "folder of the run.",
     )
 
 

@@ -17,10 +17,12 @@ from aiperf_svc.domain.errors import ConfigError
 FACTS = (
     "hw", "model_prefix", "framework", "precision", "spec_decoding", "image", "replicas", "gpus",
     "gpu_model", "tp", "pp", "dp", "ep", "dcp_size", "pcp_size", "dp_attention",
-    "recipe_fingerprint",
+    "recipe_fingerprint", "kv_offloading", "kv_offload_backend", "allocated_cpu_dram_gb",
 )  # fmt: skip
 """Names of facts that a user can give."""
-NUMBERS = frozenset(("replicas", "gpus", "tp", "pp", "dp", "ep", "dcp_size", "pcp_size"))
+NUMBERS = frozenset(
+    ("replicas", "gpus", "tp", "pp", "dp", "ep", "dcp_size", "pcp_size", "allocated_cpu_dram_gb")
+)
 _FRAMEWORKS = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trt", "llama.cpp": "llamacpp"}
 _FLAGS = {
     "tp": ("--tensor-parallel-size", "-tp", "--tp-size", "--tp"),

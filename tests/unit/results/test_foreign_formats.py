@@ -1,21 +1,27 @@
 """Runs in the formats of llm-d and InferenceX, against their schemas."""
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import msgspec
+import numpy as np
 import pytest
 
+from aiperf_svc.adapters.exports.agentx_row import NEEDED as AGENTX_NEEDED
+from aiperf_svc.adapters.exports.agentx_row import agentx_row_of
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
-from aiperf_svc.adapters.exports.inferencex_row import row_of, unknown_of
+from aiperf_svc.adapters.exports.inferencex_row import NEEDED, row_of
 from aiperf_svc.adapters.exports.llmd_report import report_of
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.provenance import TARGET_FACTS, UNKNOWN, Provenance
 from aiperf_svc.core.results.server_setup import FACTS, read_facts, setup_of
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
 
 SCHEMAS = Path(__file__).parents[2] / "data" / "exports"
@@ -26,7 +32,8 @@ ARGUMENTS = (
 ALL_FACTS = ["hw=h200", "tp=4", "pp=1", "dp=1", "ep=1", "dcp_size=1", "pcp_size=1", "gpus=4",
              "replicas=1", "gpu_model=H200", "framework=vllm", "precision=fp8", "image=vllm:1",
              "spec_decoding=none", "dp_attention=false", "model_prefix=dsr1",
-             "recipe_fingerprint=0"]  # fmt: skip
+             "recipe_fingerprint=0", "kv_offloading=dram", "kv_offload_backend=lmcache",
+             "allocated_cpu_dram_gb=512"]  # fmt: skip
 UNITS = {
     "requests": {"count"},
     "time_to_first_token": {"ms", "s"},
@@ -76,8 +83,8 @@ def test_report_has_seconds_and_their_units() -> None:
     aggregate = report_of(result, None, {})["results"]["request_performance"]["aggregate"]
     found = aggregate["latency"] | aggregate["throughput"]
     assert found.keys() >= {"time_to_first_token", "request_latency", "request_rate"}
-    for name, statistics in found.items():
-        assert statistics["units"] in UNITS[name]
+    for name, stats in found.items():
+        assert stats["units"] in UNITS[name]
     latency = found["request_latency"]
     for theirs, ours in (("mean", "avg"), ("p99", "p99")):
         value = result.value("request_latency", ours)
@@ -91,7 +98,7 @@ def test_row_is_valid_by_the_schema_of_inferencex() -> None:
     result = run()
     row = row_of(result, read_facts(ALL_FACTS))
     jsonschema.validate(row, schema("inferencex-row.json"))
-    assert unknown_of(row) == []
+    assert set(NEEDED) <= row.keys()
     total, tpot = result.value("total_token_throughput"), result.value("inter_token_latency", "p90")
     assert total is not None
     assert tpot is not None
@@ -102,10 +109,106 @@ def test_row_is_valid_by_the_schema_of_inferencex() -> None:
     assert (row["isl"], row["osl"], row["conc"]) == (100, 20, 4)
 
 
+def agent_run(rows: Rows) -> InferenceResult:
+    config = parse_config(
+        {
+            "endpoint": {"url": "http://t:1", "model": "m", "streaming": True},
+            "load": {"concurrency": 4, "duration": "20m", "agentic": {}},
+            "dataset": {"kind": "weka_trace", "file": "trace.json"},
+        },
+        "",
+    )
+    return result_of(fake_run.results(rows, config=config))
+
+
+def agent_rows() -> Rows:
+    """A warmup request, then 300 requests of other lengths, among them an error, a request that
+    was cut off and one that was not sent."""
+    rows = fake_run.closed_loop(requests=301, concurrency=4)
+    rows["phase"][0] = Phase.WARMUP
+    rows["input_tokens"] = rows["requested_tokens"] = np.arange(len(rows)) + 100
+    for place, outcome, error in (
+        (9, Outcome.ERRORED, ErrorKind.TIMEOUT),
+        (10, Outcome.CANCELLED, ErrorKind.NONE),
+        (11, Outcome.UNSENT, ErrorKind.NONE),
+    ):
+        rows["outcome"][place], rows["error"][place] = outcome, error
+    return rows
+
+
+def test_row_of_agents_is_valid_by_the_schema_of_agentx() -> None:
+    rows = agent_rows()
+    columns = fake_run.columns_of(rows)
+    row = agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), columns)
+    jsonschema.validate(row, schema("inferencex-agentx-row.json"))
+    assert row["request_accounting"] == {
+        "records_total": 300,
+        "records_profiled": 297,
+        "records_dropped_total": 3,
+        "records_warmup_dropped": 1,
+        "records_error_dropped": 2,
+        "error_categories": {"timeout": 1, "cancelled": 1},
+    }
+    assert (row["num_requests_total"], row["num_requests_successful"]) == (300, 297)
+    assert row["kv_offload_backend"] == {"name": "lmcache"}
+
+
+def test_row_of_agents_has_the_numbers_of_a_slow_way() -> None:
+    rows = agent_rows()
+    row = agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), fake_run.columns_of(rows))
+    found, done = row["request_metrics"], rows[1:][rows["outcome"][1:] == Outcome.COMPLETED]
+    latency_s = ((done["end_wall_ns"] - done["start_wall_ns"]) / 1e9).tolist()
+    first_s = ((done["first_token_wall_ns"] - done["start_wall_ns"]) / 1e9).tolist()
+    tokens = done["output_tokens"].tolist()
+    gaps_s = [(e - f) / (n - 1) for e, f, n in zip(latency_s, first_s, tokens, strict=True)]
+    per_token = [e / n for e, n in zip(latency_s, tokens, strict=True)]
+    for name, values in (("e2el", latency_s), ("ttft", first_s), ("itl", gaps_s)):
+        assert found["latency"][name] == pytest.approx(slow_stats(values))
+    for name, values in (("intvty", gaps_s), ("e2e_norm_intvty", per_token)):
+        stats = {stat: 1 / value for stat, value in slow_stats(values).items()}
+        stats["std"] = statistics.pstdev([1 / value for value in values])
+        assert found["latency"][name] == pytest.approx(stats)
+    assert found["tokens"]["output_expected"] == pytest.approx(
+        slow_stats(done["requested_tokens"].tolist())
+    )
+    begin_s, end_s = done["start_wall_ns"].min() / 1e9, done["end_wall_ns"].max() / 1e9
+    rate = found["throughput"]["output"]["tokens_per_second"]
+    assert rate == pytest.approx(sum(tokens) / (end_s - begin_s), rel=1e-6)
+    assert found["throughput"]["per_gpu"]["output_tput_tps"] == rate / 4
+    ends_s = sorted((done["end_wall_ns"] / 1e9).tolist())
+    counts, at_s = list[float](), ends_s[0]
+    while at_s + 1 <= ends_s[-1]:
+        counts.append(sum(at_s <= end < at_s + 1 for end in ends_s))
+        at_s += 1
+    assert found["qps"]["samples"] == len(counts)
+    assert found["qps"]["mean"] == pytest.approx(statistics.mean(counts))
+
+
+def slow_stats(values: list[float]) -> dict[str, float]:
+    """Statistics by their definitions: percentiles are on the line between two neighbours."""
+    ordered, found = sorted(values), {"mean": statistics.mean(values)}
+    for percent in (50, 75, 90, 95):
+        place = (len(ordered) - 1) * percent / 100
+        low = ordered[int(place)]
+        high = ordered[min(int(place) + 1, len(ordered) - 1)]
+        found[f"p{percent}"] = low + (place - int(place)) * (high - low)
+    return found | {"std": statistics.pstdev(values)}
+
+
+def test_row_of_agents_without_a_completed_request_has_no_rates() -> None:
+    rows = agent_rows()
+    rows["outcome"] = Outcome.CANCELLED
+    row = agentx_row_of(agent_run(rows), {"kv_offloading": "none"}, fake_run.columns_of(rows))
+    assert row["kv_offload_backend"] is None
+    assert row["request_metrics"]["throughput"] == row["request_metrics"]["qps"] == {}
+    assert not any(row["request_metrics"]["latency"].values())
+    assert set(AGENTX_NEEDED) - row.keys() >= {"hw", "tp", "allocated_cpu_dram_gb"}
+
+
 def test_unknown_facts_are_no_values() -> None:
     row = row_of(run(), setup_of(provenance(), {}))
     assert {"hw", "precision", "tp", "tput_per_gpu", "power_valid"} & row.keys() == set()
-    assert set(unknown_of(row)) >= {"hw", "precision", "tp", "tput_per_gpu"}
+    assert set(NEEDED) - row.keys() >= {"hw", "precision", "tp", "tput_per_gpu"}
 
 
 def test_provenance_tells_the_parallelism() -> None:
