@@ -15,8 +15,8 @@ import pytest
 
 from aiperf_svc.adapters.pulumi import rendering
 from aiperf_svc.mock_server import running
+from tests.support import forking
 from tests.support.forked_servers import ForkedServer
-from tests.support.forking import template_processes
 from tests.support.stored_charts import with_stored_charts
 
 collect_ignore = [] if "PACKAGE_DIST" in os.environ else ["package"]
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C and a closed terminal mean what they mean to a user, for the processes that tests
     start too: nohup and a shell's `&` have them ignored, which children inherit."""
     for number, usual in (
@@ -44,6 +44,8 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        forking.share()
     running.start = ForkedServer  # type: ignore[assignment]
     rendering._invoke = with_stored_charts(rendering._invoke)  # type: ignore[assignment]
 
@@ -105,7 +107,7 @@ def _leaves_nothing_running() -> Iterator[None]:
     """Fails a test that leaves a child process, a thread or a task behind."""
     children, threads = _children(), set(threading.enumerate())
     yield
-    left = [f"process {pid}" for pid in _children() - children - template_processes()]
+    left = [f"process {pid}" for pid in _children() - children - forking.template_processes()]
     left += [
         f"thread {thread.name}"
         for thread in set(threading.enumerate()) - threads

@@ -2,7 +2,8 @@
 
 Importing is nearly all that the start of a command or of a mock server costs, and tests start a
 thousand of them. Here one process, the template, has done it: it forks for each order, and the fork
-goes on as a command (`forked_commands`) or as a mock server (`forked_servers`).
+goes on as a command (`forked_commands`) or as a mock server (`forked_servers`). All processes of
+pytest-xdist share the template of the one that started them.
 """
 
 import atexit
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -25,6 +27,8 @@ from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 
 ROOM = 32_768
 """Bytes for the command line of a fork, and as many for its environment."""
+SHARED = "TESTS_FORK_TEMPLATE"
+"""Variable with the path of the socket at which a template takes orders of several processes."""
 _ORDER_BYTES = 1 << 20
 _MOST_FDS = 4
 
@@ -71,12 +75,13 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
+_shared_path = os.environ.pop(SHARED, "")
 _one_at_a_time = threading.Lock()
 _templates: "list[subprocess.Popen[bytes]]" = []
 
 
 def template_processes() -> set[int]:
-    """Process ids of the template, which goes on until this process ends."""
+    """Process ids of an own template, which goes on until this process ends."""
     return {template.pid for template in _templates}
 
 
@@ -87,16 +92,33 @@ def start() -> socket.socket:
         return _start_template()
 
 
+def share() -> None:
+    """Start a template for the processes that this one starts; their environment names it."""
+    folder = tempfile.TemporaryDirectory(prefix="forks-")
+    path = f"{folder.name}/orders"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        _start_template(listener)
+    os.environ[SHARED] = path
+    atexit.register(folder.cleanup)
+
+
 @cache
-def _start_template() -> socket.socket:
+def _start_template(listener: socket.socket | None = None) -> socket.socket:
+    if _shared_path:
+        shared = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        shared.connect(_shared_path)
+        return shared
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    fds = [each.fileno() for each in (theirs, listener) if each is not None]
     with theirs:
         template = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), " " * ROOM],
+            [sys.executable, "-P", "-m", __name__, " " * ROOM, *map(str, fds)],
             env=os.environ | PROCESS_ENVIRONMENT | {"ROOM": " " * ROOM},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=fds,
             # Ctrl-C is for the tests.
             start_new_session=True,
         )
@@ -110,16 +132,23 @@ def _end(orders: socket.socket, template: "subprocess.Popen[bytes]") -> None:
     template.wait()
 
 
-def _serve(orders: socket.socket) -> None:
-    """Fork for each order, and say its process id and its end, until nobody can order."""
+def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
+    """Fork for each order, and say its process id and its end, until the owner has ended."""
     running: dict[int, tuple[int, socket.socket]] = {}
+    clients = [owner]
     while True:
-        waited: list[socket.socket | int] = [orders, *running]
-        for ready in select.select(waited, [], [])[0]:
-            if not isinstance(ready, int):
-                body, fds, _, _ = socket.recv_fds(orders, _ORDER_BYTES, _MOST_FDS)
+        waited: list[socket.socket | int] = [*clients, *running]
+        for ready in select.select([*waited, *filter(None, [listener])], [], [])[0]:
+            if ready is listener:
+                clients.append(listener.accept()[0])
+            elif not isinstance(ready, int):
+                body, fds, _, _ = socket.recv_fds(ready, _ORDER_BYTES, _MOST_FDS)
                 if not body:
-                    return
+                    if ready is owner:
+                        return
+                    clients.remove(ready)
+                    ready.close()
+                    continue
                 if (pid := os.fork()) == 0:
                     module, order = json.loads(body)
                     _begin(module, order, fds[1:])
@@ -184,7 +213,7 @@ def _main() -> None:
     gc.enable()
     gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a thread is not in a fork"
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(*[socket.socket(fileno=int(fd)) for fd in sys.argv[2:]])
 
 
 if __name__ == "__main__":
