@@ -41,8 +41,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.base import wall_ns
-from aiperf_svc.services.context import RunContext
-from aiperf_svc.services.experiment_context import TrialResults
+from aiperf_svc.services.context import RunContext, TrialResults
 from aiperf_svc.services.serving import Serving, serve_results
 
 if TYPE_CHECKING:

@@ -47,8 +47,7 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_set_within
-from aiperf_svc.services.context import RunContext, make_bus
-from aiperf_svc.services.experiment_context import ExperimentContext
+from aiperf_svc.services.context import ExperimentContext, RunContext, make_bus
 from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.trials import trial_config

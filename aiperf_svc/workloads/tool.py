@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address
 from typing import Any, ClassVar, Generic, TypeVar
 
-from aiperf_svc.config.placement import check_replacement
+from aiperf_svc.config.placement import Ranks, check_replacement
 from aiperf_svc.config.problems import Problem
-from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
+from aiperf_svc.config.units import format_duration, format_size
+from aiperf_svc.config.workload import AnyWorkloadConfig, WorkloadConfig, WorkloadSpec
+from aiperf_svc.core.cluster.facts import is_gpu
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_objectives import check_objectives
 from aiperf_svc.core.verdict.check_result import Reason
@@ -21,7 +23,6 @@ from aiperf_svc.plan.topology import Facts, Topology, plan_ranks
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.workloads.pairs import at_the_same_time
 from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
-from aiperf_svc.workloads.tool_preview import tool_rows
 from aiperf_svc.workloads.workload import (
     LocalNeeds,
     NeededProgram,
@@ -32,6 +33,100 @@ from aiperf_svc.workloads.workload import (
     Workload,
     no_length,
 )
+
+
+def gpu_problems(config: WorkloadConfig[Any], gpus: int) -> list[str]:
+    """Return the problems if each rank needs this number of GPUs, one line each."""
+    devices = config.deployment.ranks.devices
+    count = sum(number for resource, number in devices.items() if is_gpu(resource))
+    if count == gpus:
+        return []
+    return [
+        f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {count}: write "
+        f"nvidia.com/gpu: {gpus} there, or the resource of your GPUs"
+    ]
+
+
+COMMON = ("kind", "image", "env", "secret_env", "files")
+"""Keys of a workload that are shown elsewhere, or are too long."""
+
+
+def tool_rows(plan: StackPlan, config: AnyWorkloadConfig) -> list[tuple[str, str]]:
+    """Return the first rows: name and text."""
+    ranks = config.deployment.ranks
+    found = [
+        ("workload", _workload(config)),
+        ("steps", _steps(plan, config)),
+        ("ranks", f"{ranks_text(plan)}{_nodes(plan, ranks)}"),
+        ("network", _network(ranks)),
+        ("volume", _volume(ranks)),
+    ]
+    return [(name, text) for name, text in found if text]
+
+
+def _workload(config: AnyWorkloadConfig) -> str:
+    """Return the kind and the keys that were chosen."""
+    chosen = config.workload.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    keys = {key: value for key, value in chosen.items() if key not in COMMON}
+    text = ", ".join(f"{key} {_in_one_line(value)}" for key, value in keys.items())
+    return f"{config.kind}: {text}" if text else config.kind
+
+
+def _in_one_line(value: Any) -> str:
+    """Return a list, or the keys of a map, in one line."""
+    return " ".join(map(str, value)) if isinstance(value, list | dict) else str(value)
+
+
+def _steps(plan: StackPlan, config: AnyWorkloadConfig) -> str:
+    times = f"{config.repetitions:,} repetition{'' if config.repetitions == 1 else 's'}"
+    return f"{times}, at most {format_duration(plan.times.load)}"
+
+
+def ranks_text(plan: StackPlan) -> str:
+    """Return the number of ranks: `2 ranks`."""
+    number = plan.ranks.replicas if plan.ranks else 0
+    return f"{number:,} rank{'' if number == 1 else 's'}"
+
+
+def _nodes(plan: StackPlan, ranks: Ranks) -> str:
+    if plan.ranks is not None and plan.ranks.replicas == 1 and isinstance(ranks.nodes, str):
+        return ""
+    match ranks.nodes:
+        case "apart":
+            return ", each on a node of its own"
+        case "together":
+            return ", all on one node"
+        case "any":
+            return ", on any nodes"
+        case names:
+            return f", on {', '.join(names)} in turn"
+
+
+def _network(ranks: Ranks) -> str:
+    words = ["the nodes' own"] if ranks.host_network else []
+    if ranks.network is not None:
+        how = "instead of the pods'" if ranks.network.attach == "default" else "beside the pods'"
+        words.append(f"{ranks.network.name}, {how}")
+    words += [f"MTU {ranks.mtu:,}"] if ranks.mtu else []
+    words += [f"{number} {name}" for name, number in ranks.devices.items()]
+    return ", ".join(words)
+
+
+def _volume(ranks: Ranks) -> str:
+    volume = ranks.volume
+    if volume is None:
+        return ""
+    size = format_size(volume.size)
+    match volume.kind:
+        case "empty-dir":
+            return f"{size} of the node's disk for each rank"
+        case "host-path":
+            return f"{volume.path} of the node"
+        case "claim" | "shared-claim":
+            whose = "for each rank" if volume.kind == "claim" else "for all ranks"
+            storage = f", storage class {volume.storage_class}" if volume.storage_class else ""
+            return f"a claim of {size} {whose}{storage}, removed with the stack"
+
 
 SpecT = TypeVar("SpecT", bound=WorkloadSpec)
 

@@ -13,8 +13,7 @@ from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.core.stats.concurrency import held_over_time
-from aiperf_svc.core.stats.concurrency_held import SlotUse, prefill_slot_use, slot_use
+from aiperf_svc.core.stats.concurrency import SlotUse, held_over_time, prefill_slot_use, slot_use
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.totals import Totals

@@ -3,16 +3,292 @@
 Starts and ends are sorted separately. The number in flight at a time is the number of starts so far
 minus the number of ends. This takes two int64 columns (240 MB at 15 million requests) and one pass
 in pieces.
+
+`slot_use` computes whether a closed loop held the configured concurrency. The number in
+flight falls at the end of every run, when the last requests drain, and rises with the ramp. The
+client causes neither. So each worker is judged over its own window: from the end of the ramp, or
+from when its slots were first all taken if that is just after it, to the stop or, if a run ends by
+count, to the last start of a request, or of a conversation, of the worker: until then every free
+slot had a next one. The available time is the worker's slots times that window. The used time is
+from connecting to the last byte. Think time of a conversation holds the slot too, but not the time
+for which a turn is late. A conversation between two turns at the stop is in its think time for no
+longer than the longest one that a worker waited for: what comes after that is a turn that was not
+sent.
+
+With a limit on requests in prefill, users are meant to wait. Then what counts is the time in which
+a slot of a worker was free while one of its users waited. One such slot of several, idle for the
+whole window, is that share of the load at most.
 """
 
 import itertools
 import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, padded
+from aiperf_svc.core.stats.totals import Totals
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.records import Flag
+
 Times = NDArray[np.int64]
+
+_MERGED_STARTS: Final = 1 << 17
+"""Number of starts of requests that are merged with their ends at a time, which bounds memory."""
+_START_NS: Final = 20_000_000
+"""Longest time for which a worker's first requests may leave one after the other: it writes those
+of several hundred users in it. Such a start takes as long in a short run as in a long one, so as a
+share of the slot time it would say how short the run is. A worker that needs longer is judged from
+the end of the ramp."""
+
+
+class SlotUse(msgspec.Struct, frozen=True):
+    """Use of the concurrency slots, in seconds of slot time."""
+
+    used_s: float
+    asked_s: float
+    window_s: float
+    """Mean length of the workers' windows."""
+
+    @property
+    def ratio(self) -> float:
+        """Used over available slot time."""
+        return self.used_s / self.asked_s
+
+
+def slot_use(
+    rows: PhaseRows,
+    totals: Totals,
+    clocks: ClockMap,
+    *,
+    concurrency: int,
+    worker_count: int,
+    begin_ns: int,
+    stop_ns: int,
+    longest_pause_ns: int,
+    begun: int = 0,
+) -> SlotUse | None:
+    """Compute the use over all workers, each with its share of `concurrency`. `begin_ns` is the end
+    of the ramp, `stop_ns` the end of sending, or 0 if a count ended it; `longest_pause_ns` is the
+    longest think time that a worker waited for. The first `begun` conversations hold their slots
+    from the start, though they may begin with a pause. None if there is no window."""
+    stops = _stops(totals, worker_count, stop_ns)
+    slots = _dealt(concurrency, worker_count, len(stops))
+    begins = _begins(rows, clocks, slots, begin_ns)
+    asked = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
+    if asked <= 0:
+        return None
+    if totals.is_multi_turn or longest_pause_ns:
+        held = _conversations(rows, clocks, longest_pause_ns, begun)
+        used = _clipped(held.first, held.last, begins[held.worker], stops[held.worker])
+        for worker, due, taken in _later_turns(rows, clocks):
+            used -= _clipped(due, taken, begins[worker], stops[worker])
+    else:
+        used = _requests(rows, clocks, begins, stops)
+    return SlotUse(used, asked, asked / concurrency)
+
+
+def prefill_slot_use(
+    rows: PhaseRows,
+    totals: Totals,
+    clocks: ClockMap,
+    *,
+    concurrency: int,
+    prefill_concurrency: int,
+    worker_count: int,
+    begin_ns: int,
+    stop_ns: int,
+    longest_pause_ns: int,
+) -> SlotUse | None:
+    """Compute the use of prefill slots; a slot that is free counts as unused only while a user of
+    its worker waits. `begin_ns` is the end of both ramps; the rest is as in `slot_use`."""
+    stops = _stops(totals, worker_count, stop_ns)
+    slots = _dealt(prefill_concurrency, worker_count, len(stops))
+    users = _dealt(concurrency, worker_count, len(stops))
+    begins = _begins(rows, clocks, slots, begin_ns)
+    asked = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
+    if asked <= 0:
+        return None
+    has_turns = totals.is_multi_turn or longest_pause_ns
+    held = _conversations(rows, clocks, longest_pause_ns) if has_turns else None
+    unused = 0.0
+    for rank in np.flatnonzero(slots).tolist():
+        starts, first_tokens, ends = _prefills(rows, clocks, rank)
+        takes = starts
+        if held is not None:
+            mine = held.worker == rank
+            late = [times[1:] for times in _later_turns(rows, clocks, rank)]
+            # A user whose turn is late waits too, as if its slot were free for that time.
+            takes = np.sort(np.concatenate([held.first[mine], *(taken for _, taken in late)]))
+            ends = np.sort(np.concatenate([held.last[mine], *(due for due, _ in late)]))
+        unused += _unused(
+            (starts, first_tokens),
+            (takes, ends),
+            slots=int(slots[rank]),
+            users=int(users[rank]),
+            begin_ns=int(begins[rank]),
+            stop_ns=int(stops[rank]),
+        )
+    return SlotUse(asked - unused, asked, asked / prefill_concurrency)
+
+
+def _stops(totals: Totals, worker_count: int, stop_ns: int) -> Times:
+    """Return the end of each worker's window."""
+    last_begins = padded(totals.last_begin_by_worker, worker_count)
+    if stop_ns:
+        return np.full_like(last_begins, stop_ns)
+    # A worker that never sent anything had slots too.
+    return np.where(last_begins == 0, last_begins.max(), last_begins)
+
+
+def _begins(rows: PhaseRows, clocks: ClockMap, slots: Times, begin_ns: int) -> Times:
+    """Return the begin of each worker's window: when its slots were first all taken, if that is
+    within `_START_NS` of `begin_ns`, and `begin_ns` otherwise."""
+    owner = taken = np.zeros(0, dtype=np.int64)
+    for chunk in rows.chunks(Population.SENT):
+        times = _taken(chunk, clocks)
+        is_early = times <= begin_ns + _START_NS
+        owner = np.concatenate([owner, chunk["worker"][is_early].astype(np.int64)])
+        taken = np.concatenate([taken, times[is_early]])
+        order = np.lexsort((taken, owner))
+        owner, taken = owner[order], taken[order]
+        # Only the first ones of each worker, as many as it has slots.
+        is_first = np.arange(len(owner)) - np.searchsorted(owner, owner) < slots[owner]
+        owner, taken = owner[is_first], taken[is_first]
+    has_all = (np.bincount(owner, minlength=len(slots)) == slots) & (slots > 0)
+    begins = np.full(len(slots), begin_ns, dtype=np.int64)
+    last = np.searchsorted(owner, np.arange(len(slots)), side="right") - 1
+    begins[has_all] = np.maximum(begin_ns, taken[last[has_all]])
+    return begins
+
+
+def _dealt(count: int, worker_count: int, size: int) -> Times:
+    """Return each worker's share of `count`, dealt by rank."""
+    ranks = np.arange(size)
+    shares = np.maximum((count - ranks + worker_count - 1) // worker_count, 0)
+    return np.where(ranks < worker_count, shares, 0)
+
+
+def _requests(rows: PhaseRows, clocks: ClockMap, begins: Times, stops: Times) -> float:
+    used = 0.0
+    for chunk in rows.chunks(Population.SENT):
+        worker = chunk["worker"]
+        start = _taken(chunk, clocks)
+        end = clocks.to_timing(chunk["end_wall_ns"], worker)
+        used += _clipped(start, end, begins[worker], stops[worker])
+    return used
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """For how long each conversation held its slot, and of which worker."""
+
+    first: Times
+    last: Times
+    worker: Times
+
+
+def _conversations(
+    rows: PhaseRows, clocks: ClockMap, longest_pause_ns: int, begun: int = 0
+) -> _Held:
+    first = np.zeros(0, dtype=np.int64)
+    last = np.zeros(0, dtype=np.int64)
+    owner = np.zeros(0, dtype=np.int64)
+    has_ended = np.zeros(0, dtype=np.int8)
+    for chunk in rows.chunks(Population.SENT):
+        worker, index = chunk["worker"], chunk["index"].astype(np.int64)
+        size = int(index.max()) + 1
+        first, last, owner = padded(first, size, 2**62), padded(last, size, 0), padded(owner, size)
+        has_ended = padded(has_ended, size)
+        np.minimum.at(first, index, _taken(chunk, clocks))
+        np.maximum.at(last, index, clocks.to_timing(chunk["end_wall_ns"], worker))
+        owner[index] = worker
+        is_end = (chunk["flags"] & np.uint16(Flag.LAST_TURN)) != 0
+        has_ended[index[is_end | (chunk["outcome"] != Outcome.COMPLETED)]] = True
+    sent = last > 0
+    first[:begun] = 0
+    last[sent & ~has_ended.astype(np.bool_)] += longest_pause_ns
+    return _Held(first[sent], last[sent], owner[sent])
+
+
+def _later_turns(
+    rows: PhaseRows, clocks: ClockMap, rank: int | None = None
+) -> Iterator[tuple[Times, Times, Times]]:
+    """Yield worker, due time and start of turns after the first ones, of one worker or of all."""
+    for chunk in rows.chunks(Population.SENT):
+        later = chunk["turn"] > 0
+        if rank is not None:
+            later &= chunk["worker"] == rank
+        some = chunk.where(later)
+        due = clocks.to_timing(some["due_wall_ns"], some["worker"])
+        taken = _taken(some, clocks)
+        yield some["worker"], np.minimum(due, taken), taken
+
+
+def _prefills(rows: PhaseRows, clocks: ClockMap, rank: int) -> tuple[Times, Times, Times]:
+    """Return when a worker's requests took their slots, released them, and ended, each in ascending
+    order."""
+    columns: tuple[list[Times], list[Times], list[Times]] = ([], [], [])
+    for chunk in rows.chunks(Population.SENT):
+        some = chunk.where(chunk["worker"] == rank)
+        worker = some["worker"]
+        end = clocks.to_timing(some["end_wall_ns"], worker)
+        first_token = clocks.to_timing(some["first_token_wall_ns"], worker)
+        given_back = np.where(first_token == 0, end, first_token)
+        for column, times in zip(columns, (_taken(some, clocks), given_back, end), strict=True):
+            column.append(times)
+    starts, first_tokens, ends = (np.sort(np.concatenate(column)) for column in columns)
+    return starts, first_tokens, ends
+
+
+def _unused(
+    prefills: tuple[Times, Times],
+    conversations: tuple[Times, Times],
+    *,
+    slots: int,
+    users: int,
+    begin_ns: int,
+    stop_ns: int,
+) -> float:
+    """Integrate the smaller of free slots and waiting users, in seconds. The two pairs are the
+    ascending times at which slots, and users, were taken and released."""
+    if stop_ns <= begin_ns:
+        return 0.0
+    cuts = prefills[0][_MERGED_STARTS::_MERGED_STARTS]
+    cuts = np.concatenate([[begin_ns], cuts[(cuts > begin_ns) & (cuts < stop_ns)], [stop_ns]])
+    unused = 0.0
+    for start, stop in pairwise(cuts):
+        edges = []
+        for times in (*prefills, *conversations):
+            low, high = np.searchsorted(times, (start, stop), side="right")
+            edges.append(times[low:high])
+        at = np.concatenate([[start], np.unique(np.concatenate(edges)), [stop]])
+        free = np.clip(slots - _held_at(at[:-1], *prefills), 0, slots)
+        waiting = np.clip(users - _held_at(at[:-1], *conversations), 0, users)
+        unused += float(np.minimum(free, waiting) @ np.diff(at)) / 1e9
+    return unused
+
+
+def _held_at(at: Times, takes: Times, returns: Times) -> Times:
+    """Return how many of those taken at `takes` had not been released at each time."""
+    taken = np.searchsorted(takes, at, side="right").astype(np.int64)
+    return taken - np.searchsorted(returns, at, side="right")
+
+
+def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:
+    """Return when each slot was taken."""
+    return clocks.to_timing(chunk["start_wall_ns"], chunk["worker"])
+
+
+def _clipped(start: NDArray[Any], end: NDArray[Any], begin_ns: Times, stop_ns: Times) -> float:
+    inside = np.minimum(end, stop_ns) - np.maximum(start, begin_ns)
+    return float(np.maximum(inside, 0).sum(dtype=np.float64)) / 1e9
+
 
 _PIECE = 1 << 16
 

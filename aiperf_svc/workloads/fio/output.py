@@ -15,8 +15,7 @@ from itertools import accumulate
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.results.measured import Column, Series, Table
-from aiperf_svc.workloads.fio.metrics import PERCENTILES
-from aiperf_svc.workloads.fio.runs import Direction, Run
+from aiperf_svc.workloads.fio.metrics import PERCENTILES, Direction, Run
 from aiperf_svc.workloads.json_output import Fields, fields_of
 from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
 

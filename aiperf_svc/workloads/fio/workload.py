@@ -8,9 +8,8 @@ from aiperf_svc.config.units import format_size
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.verdict.check_result import Reason, note
-from aiperf_svc.workloads.fio.metrics import metrics_of_run
+from aiperf_svc.workloads.fio.metrics import VOLUME, Run, metrics_of_run, runs_of
 from aiperf_svc.workloads.fio.output import BANDWIDTH_LOG, JSON, LATENCY_TABLE, read_eta, read_run
-from aiperf_svc.workloads.fio.runs import VOLUME, Run, runs_of
 from aiperf_svc.workloads.fio.spec import FioSpec
 from aiperf_svc.workloads.steps import (
     Command,

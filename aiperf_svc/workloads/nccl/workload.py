@@ -10,7 +10,6 @@ from aiperf_svc.config.units import SizeBytes
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.cluster.facts import is_gpu
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
-from aiperf_svc.workloads.gpus import gpu_problems
 from aiperf_svc.workloads.mpi_launch import Transport, open_mpi, rdma_privilege
 from aiperf_svc.workloads.nccl.output import Row, read_output, read_row
 from aiperf_svc.workloads.steps import (
@@ -24,7 +23,7 @@ from aiperf_svc.workloads.steps import (
     UnreadableOutput,
     timeout_of,
 )
-from aiperf_svc.workloads.tool import ToolWorkload
+from aiperf_svc.workloads.tool import ToolWorkload, gpu_problems
 
 
 class NcclSpec(WorkloadSpec):

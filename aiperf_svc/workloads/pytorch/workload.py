@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo, Series
-from aiperf_svc.workloads.gpus import gpu_problems
 from aiperf_svc.workloads.steps import (
     Command,
     Output,
@@ -27,7 +26,7 @@ from aiperf_svc.workloads.steps import (
     UnreadableOutput,
     timeout_of,
 )
-from aiperf_svc.workloads.tool import ToolWorkload
+from aiperf_svc.workloads.tool import ToolWorkload, gpu_problems
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.core.stats import concurrency_held
+from aiperf_svc.core.stats import concurrency as stats
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.core.stats.concurrency_held import SlotUse, prefill_slot_use, slot_use
+from aiperf_svc.core.stats.concurrency import SlotUse, prefill_slot_use, slot_use
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag, Rows
@@ -239,7 +239,7 @@ def test_prefill_slots_are_counted_the_same_in_pieces(monkeypatch: pytest.Monkey
         rows.append(a_prefill(now, now + 5, now + float(random.uniform(10, 60))))
     joined = np.concatenate(rows)
     whole = use(joined, concurrency=4, prefill=2, stop_ms=now)
-    monkeypatch.setattr(concurrency_held, "_PIECE", 7)
+    monkeypatch.setattr(stats, "_MERGED_STARTS", 7)
     pieces = use(joined, concurrency=4, prefill=2, stop_ms=now)
     assert pieces.used_s == pytest.approx(whole.used_s)
     assert whole.ratio < 1
