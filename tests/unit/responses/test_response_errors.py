@@ -22,129 +22,83 @@ from tests.support.raw_batches import (
     usage,
 )
 
-TOKEN = chunk(sse(delta(content="a")))
-FINISH = chunk(sse(finish()))
+NONE, EMPTY, MALFORMED = ErrorKind.NONE, ErrorKind.EMPTY, ErrorKind.MALFORMED
+SERVER, STATUS, PROTOCOL = ErrorKind.SERVER, ErrorKind.STATUS, ErrorKind.PROTOCOL
+TYPE, DISCONNECTED = ErrorKind.CONTENT_TYPE, ErrorKind.DISCONNECTED
+A = delta(content="a")
+TOKEN = chunk(sse(A))
 RESPONSE = b'{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}'
+NO_EVENT = "no event of the stream has content"
 
-# Name: (streaming, raw response, kind, part of the message)
+
+def chunks(*parts: bytes) -> bytes:
+    """A stream of these chunks."""
+    return STREAM_HEAD + b"".join(map(chunk, parts)) + LAST_CHUNK
+
+
+# Name: (raw response, kind, part of the message)
 STREAMED = {
-    "good": (stream(delta(content="a"), finish()), ErrorKind.NONE, ""),
-    "no [DONE] but a finish reason": (
-        STREAM_HEAD + TOKEN + FINISH + LAST_CHUNK,
-        ErrorKind.NONE,
-        "",
-    ),
-    "no finish reason but [DONE]": (
-        STREAM_HEAD + TOKEN + chunk(DONE) + LAST_CHUNK,
-        ErrorKind.NONE,
-        "",
-    ),
-    "[DONE] without its empty line": (
-        STREAM_HEAD + TOKEN + chunk(b"data: [DONE]\n") + LAST_CHUNK,
-        ErrorKind.NONE,
-        "",
-    ),
-    "no content type": (
-        b"HTTP/1.1 200 OK\r\n\r\n" + sse(delta(content="a")) + DONE,
-        ErrorKind.NONE,
-        "",
-    ),
-    "neither": (
-        STREAM_HEAD + TOKEN + LAST_CHUNK,
-        ErrorKind.DISCONNECTED,
-        "the stream ended without [DONE] or a finish reason",
-    ),
+    "good": (stream(A, finish()), NONE, ""),
+    "no [DONE] but a finish reason": (chunks(sse(A), sse(finish())), NONE, ""),
+    "no finish reason but [DONE]": (chunks(sse(A), DONE), NONE, ""),
+    "[DONE] without its empty line": (chunks(sse(A), b"data: [DONE]\n"), NONE, ""),
+    "no content type": (b"HTTP/1.1 200 OK\r\n\r\n" + sse(A) + DONE, NONE, ""),
+    "neither": (chunks(sse(A)), DISCONNECTED, "the stream ended without [DONE] or a finish reason"),
     "no content": (
-        stream(delta(role="assistant", content=""), finish(), usage()),
-        ErrorKind.EMPTY,
-        "no event of the stream has content",
+        stream(delta(role="assistant", content=""), finish(), usage()), EMPTY, NO_EVENT,
     ),
-    "no event": (STREAM_HEAD + LAST_CHUNK, ErrorKind.EMPTY, "no event of the stream has content"),
-    "bad json": (
-        stream(delta(content="a"), b'{"choices":[', finish()),
-        ErrorKind.MALFORMED,
-        "choices",
-    ),
-    "invalid utf-8": (
-        stream(b'{"choices":[{"delta":{"content":"\xff"}}]}'),
-        ErrorKind.MALFORMED,
-        "",
-    ),
-    "html in an event": (stream(b"<html>oops</html>"), ErrorKind.MALFORMED, "<html>oops"),
+    "no event": (STREAM_HEAD + LAST_CHUNK, EMPTY, NO_EVENT),
+    "bad json": (stream(A, b'{"choices":[', finish()), MALFORMED, "choices"),
+    "invalid utf-8": (stream(b'{"choices":[{"delta":{"content":"\xff"}}]}'), MALFORMED, ""),
+    "html in an event": (stream(b"<html>oops</html>"), MALFORMED, "<html>oops"),
     "json cut by a line end": (
-        STREAM_HEAD
-        + chunk(b'data: {"choices":\ndata [{"delta":{"content":"a"}}]}\n\n')
-        + LAST_CHUNK,
-        ErrorKind.MALFORMED,
-        "",
+        chunks(b'data: {"choices":\ndata [{"delta":{"content":"a"}}]}\n\n'), MALFORMED, "",
     ),
     "json over lines without data": (
-        STREAM_HEAD + chunk(b'data: {"choices":[\n{"delta":{"content":"a"}}]}\n\n') + LAST_CHUNK,
-        ErrorKind.MALFORMED,
-        "",
+        chunks(b'data: {"choices":[\n{"delta":{"content":"a"}}]}\n\n'), MALFORMED, "",
     ),
     "error object": (
-        stream(delta(content="a"), b'{"error":{"message":"out of memory","code":500}}'),
-        ErrorKind.SERVER,
-        "out of memory",
+        stream(A, b'{"error":{"message":"out of memory","code":500}}'), SERVER, "out of memory",
     ),
     "event of type error": (
-        STREAM_HEAD + chunk(b'event: error\ndata: {"error":{"message":"boom"}}\n\n') + LAST_CHUNK,
-        ErrorKind.SERVER,
-        "boom",
+        chunks(b'event: error\ndata: {"error":{"message":"boom"}}\n\n'), SERVER, "boom",
     ),
     "event of type error, plain text": (
-        STREAM_HEAD + chunk(b"event: error\ndata: it broke\n\n") + LAST_CHUNK,
-        ErrorKind.SERVER,
-        "it broke",
+        chunks(b"event: error\ndata: it broke\n\n"), SERVER, "it broke",
     ),
     "html": (
         plain(b"<h1>hi</h1>", content_type=b"text/html"),
-        ErrorKind.CONTENT_TYPE,
-        "content type text/html, expected text/event-stream: <h1>hi</h1>",
+        TYPE, "content type text/html, expected text/event-stream: <h1>hi</h1>",
     ),
-    "json for a stream": (plain(RESPONSE), ErrorKind.CONTENT_TYPE, "content type application/json"),
+    "json for a stream": (plain(RESPONSE), TYPE, "content type application/json"),
     "error object with a good status": (
-        plain(b'{"error":{"message":"no such model"}}'),
-        ErrorKind.SERVER,
-        "no such model",
+        plain(b'{"error":{"message":"no such model"}}'), SERVER, "no such model",
     ),
     "redirect": (
         plain(b"elsewhere", status=b"302 Found", content_type=b"text/plain"),
-        ErrorKind.STATUS,
-        "status 302, and redirects are not followed: elsewhere",
+        STATUS, "status 302, and redirects are not followed: elsewhere",
     ),
-    "no body": (b"HTTP/1.1 204 No Content\r\n\r\n", ErrorKind.EMPTY, "no event"),
-    "broken chunk": (STREAM_HEAD + TOKEN + b"zz\r\n", ErrorKind.PROTOCOL, "no chunk size"),
-    "after the end": (
-        STREAM_HEAD + TOKEN + chunk(DONE) + LAST_CHUNK + b"more",
-        ErrorKind.PROTOCOL,
-        "",
-    ),
-}
+    "no body": (b"HTTP/1.1 204 No Content\r\n\r\n", EMPTY, "no event"),
+    "broken chunk": (STREAM_HEAD + TOKEN + b"zz\r\n", PROTOCOL, "no chunk size"),
+    "after the end": (chunks(sse(A), DONE) + b"more", PROTOCOL, ""),
+}  # fmt: skip
 WHOLE = {
-    "good": (plain(RESPONSE), ErrorKind.NONE, ""),
+    "good": (plain(RESPONSE), NONE, ""),
     "good, other parameters": (
-        plain(RESPONSE, content_type=b"application/json; charset=utf-8"),
-        ErrorKind.NONE,
-        "",
+        plain(RESPONSE, content_type=b"application/json; charset=utf-8"), NONE, "",
     ),
-    "empty body": (plain(b""), ErrorKind.EMPTY, "the body is empty"),
+    "empty body": (plain(b""), EMPTY, "the body is empty"),
     "no content": (
-        plain(b'{"choices":[{"message":{"content":""}}]}'),
-        ErrorKind.EMPTY,
-        "the response has no content",
+        plain(b'{"choices":[{"message":{"content":""}}]}'), EMPTY, "the response has no content",
     ),
-    "bad json": (plain(RESPONSE[:-1]), ErrorKind.MALFORMED, ""),
-    "other json": (plain(b'{"a":1}'), ErrorKind.MALFORMED, '{"a":1}'),
-    "error object": (plain(b'{"error":"overloaded"}'), ErrorKind.SERVER, "overloaded"),
-    "detail": (plain(b'{"detail":"not here"}'), ErrorKind.SERVER, "not here"),
+    "bad json": (plain(RESPONSE[:-1]), MALFORMED, ""),
+    "other json": (plain(b'{"a":1}'), MALFORMED, '{"a":1}'),
+    "error object": (plain(b'{"error":"overloaded"}'), SERVER, "overloaded"),
+    "detail": (plain(b'{"detail":"not here"}'), SERVER, "not here"),
     "stream for json": (
-        stream(delta(content="a"), finish()),
-        ErrorKind.CONTENT_TYPE,
-        "content type text/event-stream, expected application/json",
+        stream(A, finish()), TYPE, "content type text/event-stream, expected application/json",
     ),
-}
+}  # fmt: skip
 
 
 def check(raw: bytes, kind: ErrorKind, message: str, *, streaming: bool, step: int) -> None:
