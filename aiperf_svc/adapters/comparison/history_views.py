@@ -1,14 +1,13 @@
 """Shows a history as text for a terminal, as a page, and as the CSV that change-point tools
 read."""
 
-import csv
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from io import StringIO
 from itertools import pairwise
 from statistics import fmean
 
 from aiperf_svc.adapters.comparison import wording
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.blocks import (
     Block,
@@ -99,16 +98,15 @@ def render_csv(runs: Sequence[MeasuredRun]) -> bytes:
     `2026-11-22T14:05:00+00:00`: what Apache Otava and others read."""
     used = sorted((run for run in runs if run.is_usable), key=lambda run: run.start_wall_ns)
     keys = dict.fromkeys(key for run in used for key in run.values)
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines: list[Sequence[object]] = []
     names = (f"{key.tag}_{key.stat}" if key.stat else key.tag for key in keys)
-    writer.writerow(("time", "run_id", "version", "verdict", "folder", *names))
+    lines.append(("time", "run_id", "version", "verdict", "folder", *names))
     for run in used:
         time = datetime.fromtimestamp(run.start_wall_ns // 10**9, UTC).isoformat()
         texts = (run.run_id, run.facts.get("version", ""), run.verdict, run.folder)
         values = (run.values[key].value if key in run.values else "" for key in keys)
-        writer.writerow((time, *map(csv_cell, texts), *values))
-    return text.getvalue().encode()
+        lines.append((time, *map(csv_cell, texts), *values))
+    return csv_file(lines)
 
 
 def left_out(found: History) -> list[str]:

@@ -4,12 +4,11 @@ slices of time. The position of a slice in AIPerf's list is its number; ours nam
 without a request are left out.
 """
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
 
 import msgspec
 
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -26,22 +25,19 @@ SLICES = "profile_export_aiperf_timeslices"
 
 def render_csv(summary: Summary) -> bytes:
     """Render `profile_export_aiperf.csv`. An unknown number is an empty cell."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("Metric", *STATS))
+    lines: list[Sequence[object]] = [("Metric", *STATS)]
     for tag in sorted(_distributions(summary)):
         cells = (_number(summary.measured(tag, stat)) for stat in STATS)
-        writer.writerow((csv_cell(CATALOG[tag].header), *cells))
-    writer.writerow(())
-    writer.writerow(("Metric", "Value"))
+        lines.append((csv_cell(CATALOG[tag].header), *cells))
+    lines += [(), ("Metric", "Value")]
     for tag in sorted(summary.scalars):
-        writer.writerow((csv_cell(CATALOG[tag].header), _number(summary.scalars[tag])))
+        lines.append((csv_cell(CATALOG[tag].header), _number(summary.scalars[tag])))
     for tier in summary.goodput_tiers:
         values = (("Goodput", tier.goodput), ("Good Request Count", tier.good_request_count))
         for what, value in values:
             header = CATALOG[what.lower().replace(" ", "_")].header
-            writer.writerow((csv_cell(f"{header} [{tier.name}]"), _number(value)))
-    return text.getvalue().encode()
+            lines.append((csv_cell(f"{header} [{tier.name}]"), _number(value)))
+    return csv_file(lines)
 
 
 def _distributions(summary: Summary) -> set[str]:
@@ -73,17 +69,15 @@ def render_slices_json(slices: Sequence[Slice], config: BenchmarkConfig) -> byte
 
 def render_slices_csv(slices: Sequence[Slice]) -> bytes:
     """Render the CSV file: a row for each slice, metric and statistic."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("Timeslice", "Metric", "Unit", "Stat", "Value"))
+    lines: list[Sequence[object]] = [("Timeslice", "Metric", "Unit", "Stat", "Value")]
     for each in slices:
         for tag, found in sorted(metric_stats(each.metrics, each.scalars).items()):
             for stat in (*STATS, "count"):
                 value = found.stat(stat)
                 if value is not None:
                     shown = value if stat == "count" else f"{value:.2f}"
-                    writer.writerow((each.index, CATALOG[tag].name, found.unit, stat, shown))
-    return text.getvalue().encode()
+                    lines.append((each.index, CATALOG[tag].name, found.unit, stat, shown))
+    return csv_file(lines)
 
 
 def result_of(summary: Summary) -> InferenceResult:

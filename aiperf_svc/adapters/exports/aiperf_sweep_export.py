@@ -5,15 +5,14 @@ Names and meanings of the keys are AIPerf's. A combination with one run has no d
 interval here, where AIPerf writes 0 and the mean.
 """
 
-import csv
 import re
 from collections.abc import Iterable, Sequence
-from io import StringIO
 from typing import Any
 
 import msgspec
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.experiment_export import column_name, interval
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.compare.student import CONFIDENCE
@@ -70,19 +69,19 @@ def render_aggregate_json(summary: ExperimentSummary, of: Combination) -> bytes:
 
 def render_aggregate_csv(summary: ExperimentSummary, of: Combination) -> bytes:
     """Render profile_export_aiperf_aggregate.csv of one combination."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("metric", *AGGREGATE_STATS, "unit"))
+    lines: list[Sequence[object]] = [("metric", *AGGREGATE_STATS, "unit")]
     for key, value in of.values.items():
         found = _statistics(value)
         cells = (_number(found.get(stat), stat) for stat in AGGREGATE_STATS)
-        writer.writerow((column_name(key), *cells, csv_cell(summary.metrics[key.tag].unit)))
-    writer.writerow(())
-    writer.writerow(("Aggregation Type", "confidence"))
-    writer.writerow(("Total Runs", len(of.rows)))
-    writer.writerow(("Successful Runs", len(of.rows) - len(of.left_out)))
-    writer.writerow(("Confidence Level", CONFIDENCE))
-    return text.getvalue().encode()
+        lines.append((column_name(key), *cells, csv_cell(summary.metrics[key.tag].unit)))
+    lines += [
+        (),
+        ("Aggregation Type", "confidence"),
+        ("Total Runs", len(of.rows)),
+        ("Successful Runs", len(of.rows) - len(of.left_out)),
+        ("Confidence Level", CONFIDENCE),
+    ]
+    return csv_file(lines)
 
 
 def render_sweep_json(summary: ExperimentSummary, search: SearchReport | None = None) -> bytes:
@@ -113,39 +112,36 @@ def render_sweep_json(summary: ExperimentSummary, search: SearchReport | None = 
 
 def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = None) -> bytes:
     """Render profile_export_aiperf_sweep.csv: four tables with an empty line between them."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     names = [csv_cell(each.name) for each in summary.parameters]
     keys = sorted(summary.keys, key=column_name)
     columns = [f"{column_name(key)}_{stat}" for key in keys for stat in SWEEP_STATS]
-    writer.writerow((*names, *columns))
+    lines: list[Sequence[object]] = [(*names, *columns)]
     for each in summary.combinations:
         if each.values:
             cells = _cells(each, summary.parameters)
-            writer.writerow((*cells, *_sweep_numbers(each, keys)))
-    writer.writerow(())
-    writer.writerow(("Best Configurations",))
+            lines.append((*cells, *_sweep_numbers(each, keys)))
+    lines += [(), ("Best Configurations",)]
     best_ones = _best_configurations(summary, search)
     if best_ones:
-        writer.writerow(("Configuration", *names, "Metric", "Unit"))
+        lines.append(("Configuration", *names, "Metric", "Unit"))
     for name, found in best_ones.items():
         cells = _values(found.parameters, summary.parameters)
         shown = name.replace("_", " ").title()
-        writer.writerow((shown, *cells, _number(found.metric, "mean"), csv_cell(found.unit)))
-    writer.writerow(())
-    writer.writerow(("Pareto Optimal Points",))
+        lines.append((shown, *cells, _number(found.metric, "mean"), csv_cell(found.unit)))
     optimal = _optimal(summary)
-    writer.writerow(names if optimal else ("None",))
-    writer.writerows(_cells(each, summary.parameters) for each in optimal)
-    writer.writerow(())
-    writer.writerow(("Metadata",))
-    writer.writerow(("Field", "Value"))
-    writer.writerow(("Aggregation Type", "sweep"))
-    writer.writerow(("Sweep Parameters", ", ".join(names)))
-    writer.writerow(("Number of Combinations", len(summary.combinations)))
-    writer.writerow(("Number of Profile Runs", len(summary.rows)))
-    writer.writerow(("Number of Successful Runs", len(summary.rows) - len(summary.left_out)))
-    return text.getvalue().encode()
+    lines += [(), ("Pareto Optimal Points",), names if optimal else ("None",)]
+    lines += [_cells(each, summary.parameters) for each in optimal]
+    lines += [
+        (),
+        ("Metadata",),
+        ("Field", "Value"),
+        ("Aggregation Type", "sweep"),
+        ("Sweep Parameters", ", ".join(names)),
+        ("Number of Combinations", len(summary.combinations)),
+        ("Number of Profile Runs", len(summary.rows)),
+        ("Number of Successful Runs", len(summary.rows) - len(summary.left_out)),
+    ]
+    return csv_file(lines)
 
 
 def run_label(number: int) -> str:

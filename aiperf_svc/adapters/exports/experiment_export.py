@@ -4,9 +4,7 @@ In the tables a row is a trial, and a column is a parameter, or a statistic of a
 name for it: `time_to_first_token_p99`.
 """
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from arro3.core import Array, DataType, Field
 from msgspec.structs import asdict
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.experiment_file import search_json
 from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.config.workload import Config
@@ -119,11 +118,8 @@ def experiment_numbers(
 def render_csv(summary: ExperimentSummary) -> bytes:
     """Render experiment.csv. An unknown number is an empty cell."""
     names = [each.name for each in summary.parameters]
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(csv_head(names, summary.keys))
-    writer.writerows(csv_row(row, names, summary.keys) for row in summary.rows)
-    return text.getvalue().encode()
+    rows = (csv_row(row, names, summary.keys) for row in summary.rows)
+    return csv_file([csv_head(names, summary.keys), *rows])
 
 
 def csv_head(parameters: Iterable[str], keys: Iterable[RowKey]) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
 """`joint.json` and `joint.csv`: several runs at once, with a column for each and for the total; of
 an experiment, the trials of each run and of the total."""
 
-import csv
-from io import StringIO
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.experiment_export import (
     combination_result,
     csv_head,
@@ -28,13 +28,12 @@ def render_json(joint: Joint) -> bytes:
 
 def render_csv(joint: Joint) -> bytes:
     """Render joint.csv: a row for each statistic."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["metric", "unit", *(csv_cell(m.name) for m in joint.members), "total"])
+    members = (csv_cell(each.name) for each in joint.members)
+    lines: list[Sequence[object]] = [("metric", "unit", *members, "total")]
     for row in rows(joint, is_short=False):
         cells = ("" if value is None else value for value in (*row.values, row.total))
-        writer.writerow([csv_cell(row.name), csv_cell(row.unit), *cells])
-    return text.getvalue().encode()
+        lines.append([csv_cell(row.name), csv_cell(row.unit), *cells])
+    return csv_file(lines)
 
 
 EXPERIMENT_SCHEMA = "joint-experiment/1"
@@ -110,12 +109,9 @@ def render_experiment_csv(joint: JointExperiment) -> bytes:
     parts = [*((each.name, each.summary) for each in joint.members), (TOTAL, joint.total)]
     names = list(dict.fromkeys(p.name for _, each in parts for p in each.parameters))
     keys = list(dict.fromkeys(key for _, each in parts for key in each.keys))
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((joint.kind.removesuffix("s"), *csv_head(names, keys)))
-    for name, summary in parts:
-        writer.writerows((name, *csv_row(row, names, keys)) for row in summary.rows)
-    return text.getvalue().encode()
+    head = (joint.kind.removesuffix("s"), *csv_head(names, keys))
+    rows = ((name, *csv_row(row, names, keys)) for name, each in parts for row in each.rows)
+    return csv_file([head, *rows])
 
 
 def _member(each: ExperimentMember) -> MemberResult:

@@ -1,14 +1,13 @@
 """The files of a qualification: `qualify.json`, and `qualify.csv` with a row for each check of a
 node, of a path, or of all nodes together."""
 
-import csv
-from collections.abc import Iterator
-from io import StringIO
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
@@ -29,12 +28,10 @@ def render_json(found: Qualification) -> bytes:
 def render_csv(found: Qualification) -> bytes:
     """Return the content of qualify.csv. An unknown number is an empty cell."""
     units = {info.check: info.unit for info in found.checks}
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEAD)
+    lines: list[Sequence[object]] = [HEAD]
     for kind, node, target, each in rows(found):
         numbers = (each.value, each.limit, each.median, each.repeated)
-        writer.writerow(
+        lines.append(
             (
                 *(kind, csv_cell(node), csv_cell(target), each.check, units[each.check]),
                 each.verdict.value,
@@ -42,7 +39,7 @@ def render_csv(found: Qualification) -> bytes:
                 *(csv_cell(each.peer), csv_cell(each.reason)),
             )
         )
-    return text.getvalue().encode()
+    return csv_file(lines)
 
 
 def rows(found: Qualification) -> Iterator[tuple[str, str, str, CheckResult]]:

@@ -1,9 +1,9 @@
 """`scaling.csv`: a row for each replica that came up, with the decision that made it. A decision
 whose replicas were not all seen has a row without one."""
 
-import csv
-from io import StringIO
+from collections.abc import Sequence
 
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.core.scaling.report import MOMENTS, ReplicaTimeline, ScaleUp, ScalingResult
 from aiperf_svc.domain.foreign_text import csv_cell
 
@@ -17,17 +17,16 @@ DECISION = (
 def render_csv(found: ScalingResult) -> bytes:
     """Render the file. Times are in seconds, those of moments from the load's start; an unknown one
     is an empty cell."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines: list[Sequence[object]] = []
     moments = (f"{name}_s" for name in MOMENTS)
-    writer.writerow(("replica", "node", "gpus", "image", *moments, "gone_s", "idle_s", *DECISION))
+    lines.append(("replica", "node", "gpus", "image", *moments, "gone_s", "idle_s", *DECISION))
     decisions = {name: up for up in found.scale_ups for name in up.replicas}
     for each in found.replicas:
-        writer.writerow((*_replica(each), *_decision(decisions.get(each.name))))
+        lines.append((*_replica(each), *_decision(decisions.get(each.name))))
     for up in found.scale_ups:
         if len(up.replicas) < up.after - up.before:
-            writer.writerow((*[""] * (len(MOMENTS) + 6), *_decision(up)))
-    return text.getvalue().encode()
+            lines.append((*[""] * (len(MOMENTS) + 6), *_decision(up)))
+    return csv_file(lines)
 
 
 def _replica(each: ReplicaTimeline) -> list[str]:

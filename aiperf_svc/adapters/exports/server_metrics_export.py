@@ -1,10 +1,8 @@
 """`server_metrics_export.jsonl`, `.json` and `.csv`: the pages of servers in AIPerf's shape, and
 `gpu_telemetry_export.jsonl`: those of GPU exporters."""
 
-import csv
 import math
-from collections.abc import Iterable, Iterator
-from io import StringIO
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.adapters.exports.aiperf_exports import input_config
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.inference_file import iso_time
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.families import PORTABLE
@@ -153,14 +152,13 @@ def render_csv(summary: Summary) -> bytes:
             labels = ",".join(f"{name}={value}" for name, value in family.labels)
             head = [urlsplit(log.url).netloc, family.type, family.name, unit_of(family.name) or ""]
             rows[kind].append([csv_cell(text) for text in (*head, *values, labels)])
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines: list[Sequence[object]] = []
     for kind, found in rows.items():
         if found:
-            text.write("\n" if text.tell() else "")
-            writer.writerow(("Endpoint", "Type", "Metric", "Unit", *_STATS[kind], "Labels"))
-            writer.writerows(found)
-    return text.getvalue().encode()
+            lines += [()] if lines else []
+            lines.append(("Endpoint", "Type", "Metric", "Unit", *_STATS[kind], "Labels"))
+            lines += found
+    return csv_file(lines)
 
 
 def _text(value: float | None) -> str:

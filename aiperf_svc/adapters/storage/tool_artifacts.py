@@ -1,14 +1,13 @@
 """The artifact folder of a benchmark that ran a tool on ranks. Every file is written atomically."""
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 from arro3.core import Array, DataType, Field
 
+from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render, render_verdict
@@ -107,18 +106,18 @@ def render_config(result: ToolResult) -> bytes:
 def render_csv(result: ToolResult) -> bytes:
     """Render results.csv: a row for each metric and statistic, then one for each of its values.
     What a row does not have is empty."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("metric", "unit", "better", "statistic", "step", "repetition", "value"))
+    lines: list[Sequence[object]] = [
+        ("metric", "unit", "better", "statistic", "step", "repetition", "value")
+    ]
     for metric in result.metrics:
         info = metric.info
         head = (info.tag, csv_cell(info.unit), info.better)
         for stat in STATS:
-            writer.writerow((*head, stat, "", "", _number(metric.stat(stat))))
+            lines.append((*head, stat, "", "", _number(metric.stat(stat))))
         for each in metric.values:
             place = (csv_cell(each.step), each.repetition)
-            writer.writerow((*head, "value", *place, _number(each.value)))
-    return text.getvalue().encode()
+            lines.append((*head, "value", *place, _number(each.value)))
+    return csv_file(lines)
 
 
 def write_series(path: Path, result: ToolResult) -> None:
