@@ -18,8 +18,7 @@ from aiperf_svc.core.datasets.cache_bust import run_markers
 from aiperf_svc.core.endpoints.base import choices_asked_for
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.abandonment import abandonment_of
-from aiperf_svc.core.load.prefill_slots import PrefillSlots
-from aiperf_svc.core.load.ramp import opening_times
+from aiperf_svc.core.load.ramp import PrefillSlots, opening_times
 from aiperf_svc.core.responses.first_tokens import FirstTokens
 from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.domain.outcomes import Outcome, Phase

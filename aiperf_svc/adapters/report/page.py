@@ -3,7 +3,7 @@ without its scripts."""
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.exports.inference_file import iso_time
-from aiperf_svc.adapters.report import charts, joint_page, scaling_charts, tables, telemetry_charts
+from aiperf_svc.adapters.report import charts, joint_page, tables, telemetry_charts
 from aiperf_svc.adapters.report.blocks import (
     Block,
     Box,
@@ -95,7 +95,7 @@ def _replicas(summary: Summary) -> list[Plot]:
     if summary.scaling is None or summary.timeline is None:
         return []
     length_s = summary.timeline.width_s * len(summary.timeline.in_flight)
-    return scaling_charts.draw(summary.scaling, length_s)
+    return telemetry_charts.draw_replicas(summary.scaling, length_s)
 
 
 def _groups(summary: Summary) -> list[Block]:

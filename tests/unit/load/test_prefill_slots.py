@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from aiperf_svc.core.load.prefill_slots import PrefillSlots
-from aiperf_svc.core.load.ramp import opening_times
+from aiperf_svc.core.load.ramp import PrefillSlots, opening_times
 
 
 def slots(count: int) -> PrefillSlots:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from aiperf_svc.adapters.exports.scaling_export import render_csv
-from aiperf_svc.adapters.report import scaling_charts
+from aiperf_svc.adapters.report import telemetry_charts
 from aiperf_svc.adapters.terminal.inference_tables import print_scaling
 from aiperf_svc.core.scaling.report import replica_rows, scaling_notes, up_rows
 from tests.support.scaled import FOUND, UP
@@ -48,7 +48,7 @@ def test_csv_has_a_decision_without_its_replicas() -> None:
 
 
 def test_plots_show_counts_and_stages_over_the_run() -> None:
-    counts, stages = scaling_charts.draw(FOUND, 120.0)
+    counts, stages = telemetry_charts.draw_replicas(FOUND, 120.0)
     assert {each.name: each.points[-1] for each in counts.series} == {
         "desired": (120.0, 2), "ready": (120.0, 2),
     }  # fmt: skip

@@ -10,8 +10,7 @@ from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.openfoam import WORKLOAD
-from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec
-from aiperf_svc.workloads.openfoam.workload import division
+from aiperf_svc.workloads.openfoam.workload import OpenFoamSpec, division
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 

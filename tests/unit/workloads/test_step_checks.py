@@ -10,7 +10,7 @@ import pytest
 from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.protocol.messages.steps import CommandEnd, StepRecord
-from aiperf_svc.workloads.checks import CHECKS
+from aiperf_svc.workloads.results import CHECKS
 from aiperf_svc.workloads.steps import ClaimedBytes
 from aiperf_svc.workloads.traffic_checks import UNSENT_BYTES
 from tests.support import fake_steps as fake
