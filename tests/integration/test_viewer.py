@@ -18,7 +18,7 @@ import pytest
 
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.viewer.index import Index
-from aiperf_svc.adapters.viewer.pages import list_page
+from aiperf_svc.adapters.viewer.server import list_page
 from aiperf_svc.cli.commands import finished_runs
 from tests.support.browser import Frame, opened
 

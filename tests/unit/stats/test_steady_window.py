@@ -5,11 +5,10 @@ import pytest
 from pydantic import ValidationError
 
 from aiperf_svc.config.load_shapes import SteadyState
-from aiperf_svc.core.results.slices import steady_part
+from aiperf_svc.core.results.slices import steady_part, steady_window
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow, PhaseTimes, load_window
-from aiperf_svc.core.stats.steady_window import steady_window
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.domain.outcomes import Phase
