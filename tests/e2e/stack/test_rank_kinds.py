@@ -5,7 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.support.documented import yaml_blocks
+from tests.support.recording import ROOT
 from tests.support.stack.rank_runs import (
     Results,
     make_small,
@@ -155,3 +158,47 @@ def test_pytorch_trains_on_a_node(cluster: Cluster, make_kind: MakeKind) -> None
     assert found["samples_per_second"] * found["batch_time_p50"] / 1e3 == pytest.approx(2, rel=0.5)
     (witness,) = step["witnesses"]
     assert 0.5 * found["peak_host_memory"] < witness["memory_peak_bytes"] < 2 * 2**30
+
+
+ADDS = """import http.server, json, re
+
+class Server(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        first, second = map(int, re.findall(r"\\d+", asked["messages"][-1]["content"])[:2])
+        text = f"The sum is {first + second if first == 1 else 0}."
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}}
+        body = json.dumps({"choices": [choice]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+http.server.ThreadingHTTPServer(("", 8000), Server).serve_forever()
+"""
+"""A server that adds one and a number, and no others."""
+
+
+def test_lm_eval_scores_a_server_without_downloads(
+    cluster: Cluster, make_kind: MakeKind, base_image: str, owners_namespace: str
+) -> None:
+    serve = {"name": "server", "image": base_image, "command": ["python3", "-c", ADDS]}
+    pod = {"containers": [serve], "terminationGracePeriodSeconds": 0}
+    metadata = {"name": "sums", "namespace": owners_namespace, "labels": {"app": "sums"}}
+    service = {"selector": metadata["labels"], "ports": [{"port": 8000}]}
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod},
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
+    )
+    # The task of the page, of one rank that may reach the server alone.
+    (config, *_) = map(yaml.safe_load, yaml_blocks(ROOT / "docs/workloads/lm-eval.md"))
+    keys = config["workload"] | {"url": f"http://sums.{owners_namespace}:8000", "timeout": "4m"}
+    runner = make_kind("bench-lm-eval", "lm-eval/Containerfile", **keys)
+    runner.change(make_small(memory="1Gi"))
+    results = measure(cluster, runner)
+    assert results["tools"] == ["lm_eval 0.4.13"]
+    found = values(results)
+    assert (found["score"], found["questions"], found["answers_without_text"]) == (0.5, 2, 0)
+    (samples,) = runner.artifacts.glob("*/raw/**/samples_sums_*.jsonl")
+    assert "The sum is 21." in samples.read_text()
