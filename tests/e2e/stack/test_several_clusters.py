@@ -117,6 +117,7 @@ def test_trials_start_together_in_both_clusters(
 
 
 def of_two_targets(benchmark: Config) -> None:
+    benchmark["deployment"]["ttl"] = "1h"
     benchmark["load"].update(concurrency=1, duration="3s")
     benchmark["targets"] = [{"name": name, "endpoint": {"model": name}} for name in ("a", "b")]
     benchmark["experiment"] = {"product": {"workers.max": [1, 2]}, "retries": 0}
