@@ -77,7 +77,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("other", "--agentic-warmup-requests", "--agentic-cache-warmup-duration"),
     ("other", "--trace-idle-gap-cap-seconds", "--max-idle-gap-cap-seconds"),
     ("none", "--num-prompts takes the first sessions of a trace", "--trace-session-sample-ratio"),
-    ("none", "a run that does not conform says so, and is never refused for it",
+    ("none", "a run that does not conform is never refused; its results state it",
      "--unsafe-override"),
     ("none", "each turn is sent after the previous response and its delay",
      "--open-loop-replay --open-loop-strict"),

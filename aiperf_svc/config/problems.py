@@ -206,7 +206,7 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
         return f"expected a number {word} {int(limit) if limit == int(limit) else limit:,}"
     if kind == "string_pattern_mismatch":
         if _USERINFO.search(str(details["input"])):
-            return "expected no name or password: it would be in clear in every copy of the config"
+            return "expected no name or password: every copy of the config would contain it"
         for beginning, text in _PATTERNS.items():
             if context["pattern"].startswith(beginning):
                 return f"expected {text}"

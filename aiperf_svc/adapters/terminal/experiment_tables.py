@@ -157,13 +157,18 @@ def _print_notes(summary: ExperimentSummary, search: SearchReport | None, consol
         console.print(
             f"*: no other combination is better in {up} and in {down} at once", style="dim"
         )
-    for each in best_of(summary, search)[:MOST_MEANS]:
+    best = best_of(summary, search)[:MOST_MEANS]
+    are_single = all(each.value.half_width is None for each in best)
+    for each in best:
         divisor, unit = words.unit_of(summary, each.key)
+        place = words.best_place_text(each, is_interval_noted=not are_single)
         print_text(
             console,
             f"Best {words.metric_name(summary, each.key)}: "
-            f"{words.mean_text(each.value, divisor)} {unit} at {words.best_place_text(each)}",
+            f"{words.mean_text(each.value, divisor)} {unit} at {place}",
         )
+    if best and are_single:
+        console.print("Each of these is one run, without a confidence interval.", style="dim")
 
 
 def _print_lines(title: str, lines: list[str], console: Console) -> None:

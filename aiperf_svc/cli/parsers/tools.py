@@ -107,7 +107,7 @@ def nvml_exporter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on, whose readers need no key (127.0.0.1)",
+        help="address to listen on; readers need no key (127.0.0.1)",
     )
     parser.add_argument(
         "--port",

@@ -82,7 +82,7 @@ def _successes(e: Evidence) -> Reason:
         text = "no request succeeded before the run failed"
     elif not due:
         text = "no request was due before the end: nothing was measured"
-        remedy = "run for longer (load.duration, load.requests), or ask for more load"
+        remedy = "run for longer (load.duration, load.requests), or raise the load"
     elif e.totals.abandoned and not e.totals.errored:
         text += f": the clients of {e.totals.abandoned:,} left before the end of their responses"
         remedy = "a lower share of clients that leave (load.cancellation.rate), or a longer delay"
@@ -345,7 +345,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         (0.0, 0.0),
         unit="runs",
         text=lambda e: f"ended early: {e.early_end}",
-        remedy="no measurement of this load: run it by itself, without a search",
+        remedy="not a measurement of this load: run it alone, without a search",
     ),
     _events,
     _successes,

@@ -35,14 +35,14 @@ ONE_MISTAKE: list[tuple[str, object, str]] = [
      "artifacts.s3.url: 'bucket/prefix': expected a bucket and a prefix such as "
      "s3://bucket/prefix"),
     ("artifacts.s3", {"url": "s3://bucket", "endpoint_url": "http://id:key@minio:9000"},
-     "artifacts.s3.endpoint_url: 'http://***@minio:9000': expected no name or password: it would "
-     "be in clear in every copy of the config"),
+     "artifacts.s3.endpoint_url: 'http://***@minio:9000': expected no name or password: every "
+     "copy of the config would contain it"),
     ("telemetry.server_metrics", ["http://user:pa@ss@host/metrics"],
-     "telemetry.server_metrics.0: 'http://***@host/metrics': expected no name or password: it "
-     "would be in clear in every copy of the config"),
+     "telemetry.server_metrics.0: 'http://***@host/metrics': expected no name or password: every "
+     "copy of the config would contain it"),
     ("endpoint.proxy", "http://user:pass@proxy:3128",
-     "'http://***@proxy:3128': expected no name or password: it would be in clear in every copy "
-     "of the config"),
+     "'http://***@proxy:3128': expected no name or password: every copy of the config would "
+     "contain it"),
     ("artifacts.s3", {"url": "s3://bucket", "secret_access_key": "k"},
      "artifacts.s3.secret_access_key: unknown key (value 'k'); expected url, endpoint_url, "
      "region, has_session_token or egress_cidrs"),
