@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def port_number(text: str) -> int:
-    """Read a TCP port, of which 0 means a free one."""
+    """Read a TCP port; 0 means a free one."""
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 0 to 65535")
     return int(text)

@@ -214,7 +214,7 @@ class CheckedFiles:
 
     @property
     def notices(self) -> list[str]:
-        """What the user should know of the files."""
+        """Notes for the user about the files."""
         return [found.notice for found in self._files.values() if found.notice]
 
     def replay_ns(self, config: BenchmarkConfig) -> int | None:

@@ -50,7 +50,7 @@ SENT = (NAME, TRIALS, "logs")
 POLL_S = 0.25
 """Seconds between two looks at the server."""
 PAGE_S = 5.0
-"""Longest time of a response of the page that says that the server is ready."""
+"""Timeout of a request to the readiness page of the server."""
 
 
 @dataclass(frozen=True, kw_only=True)

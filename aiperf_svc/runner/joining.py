@@ -157,7 +157,7 @@ def with_unreadable(code: ExitCode, joints: Iterable[Joint]) -> ExitCode:
 
 
 def raised_to_error(code: ExitCode) -> ExitCode:
-    """Return the exit code of runs of which one cannot be read: an error, if nothing worse."""
+    """Return the exit code if a run cannot be read: an error, unless a worse one applies."""
     return code if code in _OF_ALL else ExitCode.ERROR
 
 

@@ -23,7 +23,7 @@ class OtlpTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run is shown, and values that only its processes may know."""
+    """Display options of a run, and values that only its processes receive."""
 
     ui: "Ui" = "auto"
     json: bool = False

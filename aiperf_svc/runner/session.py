@@ -285,7 +285,7 @@ class Session:
         was_interrupted: bool,
         state: RunState = RunState.CANCELLED,
     ) -> RunOutcome:
-        """Return the outcome of a part of which nothing was made."""
+        """Return the outcome of a part that was not started."""
         return RunEnd(
             run_id=work.run_id,
             known=(state, reason, ExitCode.BENCHMARK_FAILED),

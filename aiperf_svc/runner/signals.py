@@ -59,7 +59,7 @@ class Interrupts:
             self._on_signal()
 
     async def reached(self, count: int) -> None:
-        """Wait until there have been so many."""
+        """Wait until this number is reached."""
         while self.count < count:
             self._changed.clear()
             await self._changed.wait()

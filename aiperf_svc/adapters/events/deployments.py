@@ -318,7 +318,7 @@ class _Target:
         return before, chosen
 
     async def successors(self, before: Sequence[Json], gone: Sequence[Json]) -> str:
-        """Wait until other pods are there in the place of those that are gone; return the proof."""
+        """Wait until new pods have replaced the deleted ones; return the proof."""
         old, lost = {_uid(pod) for pod in before}, {_uid(pod) for pod in gone}
 
         async def look() -> list[Json] | None:

@@ -39,7 +39,7 @@ _UNITS = (
     ("_perc", "percent"),
 )
 _RATIOS = {name for each in PORTABLE if each.unit == "ratio" for name in each.families}
-"""Families of which 1 is the whole, whatever their names end with."""
+"""Families whose full value is 1, whatever suffix their names have."""
 
 
 def servers(summary: Summary) -> list[tuple[SourceLog, SourceReport]]:

@@ -150,7 +150,7 @@ class JobPods:
         self._unplaced_s = unplaced_s
         self._since: dict[tuple[str, str], float] = {}
         self._started: set[str] = set()
-        """Jobs of which a pod has run."""
+        """Jobs that have had a running pod."""
         self._told: set[str] = set()
         self._lines: dict[str, str] = {}
         """The last problem of each pod."""

@@ -93,7 +93,7 @@ class StateHome:
             return None
 
     def forget(self, stack: str) -> None:
-        """Delete the record of a stack of which nothing is left."""
+        """Delete the record of a stack that is removed completely."""
         self._record(stack).unlink(missing_ok=True)
 
     def records(self) -> tuple[RunRecord, ...]:

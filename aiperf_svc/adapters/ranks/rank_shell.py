@@ -76,7 +76,7 @@ class RankShell:
         self._gates: dict[str, int] = {}
         """Command that has not ended to the FIFO at which its process waits before it starts."""
         self.restarts = -1
-        """Times that the loop has begun again: its container was ended and started anew."""
+        """Number of restarts of the loop: its container ended and was started again."""
 
     async def open(self, *, starts_loop: bool) -> None:
         """Connect to the loop, or start it as a child first; end what it still does for another
@@ -142,7 +142,7 @@ class RankShell:
             os.write(self._gates[command], f"{word}\n".encode())
 
     def signal(self, command: str, name: str) -> None:
-        """Send TERM or KILL to a command's process group, if it is there."""
+        """Send TERM or KILL to a command's process group, if it exists."""
         self._order(f"{name} {command}")
 
     def output(self, command: str) -> Path:

@@ -111,7 +111,7 @@ class StepCommands:
     # --- events of the shell ---------------------------------------------------------------------
 
     def on_started(self, command: str, wall_ns: int) -> None:
-        """A command's process is there."""
+        """The process of a command exists."""
         if command in self._running:
             self._running[command].started_wall_ns = wall_ns
 

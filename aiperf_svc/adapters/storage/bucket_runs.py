@@ -81,7 +81,7 @@ def list_runs(s3: S3, environ: Mapping[str, str] = os.environ) -> list[BucketRun
 
 
 def runs_of(url: str, keys: Iterable[str]) -> list[BucketRun]:
-    """Return the runs of which these are the keys below `url`."""
+    """Return the runs with these keys below `url`."""
     keys = sorted(keys)
     marked = {str(PurePosixPath(key).parent) for key in keys if PurePosixPath(key).name in MARKS}
     found: defaultdict[str, list[str]] = defaultdict(list)

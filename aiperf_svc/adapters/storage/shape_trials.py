@@ -306,7 +306,7 @@ class Attempts:
 
     @property
     def set_aside_shapes(self) -> list[int]:
-        """Shapes of which something is kept."""
+        """Shapes with kept results."""
         folders = sorted(self._trials.folder.glob(f"{SHAPES}/*{STOPPED_SUFFIX}"))
         return [int(each.name.removesuffix(STOPPED_SUFFIX)) for each in folders]
 
@@ -315,7 +315,7 @@ class Attempts:
 
 
 def _replace(place: Path, folder: Path) -> None:
-    """Move a folder to a place, and replace what is there. Raises EnvironmentProblem."""
+    """Move a folder, and replace an existing one. Raises EnvironmentProblem."""
     try:
         if place.exists():
             shutil.rmtree(place)

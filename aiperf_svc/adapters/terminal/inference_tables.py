@@ -164,7 +164,7 @@ def _stat(found: MetricStats, stat: str) -> Text:
 
 
 def _scalars(found: InferenceResult, *, columns: int) -> Table:
-    """Return the metrics that are one number, so many in a line."""
+    """Return a table of the scalar metrics with this number of columns."""
     cells = [
         (
             Text.assemble(metric.name),

@@ -72,5 +72,5 @@ def print_text(console: Console, text: str | Text, style: str | None = None) -> 
 
 
 def indented(text: Text, columns: int) -> Padding:
-    """A text, all of whose lines begin so many columns to the right."""
+    """A text whose lines are all indented by this number of columns."""
     return Padding(text, (0, 0, 0, columns), expand=False)

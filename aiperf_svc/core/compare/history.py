@@ -30,7 +30,7 @@ LEAST_PART = 4
 """Fewest runs on each side of a change. Of 4 and 4 runs, 1 order in 35 has the largest difference
 by chance, of 5 and 5 runs 1 in 126: a change is found with 5 runs on each side at the earliest."""
 _BLOCK = 1 << 22
-"""Most numbers of random orders in memory at once."""
+"""Largest number of values of random orders in memory."""
 _AT_ONCE = 200
 """Most random orders between two looks at whether a change can still be found."""
 

@@ -115,7 +115,7 @@ class DagSessions:
             for child in _children(session):
                 self._check_child(session, child, started)
         self.roots = [name for name in self._sessions if name not in started]
-        """Names of the sessions that no other one starts."""
+        """Names of the root sessions: no other session starts them."""
         self._check_cycles(started)
 
     def _check_child(self, session: _Session, child: str, started: dict[str, str]) -> None:

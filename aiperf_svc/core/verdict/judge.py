@@ -55,7 +55,7 @@ def judge(evidence: Evidence) -> Verdict:
 
 class _Cause(NamedTuple):
     name: str
-    """Name as in `Verdict.cause`; empty for a limit that the config asks for."""
+    """Name as in `Verdict.cause`; empty for a limit in the config."""
     remedy: str
 
 

@@ -111,7 +111,7 @@ class Collection:
             return StageResult.DONE if has_logs else StageResult.INTERRUPTED
 
     async def _add_provenance(self, record: RunRecord, folder: Path) -> None:
-        """Add what the cluster knows of pods and nodes. Missing facts do not fail the run."""
+        """Add facts about pods and nodes from the cluster. Missing facts do not fail the run."""
         config = self._request.config.inference
         if config is None or record.namespace is None:
             return
@@ -160,7 +160,7 @@ class Collection:
             self.trials.fail_unfinished(shape, str(error))
 
     async def write_trials(self) -> None:
-        """Write the files of an experiment whose results did not come all at once."""
+        """Write the files of an experiment whose results arrived in parts."""
         if self.trials is None:
             return
         try:

@@ -261,7 +261,7 @@ def _why(pod: PodPlan, free: Sequence[Room]) -> str:
 
 
 async def adds_nodes(cluster: Cluster) -> bool:
-    """Return whether the cluster adds nodes by itself when pods need them. Raises Unreachable."""
+    """Return whether the cluster has an autoscaler for nodes. Raises Unreachable."""
     groups = await cluster.get("/apis")
     names = {group["name"] for group in groups.get("groups") or ()}
     if names & set(AUTOSCALERS):

@@ -19,7 +19,7 @@ AWAIT = ("get", "list", "watch")
 """Verbs for objects that Pulumi reads to see whether others are ready."""
 PROBE = ("create", "get", "delete")
 OPERATOR_GROUP, OPERATOR_TYPES = "monitoring.coreos.com", ("podmonitors", "prometheusrules")
-"""API group of the Prometheus operator, and the types of which a stack creates objects."""
+"""API group of the Prometheus operator, and the types that a stack creates."""
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -280,7 +280,7 @@ def judge_results_access(plan: StackPlan, missing: frozenset[Right]) -> Check:
 
 
 def asked_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return every right of which the checks above need to know whether it is missing."""
+    """Return every right that the checks above look up."""
     escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
     return (
         *needed_rights(plan),

@@ -53,7 +53,7 @@ UNSTABLE: Final = frozenset({
     "APIService", "CSINode", "CertificateSigningRequest", "FlowSchema", "Namespace", "Node",
     "PriorityLevelConfiguration",
 })  # fmt: skip
-"""Cluster-scoped kinds of which objects come and go by themselves, or are looked for apart."""
+"""Cluster-scoped kinds whose objects controllers create and delete, or that are searched apart."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ class AdmissionWatch:
 
 
 def is_admitted(pods: Sequence[Json], queue: QueuePlan) -> bool:
-    """Return whether all pods of the group are there, and none has the gate of the queue."""
+    """Return whether all pods of the group exist, and none has the gate of the queue."""
     return len(pods) >= queue.pods and not any(map(_is_gated, pods))
 
 
