@@ -88,31 +88,49 @@ EXAMPLES: tuple[Message, ...] = (
     events.CancelRequested(*HEAD, reason="interrupted"),
     events.StartRequested(*HEAD, at_wall_ns=1_700_000_000_000_000_000),
     events.RosterPublished(
-        *HEAD, number=3, frozen=True, complete=True, missing=(),
+        *HEAD,
+        number=3,
+        frozen=True,
+        complete=True,
+        missing=(),
         members=(events.Member("worker-3", Service.WORKER, 1, 0, processor="record-processor-0"),),
     ),
     events.RunStatePublished(
-        *HEAD, number=7, state=RunState.PROFILING, exit_code=ExitCode.BAD_CONFIG,
+        *HEAD, number=7, state=RunState.PROFILING, exit_code=ExitCode.BAD_CONFIG
     ),
     events.TrialPublished(
-        *HEAD, serial=4, number=3,
+        *HEAD,
+        serial=4,
+        number=3,
         parameters={"load.concurrency": 8, "dataset.kind": "synthetic", "load.request_rate": None},
-        repetition=2, attempt=1, total=12,
+        repetition=2,
+        attempt=1,
+        total=12,
     ),
     events.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
     credits.WorkerAttached(*HEAD),
     credits.ClockProbed(*HEAD, sent_wall_ns=1, sent_raw_ns=2),
     credits.ClockReply(*HEAD, sent_wall_ns=1, received_wall_ns=2, replied_wall_ns=3, boot_id="b"),
     credits.PhaseOpened(
-        *HEAD, phase=Phase.WARMUP, start_wall_ns=1, stop_wall_ns=2, grace_ns=3, is_open_loop=True,
-        concurrency=4, ramp_ns=5, worker_rank=0, worker_count=2,
+        *HEAD,
+        phase=Phase.WARMUP,
+        start_wall_ns=1,
+        stop_wall_ns=2,
+        grace_ns=3,
+        is_open_loop=True,
+        concurrency=4,
+        ramp_ns=5,
+        worker_rank=0,
+        worker_count=2,
     ),
     credits.CreditsGranted(
-        *HEAD, phase=Phase.PROFILING, first_index=10, stride=2, count=3, due_wall_ns=b"\x01" * 24,
+        *HEAD, phase=Phase.PROFILING, first_index=10, stride=2, count=3, due_wall_ns=b"\x01" * 24
     ),
     credits.PhaseStopped(*HEAD, phase=Phase.PROFILING, stop_wall_ns=1, cancel_wall_ns=2),
     credits.CreditsReturned(
-        *HEAD, counts=reports.WorkerCounts(Phase.PROFILING, completed=1), is_idle=True,
+        *HEAD,
+        counts=reports.WorkerCounts(Phase.PROFILING, completed=1),
+        is_idle=True,
         taken_mono_ns=5 * 10**9,
     ),
     dataset.DatasetBlockRequested(*HEAD, block=2),
@@ -148,14 +166,17 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     dataset.DatasetShapeRequested(*HEAD),
     dataset.DatasetShape(
-        *HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00", due_ns=b"\x01" * 8,
+        *HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00", due_ns=b"\x01" * 8
     ),
     dataset.ForcedLengthAsked(*HEAD, finding="refused", said="ignore_eos?"),
     dataset.ForcedLengthDecided(*HEAD, decision="leave_out"),
     indexes.IndexBegun(*HEAD, shape=3),
     indexes.IndexFilePart(*HEAD, shape=3, name="trials/003/verdict.json", offset=9, data=b"{}"),
     indexes.IndexEnded(
-        *HEAD, shape=3, reason="the server ended with exit code 1", is_tried_again=True,
+        *HEAD,
+        shape=3,
+        reason="the server ended with exit code 1",
+        is_tried_again=True,
         files=(indexes.IndexFile("trials/003/verdict.json", 11, "ab"),),
     ),
     indexes.CollectorReply(*HEAD, have=11, problem="another attempt has begun"),
@@ -183,13 +204,21 @@ EXAMPLES: tuple[Message, ...] = (
         lost=(records.SequenceSpan("worker-4", 1, 5, 5),),
     ),
     steps.RankAttached(
-        *HEAD, number=1, address="10.0.0.7", interface="eth0", node="node-2", work="/rank/work",
-        volume="/volume", agent="/rank/agent", cores=2.0, memory_bytes=2**30,
+        *HEAD,
+        number=1,
+        address="10.0.0.7",
+        interface="eth0",
+        node="node-2",
+        work="/rank/work",
+        volume="/volume",
+        agent="/rank/agent",
+        cores=2.0,
+        memory_bytes=2**30,
     ),
     steps.RankFilesRequested(*HEAD),
     steps.RankFiles(*HEAD, files={"a/b": b"x"}),
     steps.StepOrder(
-        *HEAD, step=3, stage=steps.StepStage.RUN, abort_reason="r", plan=b"{}", due_wall_ns=5,
+        *HEAD, step=3, stage=steps.StepStage.RUN, abort_reason="r", plan=b"{}", due_wall_ns=5
     ),
     steps.RankStatus(*HEAD, step=3, stage=steps.StepStage.PREPARE, problem="p", progress="50%"),
     steps.LaunchRequested(*HEAD, step=3, launch="0-1", address="10.0.0.8", command="orted"),
@@ -212,11 +241,15 @@ EXAMPLES: tuple[Message, ...] = (
         ),
     ),
     steps.StepRecord(
-        *HEAD, step=3, plan=b"{}", problem="p", reading=b"{}",
+        *HEAD,
+        step=3,
+        plan=b"{}",
+        problem="p",
+        reading=b"{}",
         witnesses=(steps.RankWitness(rank=1),),
         ends=(steps.CommandEnd(0, 0, 7, 8, was_told_to_end=True),),
     ),
-)  # fmt: skip
+)
 
 
 def sample(message: Message) -> Path:

@@ -215,12 +215,18 @@ def httpd() -> Iterator[str]:
     [
         ("http://127.0.0.1:9", {"do": "kill"}, "the server at port 9 does not respond"),
         ("http://h:8000", {"do": "kill"}, "http://h:8000 is not on this machine"),
-        ("http://h", {"do": "kill", "process": "no-such-name", "foreign": True},
-         "no process is named 'no-such-name'"),
-        ("http://h", {"do": "kill", "process": "4194999", "foreign": True},
-         "no process has the number 4194999"),
+        (
+            "http://h",
+            {"do": "kill", "process": "no-such-name", "foreign": True},
+            "no process is named 'no-such-name'",
+        ),
+        (
+            "http://h",
+            {"do": "kill", "process": "4194999", "foreign": True},
+            "no process has the number 4194999",
+        ),
     ],
-)  # fmt: skip
+)
 def test_missing_process_is_refused_before_the_start(
     url: str, event: dict[str, Any], text: str
 ) -> None:

@@ -38,12 +38,18 @@ def test_a_right_config_has_no_problems() -> None:
     ("settings", "key", "text"),
     [
         ({"headers": {"Authorization": "x"}}, "endpoint.headers.Authorization", "--api-key"),
-        ({"hooks": [{"before": "load", "path": "/login", "body": {"api_key": "x"}}]},
-         "endpoint.hooks.0.body.api_key", "--api-key"),
+        (
+            {"hooks": [{"before": "load", "path": "/login", "body": {"api_key": "x"}}]},
+            "endpoint.hooks.0.body.api_key",
+            "--api-key",
+        ),
         ({"headers": {"x-API-key": "x"}}, "endpoint.headers.x-API-key", "--api-key-header"),
         ({"headers": {"X-Auth-Token": "x"}}, "endpoint.headers.X-Auth-Token", "in clear"),
-        ({"headers": {"Ocp-Apim-Subscription-Key": "x"}},
-         "endpoint.headers.Ocp-Apim-Subscription-Key", "in clear"),
+        (
+            {"headers": {"Ocp-Apim-Subscription-Key": "x"}},
+            "endpoint.headers.Ocp-Apim-Subscription-Key",
+            "in clear",
+        ),
         ({"headers": {"X-Functions-Key": "x"}}, "endpoint.headers.X-Functions-Key", "in clear"),
         ({"extra_inputs": {"api_key": "x"}}, "endpoint.extra_inputs.api_key", "in clear"),
         ({"url": "http://me:pw@h"}, "endpoint.url", "--api-key"),
@@ -59,14 +65,23 @@ def test_a_right_config_has_no_problems() -> None:
         ({"url": "http://:80"}, "endpoint.url", "names no host"),
         ({"extra_inputs": {"stream": True}}, "endpoint.extra_inputs.stream", "remove it"),
         ({"slo": {"goodput": {"ttft": 1}}}, "slo.goodput.ttft", "is not a metric"),
-        ({"slo": {"goodput_tiers": {"gold": {"ttft": 1}}}}, "slo.goodput_tiers.gold.ttft",
-         "is not a metric"),
-        ({"slo": {"objectives": [{"metric": "achieved_rate", "min": 1}]}},
-         "slo.objectives.0.metric", "no data without load.request_rate"),
-        ({"slo": {"objectives": [{"metric": "request_latency", "max": "1 apple"}]}},
-         "slo.objectives.0.max", "expected a duration"),
+        (
+            {"slo": {"goodput_tiers": {"gold": {"ttft": 1}}}},
+            "slo.goodput_tiers.gold.ttft",
+            "is not a metric",
+        ),
+        (
+            {"slo": {"objectives": [{"metric": "achieved_rate", "min": 1}]}},
+            "slo.objectives.0.metric",
+            "no data without load.request_rate",
+        ),
+        (
+            {"slo": {"objectives": [{"metric": "request_latency", "max": "1 apple"}]}},
+            "slo.objectives.0.max",
+            "expected a duration",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_named_by_its_key(settings: dict[str, Any], key: str, text: str) -> None:
     (problem,) = config_problems(made(**settings))
     assert problem.key == key

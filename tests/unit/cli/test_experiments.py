@@ -165,17 +165,25 @@ def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--concurrency", "1,2,0"),
-         "trial load.concurrency=0: --concurrency: 0: expected a number above 0"),
-        (("--concurrency", "1", "--sweep", "slo.goodput=[{request_latency: 1s}, {nothing: 1}]"),
-         "nothing"),
-        (("--concurrency", "1", "--sweep", "endpoint.api_key_env=null_1,MISSING_KEY"),
-         "'null_1' is not set"),
-        (("--concurrency", "1", "--sweep", "dataset.kind=synthetic,single_turn"),
-         "trial dataset.kind=single_turn: --custom-dataset-type single_turn needs --input-file"),
+        (
+            ("--concurrency", "1,2,0"),
+            "trial load.concurrency=0: --concurrency: 0: expected a number above 0",
+        ),
+        (
+            ("--concurrency", "1", "--sweep", "slo.goodput=[{request_latency: 1s}, {nothing: 1}]"),
+            "nothing",
+        ),
+        (
+            ("--concurrency", "1", "--sweep", "endpoint.api_key_env=null_1,MISSING_KEY"),
+            "'null_1' is not set",
+        ),
+        (
+            ("--concurrency", "1", "--sweep", "dataset.kind=synthetic,single_turn"),
+            "trial dataset.kind=single_turn: --custom-dataset-type single_turn needs --input-file",
+        ),
         (("--concurrency", "1,2", "--kubernetes"), "--dry-run: only for a run on this machine"),
     ],
-)  # fmt: skip
+)
 def test_a_refused_trial_ends_the_command_before_any_starts(
     flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,8 +128,10 @@ def test_bad_rate_file_is_refused_in_one_line(tmp_path: Path, content: str, line
             "--fixed-schedule-auto-offset and --fixed-schedule-start-offset both set the start of "
             "the schedule; leave out one of them",
         ),
-        ((*REPLAY, "--fixed-schedule-start-offset", "9", "--fixed-schedule-end-offset", "8"),
-         "--fixed-schedule-end-offset 8ms is before --fixed-schedule-start-offset 9ms"),
+        (
+            (*REPLAY, "--fixed-schedule-start-offset", "9", "--fixed-schedule-end-offset", "8"),
+            "--fixed-schedule-end-offset 8ms is before --fixed-schedule-start-offset 9ms",
+        ),
         (
             (*REPLAY, "--fixed-schedule-end-offset", "-8"),
             '--fixed-schedule-end-offset: \'-8ms\': expected a duration such as "250ms", "30s" or '
@@ -141,10 +143,14 @@ def test_bad_rate_file_is_refused_in_one_line(tmp_path: Path, content: str, line
             "--fixed-schedule too",
         ),
         ((*REPLAY, "--replay-speedup", "0"), "--replay-speedup: '0': expected a number above 0"),
-        (("--concurrency", "1", "--replay-speedup", "2"), "--replay-speedup needs --fixed-schedule",
+        (
+            ("--concurrency", "1", "--replay-speedup", "2"),
+            "--replay-speedup needs --fixed-schedule",
         ),
-        (("--stages", "5:2s", "--request-rate", "9"),
-         "--request-rate and --stages both define when requests are sent; set one of them"),
+        (
+            ("--stages", "5:2s", "--request-rate", "9"),
+            "--request-rate and --stages both define when requests are sent; set one of them",
+        ),
         (("--stages", "5"), "--stages: '5': expected RATE:TIME such as 10:30s"),
         (
             ("--fixed-schedule",),
@@ -157,7 +163,7 @@ def test_bad_rate_file_is_refused_in_one_line(tmp_path: Path, content: str, line
             "times; leave it out",
         ),
     ],
-)  # fmt: skip
+)
 def test_flags_that_contradict_a_replay_are_refused(flags: tuple[str, ...], line: str) -> None:
     with pytest.raises(ConfigError) as raised:
         draft(*TARGET, *flags).parse()

@@ -54,7 +54,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--request-rate": (("--request-rate", "2.5"), 2.5),
     "--arrival-pattern": (("--request-rate", "1", "--arrival-pattern", "constant"), "constant"),
     "--burstiness": (
-        ("--request-rate", "1", "--arrival-pattern", "gamma", "--burstiness", "0.5"), 0.5,
+        ("--request-rate", "1", "--arrival-pattern", "gamma", "--burstiness", "0.5"),
+        0.5,
     ),
     "--stages": (
         ("--stages", "5:2s", "9:1m"),
@@ -74,7 +75,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--fixed-schedule": ((*REPLAY,), True),
     "--fixed-schedule-auto-offset": ((*REPLAY, "--no-fixed-schedule-auto-offset"), False),
     "--fixed-schedule-start-offset": (
-        (*REPLAY, "--fixed-schedule-start-offset", "1500"), 1_500_000_000,
+        (*REPLAY, "--fixed-schedule-start-offset", "1500"),
+        1_500_000_000,
     ),
     "--fixed-schedule-end-offset": ((*REPLAY, "--fixed-schedule-end-offset", "2m"), 120 * 10**9),
     "--replay-speedup": ((*REPLAY, "--replay-speedup", "2.5"), 2.5),
@@ -90,7 +92,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--steady-state-concurrency": (("--steady-state-concurrency", "95"), 0.95),
     "--prefill-concurrency": (PREFILL, 2),
     "--prefill-concurrency-ramp-duration": (
-        (*PREFILL, "--prefill-concurrency-ramp-duration", "30"), 30 * 10**9,
+        (*PREFILL, "--prefill-concurrency-ramp-duration", "30"),
+        30 * 10**9,
     ),
     "--bursts": (
         ("--bursts", "200:5s/1m", "--duration", "5m"),
@@ -100,7 +103,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--num-users": (USERS, 30),
     "--request-cancellation-rate": (("--request-cancellation-rate", "10"), 0.1),
     "--request-cancellation-delay": (
-        ("--request-cancellation-rate", "5%", "--request-cancellation-delay", "500ms"), 500_000_000,
+        ("--request-cancellation-rate", "5%", "--request-cancellation-delay", "500ms"),
+        500_000_000,
     ),
     "--grace-period": (("--grace-period", "250ms"), 250_000_000),
     "--ramp-duration": (("--ramp-duration", "3s"), 3 * 10**9),
@@ -109,14 +113,17 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--warmup-concurrency": ((*WARM, "--warmup-concurrency", "2"), 2),
     "--warmup-request-rate": ((*WARM, "--warmup-request-rate", "4.5"), 4.5),
     "--warmup-arrival-pattern": (
-        (*WARM, "--warmup-request-rate", "4", "--warmup-arrival-pattern", "constant"), "constant",
+        (*WARM, "--warmup-request-rate", "4", "--warmup-arrival-pattern", "constant"),
+        "constant",
     ),
     "--warmup-ramp-duration": ((*WARM, "--warmup-concurrency-ramp-duration", "2"), 2 * 10**9),
     "--warmup-prefill-concurrency": (
-        (*WARM, "--streaming", "--warmup-prefill-concurrency", "1"), 1,
+        (*WARM, "--streaming", "--warmup-prefill-concurrency", "1"),
+        1,
     ),
     "--warmup-prefill-concurrency-ramp-duration": (
-        (*WARM, *PREFILL, "--warmup-prefill-concurrency-ramp-duration", "3"), 3 * 10**9,
+        (*WARM, *PREFILL, "--warmup-prefill-concurrency-ramp-duration", "3"),
+        3 * 10**9,
     ),
     "--warmup-duration": (("--warmup-duration", "5"), 5 * 10**9),
     "--warmup-grace-period": (("--warmup-duration", "5", "--warmup-grace-period", "1s"), 10**9),
@@ -141,14 +148,16 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--num-prefix-prompts": (("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"), 5),
     "--url-strategy": (("-u", "b:2", "--url-strategy", "least-in-flight"), "least_in_flight"),
     "--model-selection-strategy": (
-        ("-m", "a,b", "--model-weights", "3,1", "--model-selection-strategy", "weighted"), "random",
+        ("-m", "a,b", "--model-weights", "3,1", "--model-selection-strategy", "weighted"),
+        "random",
     ),
     "--model-weights": (("-m", "a,b", "--model-weights", "3,1"), (3, 1)),
     "--proxy": (("--proxy", "proxy:3128"), "http://proxy:3128"),
     "--http2": (("--http2",), True),
     "--reset-kv-cache": (("--reset-kv-cache",), ResetKvCache()),
     "--reset-kv-cache-path": (
-        ("--reset-kv-cache", "--reset-kv-cache-path", "/flush_cache"), "/flush_cache",
+        ("--reset-kv-cache", "--reset-kv-cache-path", "/flush_cache"),
+        "/flush_cache",
     ),
     "--reset-kv-cache-timeout": (("--reset-kv-cache-timeout-seconds", "30"), 30 * 10**9),
     "--server-profiler": (("--server-profiler",), ServerProfiler()),
@@ -178,21 +187,25 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--audio-format": (("--audio-format", "mp3"), "mp3"),
     "--audio-folder": (("--audio-folder", "sounds"), "sounds"),
     "--audio-sampling": (
-        ("--audio-folder", "sounds", "--audio-sampling", "sequential"), "sequential",
+        ("--audio-folder", "sounds", "--audio-sampling", "sequential"),
+        "sequential",
     ),
     "--image-format": (("--image-format", "jpeg"), "jpeg"),
     "--image-folder": (("--image-folder", "pictures"), "pictures"),
     "--image-sampling": (
-        ("--image-source", "pictures", "--image-source-sampling", "shuffle-cycle"), "shuffled",
+        ("--image-source", "pictures", "--image-source-sampling", "shuffle-cycle"),
+        "shuffled",
     ),
     "--audio-num-channels": (("--audio-num-channels", "2"), 2),
     "--rankings-passages-mean": ((*RANKED, "--rankings-passages-mean", "5"), 5.0),
     "--rankings-passages-stddev": ((*RANKED, "--rankings-passages-stddev", "1"), 1.0),
     "--rankings-passages-prompt-token-mean": (
-        (*RANKED, "--rankings-passages-prompt-token-mean", "32"), 32.0,
+        (*RANKED, "--rankings-passages-prompt-token-mean", "32"),
+        32.0,
     ),
     "--rankings-passages-prompt-token-stddev": (
-        (*RANKED, "--rankings-passages-prompt-token-stddev", "8"), 8.0,
+        (*RANKED, "--rankings-passages-prompt-token-stddev", "8"),
+        8.0,
     ),
     "--osl": (("--osl", "50"), 50.0),
     "--force-output-length": (("--osl", "50", "--no-force-output-length"), False),
@@ -200,11 +213,13 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--num-dataset-entries": (("--num-dataset-entries", "11"), 11),
     "--input-file": (("--input-file", "x.jsonl"), "x.jsonl"),
     "--custom-dataset-type": (
-        ("--input-file", "x.jsonl", "--custom-dataset-type", "multi_turn"), "multi_turn",
+        ("--input-file", "x.jsonl", "--custom-dataset-type", "multi_turn"),
+        "multi_turn",
     ),
     "--isl-block-size": ((*TRACE, "--isl-block-size", "64"), 64),
     "--cache-bust-per": (
-        ("--cache-bust", "system_prefix", "--cache-bust-per", "request"), "request",
+        ("--cache-bust", "system_prefix", "--cache-bust-per", "request"),
+        "request",
     ),
     "--agentic": ((*AGENTS, "--agentic"), Agentic()),
     "--trajectory-start-min-ratio": ((*AGENTS, "--trajectory-start-min-ratio", "0.1"), 0.1),
@@ -213,7 +228,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--agentic-warmup-grace-period": ((*AGENTS, "--agentic-warmup-grace-period", "60"), 60 * S),
     "--burst-phase-starts": ((*AGENTS, "--burst-phase-starts"), True),
     "--system-idle-gap-cap-seconds": (
-        (*AGENTS, "--workers-max", "1", "--system-idle-gap-cap-seconds", "10"), 10 * S,
+        (*AGENTS, "--workers-max", "1", "--system-idle-gap-cap-seconds", "10"),
+        10 * S,
     ),
     "--trace-idle-gap-cap-seconds": ((*AGENTS, "--trace-idle-gap-cap-seconds", "300"), 300 * S),
     "--max-context-length": ((*AGENTS, "--max-context-length", "64"), 64),
@@ -226,7 +242,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--tokenizer": (("--tokenizer", "gpt2"), "gpt2"),
     "--tokenizer-revision": (("--tokenizer-revision", "abc"), "abc"),
     "--prompt-token-ids": (
-        ("--prompt-token-ids", "--endpoint-type", "completions", "--tokenizer", "t"), True,
+        ("--prompt-token-ids", "--endpoint-type", "completions", "--tokenizer", "t"),
+        True,
     ),
     "--use-server-token-count": (("--use-server-token-count",), True),
     "--apply-chat-template": (("--tokenizer", "gpt2", "--apply-chat-template"), True),
@@ -268,10 +285,12 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--scenario": (("--scenario", "offline", "--request-count", "9"), "offline"),
     "--preset": (
-        ("--preset", "mlperf-endpoints", "--preset-max-concurrency", "64"), "mlperf-endpoints",
+        ("--preset", "mlperf-endpoints", "--preset-max-concurrency", "64"),
+        "mlperf-endpoints",
     ),
     "--preset-max-concurrency": (
-        ("--preset", "mlperf-endpoints", "--preset-max-concurrency", "64"), 64,
+        ("--preset", "mlperf-endpoints", "--preset-max-concurrency", "64"),
+        64,
     ),
     "--workers-min": (("--workers-min", "2"), 2),
     "--workers-max": (("--workers-max", "3"), 3),
@@ -289,7 +308,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--no-server-metrics": (("--no-server-metrics",), False),
     "--no-gpu-telemetry": (("--no-gpu-telemetry",), False),
     "--metrics-key-env": (
-        ("--server-metrics", "replica-1:8000", "--metrics-key-env", "PAGES_KEY"), "PAGES_KEY",
+        ("--server-metrics", "replica-1:8000", "--metrics-key-env", "PAGES_KEY"),
+        "PAGES_KEY",
     ),
     "--metrics-interval": (("--metrics-interval", "500ms"), 500_000_000),
     "--artifact-dir": (("--artifact-dir", "out"), "out"),
@@ -304,7 +324,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--mlflow-parent-run-id": ((*MLFLOW, "--mlflow-parent-run-id", "ab12"), "ab12"),
     "--mlflow-artifact-glob": (
-        (*MLFLOW, "--mlflow-artifact-glob", "*.json", "*.parquet"), ("*.json", "*.parquet"),
+        (*MLFLOW, "--mlflow-artifact-glob", "*.json", "*.parquet"),
+        ("*.json", "*.parquet"),
     ),
     "--wandb-project": (("--wandb-project", "bench"), "bench"),
     "--wandb-entity": ((*WANDB, "--wandb-entity", "team"), "team"),
@@ -313,10 +334,11 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--export-http-trace": (("--export-http-trace",), True),
     "--s3-url": (("--s3-url", "s3://bucket/runs"), "s3://bucket/runs"),
     "--s3-endpoint-url": (
-        ("--s3-url", "s3://bucket", "--s3-endpoint-url", "http://minio:9000"), "http://minio:9000",
+        ("--s3-url", "s3://bucket", "--s3-endpoint-url", "http://minio:9000"),
+        "http://minio:9000",
     ),
     "--s3-region": (("--s3-url", "s3://bucket", "--s3-region", "eu-north-1"), "eu-north-1"),
-}  # fmt: skip
+}
 
 
 def test_value_of_each_flag_is_in_the_config() -> None:

@@ -131,8 +131,10 @@ def test_switches_are_the_keys_that_are_true_or_false() -> None:
         (("--header", "no colon"), "--header: 'no colon': expected `Name: value`"),
         (("--extra-inputs", "x"), "--extra-inputs: 'x': expected `key:value` or a JSON object"),
         (("--extra-inputs", "{x"), "--extra-inputs: '{x': not valid JSON"),
-        (("--slo", "time_to_first_token"),
-         "--slo: 'time_to_first_token': expected a limit such as time_to_first_token:p99<500ms"),
+        (
+            ("--slo", "time_to_first_token"),
+            "--slo: 'time_to_first_token': expected a limit such as time_to_first_token:p99<500ms",
+        ),
         (
             ("--slo", "time_to_first_token:p98<1"),
             "--slo (slo.objectives.0.stat): 'p98': expected avg, min, max, p50, p75, p90, p95 or "
@@ -147,20 +149,26 @@ def test_switches_are_the_keys_that_are_true_or_false() -> None:
         (("extra",), "unexpected argument 'extra'"),
         (("--concurrency", "1,,2"), "--concurrency: '1,,2': expected values with commas between"),
         (("--concurrency", "0,1"), "--concurrency: 0: expected a number above 0"),
-        (("--sweep", "load.concurency=1,2"),
-         "--sweep: load.concurency: no key of the config; did you mean load.concurrency?"),
+        (
+            ("--sweep", "load.concurency=1,2"),
+            "--sweep: load.concurency: no key of the config; did you mean load.concurrency?",
+        ),
         (("--sweep", "load.concurrency"), "--sweep: 'load.concurrency': expected KEY=VALUES"),
         (("--search", "load.concurrency=1"), "--search: 'load.concurrency=1': expected KEY=FROM"),
         (("--search", "random_seed=9..1"), "--search: from 9 is not below to 1"),
         (("--search", "load.concurency=1..9"), "--search: load.concurency: no key of the config"),
-        (("--sweep", "load.concurrency=1,2"),
-         "--sweep: load.concurrency is also given by --concurrency; leave out one of them"),
-        (("--search", "load.concurrency=1..9"),
-         "--search: load.concurrency is also given by --concurrency; leave out one of them"),
+        (
+            ("--sweep", "load.concurrency=1,2"),
+            "--sweep: load.concurrency is also given by --concurrency; leave out one of them",
+        ),
+        (
+            ("--search", "load.concurrency=1..9"),
+            "--search: load.concurrency is also given by --concurrency; leave out one of them",
+        ),
         (("--scenario", "serve"), "--scenario: 'serve': expected server, interactive"),
         (("--repetitions", "0"), "--repetitions: '0': expected a number above 0"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_flag_is_refused_by_its_name(arguments: tuple[str, ...], message: str) -> None:
     assert message in refusal(*CLOSED, *arguments)
 

@@ -26,18 +26,30 @@ REPOSITORY = Path(__file__).parents[3]
         (("zzz",), 2, "error: 'zzz' is not a command; see aiperf-svc --help"),
         (("profile", "--stremaing"), 2, "--stremaing is not a flag; did you mean --streaming?"),
         (("profile", "--concurrency", "x"), 2, "--concurrency: 'x': expected a whole number"),
-        (("profile", "-u", "h", "-m", "m", "--concurrency", "1", "--ui", "rihc"), 2,
-         "error: --ui: 'rihc': expected auto, rich, plain or none; did you mean rich?"),
-        (("profile", "-u", "h", "-m", "m", "--concurrency", "1", "-H", "Authorization: x"), 2,
-         "-H (endpoint.headers.Authorization): would be kept in clear"),
+        (
+            ("profile", "-u", "h", "-m", "m", "--concurrency", "1", "--ui", "rihc"),
+            2,
+            "error: --ui: 'rihc': expected auto, rich, plain or none; did you mean rich?",
+        ),
+        (
+            ("profile", "-u", "h", "-m", "m", "--concurrency", "1", "-H", "Authorization: x"),
+            2,
+            "-H (endpoint.headers.Authorization): would be kept in clear",
+        ),
         (("bench", "--isl", "0"), 2, "error: --isl: '0': expected a number above 0"),
         (("bench", "--url", "h"), 2, "error: --url is not a flag"),
         (("run", "bench-smok", "--local"), 2, "did you mean bench-smoke?"),
         (("run", "bench-smoke", "--local", "--keep"), 2, "--keep: about a cluster"),
-        (("profile", "-u", "localhost:1", "--context", "c"), 2,
-         "--context: only for a run in a cluster"),
-        (("profile", "-k", "-u", "localhost:1", "-m", "m", "--concurrency", "1"), 2,
-         "the cluster's pods can reach"),
+        (
+            ("profile", "-u", "localhost:1", "--context", "c"),
+            2,
+            "--context: only for a run in a cluster",
+        ),
+        (
+            ("profile", "-k", "-u", "localhost:1", "-m", "m", "--concurrency", "1"),
+            2,
+            "the cluster's pods can reach",
+        ),
         (("run", "bench-spot", "--timeout", "soon"), 2, "error: --timeout: 'soon'"),
         (("run", "bench-vllm", "--local"), 2, "name a running server with --url"),
         (("validate", "nix.yaml"), 2, "error: nix.yaml: no such file"),
@@ -45,17 +57,26 @@ REPOSITORY = Path(__file__).parents[3]
         (("workloads", "nope"), 2, "'nope': no such kind; there are command, "),
         (("trace", "nofile"), 2, "error: there is no file nofile"),
         (("export", "docs", "--jsonl"), 2, "error: docs: not the folder of a finished run"),
-        (("profile", "--concurency", "5"), 2,
-         "did you mean --concurrency?\n  see aiperf-svc profile --help"),
+        (
+            ("profile", "--concurency", "5"),
+            2,
+            "did you mean --concurrency?\n  see aiperf-svc profile --help",
+        ),
         (("mock-server", "--ttft", "-5ms"), 2, "error: --ttft: '-5ms' is not a duration"),
         (("bench", "--duration", "-5s"), 2, "error: --duration: '-5s': expected"),
         (("bench", "--duration", "0"), 2, "'0': expected a duration above zero"),
         (("bench", "--artifact-dir", ""), 2, "error: --artifact-dir: '': expected some text"),
         (("bench", "--workers-min", "5", "--workers-max", "2"), 2, "--workers-max 2 is below --w"),
-        (("bench", "--ramp-duration", "10s", "--duration", "5s"), 2,
-         "error: --ramp-duration 10s is longer than --duration 5s\n"),
-        (("profile", "-u", "h:0", "-m", "m", "--concurrency", "1"), 2,
-         "error: -u: 'http://h:0': expected a port from 1 to 65,535\n"),
+        (
+            ("bench", "--ramp-duration", "10s", "--duration", "5s"),
+            2,
+            "error: --ramp-duration 10s is longer than --duration 5s\n",
+        ),
+        (
+            ("profile", "-u", "h:0", "-m", "m", "--concurrency", "1"),
+            2,
+            "error: -u: 'http://h:0': expected a port from 1 to 65,535\n",
+        ),
         (
             ("profile", "-u", "h", "-m", "m", "--request-rate", "inf"),
             2,
@@ -66,7 +87,7 @@ REPOSITORY = Path(__file__).parents[3]
         (("service", "wrker"), 2, "error: 'wrker' is not a service; did you mean worker?"),
         (("mock-server", "--ttft", "soon"), 2, "error: --ttft: "),
     ],
-)  # fmt: skip
+)
 def test_wrong_call_ends_with_exit_code_and_one_message(
     arguments: tuple[str, ...],
     code: int,
@@ -92,12 +113,20 @@ def test_wrong_call_ends_with_exit_code_and_one_message(
             "error: 3 problems\n  --url: must be given\n  --model: must be given\n"
             "  --concurrency: 'x': expected a whole number\n",
         ),
-        (("service", "worker"), {}, 1,
-         "AIPERF_RUN_ID is not set; services are started by `profile`, `run` or a stack\n"),
-        (("service", "worker"), {"AIPERF_PARENT_PID": "1"}, 1,
-         "error: process 1, which started this one, is gone\n"),
+        (
+            ("service", "worker"),
+            {},
+            1,
+            "AIPERF_RUN_ID is not set; services are started by `profile`, `run` or a stack\n",
+        ),
+        (
+            ("service", "worker"),
+            {"AIPERF_PARENT_PID": "1"},
+            1,
+            "error: process 1, which started this one, is gone\n",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_shell_sees_the_exit_code_and_no_traceback(
     arguments: tuple[str, ...], environ: dict[str, str], code: int, message: str
 ) -> None:

@@ -74,18 +74,26 @@ def test_missing_namespace_is_lost_at_once() -> None:
     [
         (a_pod(metadata=GOING), "was deleted"),
         (a_pod(metadata=GOING, state={"terminated": {"exitCode": 0}}), "was deleted"),
-        (a_pod(metadata=GOING, conditions=condition("EvictionByEvictionAPI")),
-         "was evicted, as by a drain of its node"),
+        (
+            a_pod(metadata=GOING, conditions=condition("EvictionByEvictionAPI")),
+            "was evicted, as by a drain of its node",
+        ),
         (a_pod(conditions=condition("Unknown")), "was disrupted: Unknown"),
-        (a_pod(phase="Failed", reason="Evicted", message="The node was low on  memory."),
-         "was evicted: The node was low on memory."),
-        (a_pod(restarts=1, last=KILLED),
-         "was killed: out of memory (OOMKilled); raise its memory (deployment.pods)"),
-        (a_pod(state={"terminated": {"reason": "Error", "exitCode": 1}}),
-         "ended: Error, exit code 1"),
+        (
+            a_pod(phase="Failed", reason="Evicted", message="The node was low on  memory."),
+            "was evicted: The node was low on memory.",
+        ),
+        (
+            a_pod(restarts=1, last=KILLED),
+            "was killed: out of memory (OOMKilled); raise its memory (deployment.pods)",
+        ),
+        (
+            a_pod(state={"terminated": {"reason": "Error", "exitCode": 1}}),
+            "ended: Error, exit code 1",
+        ),
     ],
     ids=["deleted", "ending", "drained", "another", "evicted", "out of memory", "crashed"],
-)  # fmt: skip
+)
 def test_a_lost_pod_is_named_with_the_cause_once(pod: Json, words: str) -> None:
     losses = RunLosses()
     assert losses.handle_pods([a_pod()]) == ()

@@ -134,13 +134,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ({"concurrency": 8, "request_rate": 5}, {"workers": {"max": 1}}, "neither a schedule"),
         ({"concurrency": 8, "requests": 20}, {"workers": {"max": 1}}, "no whole queries"),
         ({"concurrency": 8}, {}, "set workers.max 1"),
-        ({"concurrency": 8},
-         {"workers": {"max": 1}, "dataset": {"kind": "multi_turn", "file": "f"}},
-         "has conversations"),
-        ({"concurrency": 8, "stages": [{"rate": 5, "duration": "9s"}]}, {"workers": {"max": 1}},
-         "neither a schedule nor"),
+        (
+            {"concurrency": 8},
+            {"workers": {"max": 1}, "dataset": {"kind": "multi_turn", "file": "f"}},
+            "has conversations",
+        ),
+        (
+            {"concurrency": 8, "stages": [{"rate": 5, "duration": "9s"}]},
+            {"workers": {"max": 1}},
+            "neither a schedule nor",
+        ),
     ],
-)  # fmt: skip
+)
 def test_queries_of_samples_need_one_worker(
     tmp_path: Path, load: dict[str, Any], more: dict[str, Any], said: str
 ) -> None:

@@ -9,22 +9,36 @@ from aiperf_svc.config.load import Load, load_words
     ("load", "words"),
     [
         ({"request_rate": 20, "concurrency": 8}, ["20 requests/s (poisson)", "8 concurrent"]),
-        ({"stages": [{"rate": 10, "duration": "30s"}, {"rate": 50, "duration": "2m"}]},
-         ["10/s for 30s, 50/s for 2m (poisson)"]),
-        ({"rate_series": [{"at": 0, "rate": 5}, {"at": "1m", "rate": 20}]},
-         ["5 to 20 requests/s in 2 points (poisson)"]),
-        ({"request_rate": 20, "bursts": {"rate": 200, "length": "5s", "every": "1m"}},
-         ["20 requests/s (poisson)", "every 1m a burst of 200 requests/s for 5s"]),
-        ({"bursts": {"rate": 200, "length": "5s", "every": "1m"}},
-         ["every 1m a burst of 200 requests/s for 5s (poisson)"]),
-        ({"user_centric": {"rate": 7.5, "users": 1_500}},
-         ["7.5 requests/s of 1,500 users, each by its own clock"]),
-        ({"fixed_schedule": True, "fixed_schedule_end_offset": "90s", "replay_speedup": 2},
-         ["the trace's own times to 90s at 2 times its speed"]),
-        ({"concurrency": 8, "prefill_concurrency": 2, "cancellation": {"rate": "5%"}},
-         ["8 concurrent", "2 in prefill", "5% of the clients leave after 0s"]),
+        (
+            {"stages": [{"rate": 10, "duration": "30s"}, {"rate": 50, "duration": "2m"}]},
+            ["10/s for 30s, 50/s for 2m (poisson)"],
+        ),
+        (
+            {"rate_series": [{"at": 0, "rate": 5}, {"at": "1m", "rate": 20}]},
+            ["5 to 20 requests/s in 2 points (poisson)"],
+        ),
+        (
+            {"request_rate": 20, "bursts": {"rate": 200, "length": "5s", "every": "1m"}},
+            ["20 requests/s (poisson)", "every 1m a burst of 200 requests/s for 5s"],
+        ),
+        (
+            {"bursts": {"rate": 200, "length": "5s", "every": "1m"}},
+            ["every 1m a burst of 200 requests/s for 5s (poisson)"],
+        ),
+        (
+            {"user_centric": {"rate": 7.5, "users": 1_500}},
+            ["7.5 requests/s of 1,500 users, each by its own clock"],
+        ),
+        (
+            {"fixed_schedule": True, "fixed_schedule_end_offset": "90s", "replay_speedup": 2},
+            ["the trace's own times to 90s at 2 times its speed"],
+        ),
+        (
+            {"concurrency": 8, "prefill_concurrency": 2, "cancellation": {"rate": "5%"}},
+            ["8 concurrent", "2 in prefill", "5% of the clients leave after 0s"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_load_has_words(load: dict[str, object], words: list[str]) -> None:
     made = Load.model_validate(load | {"requests": 100})
     assert load_words(made, with_pattern=True) == words

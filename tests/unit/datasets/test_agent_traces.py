@@ -184,22 +184,35 @@ def assistant(call: dict[str, Any]) -> dict[str, Any]:
     ("sessions", "wrong"),
     [
         ([session("a", {"spawns": ["b"]})], "starts 'b', and no line has this `session_id`"),
-        ([session("a", {"spawns": ["b"]}), session("b", {"spawns": ["a"]})],
-         "a cycle: 'a' is started by 'b' is started by 'a'"),
-        ([session("a", {}, {"spawns": [{"children": ["b"], "join_at": 1}]}, {}), session("b", {})],
-         r"turns\[1\]: `join_at` 1 is before the spawn"),
-        ([session("a", {"spawns": [{"children": ["b"], "join_at": 4}]}, {}), session("b", {})],
-         r"turns\[0\]: `join_at` 4: the session has 2 turns"),
+        (
+            [session("a", {"spawns": ["b"]}), session("b", {"spawns": ["a"]})],
+            "a cycle: 'a' is started by 'b' is started by 'a'",
+        ),
+        (
+            [
+                session("a", {}, {"spawns": [{"children": ["b"], "join_at": 1}]}, {}),
+                session("b", {}),
+            ],
+            r"turns\[1\]: `join_at` 1 is before the spawn",
+        ),
+        (
+            [session("a", {"spawns": [{"children": ["b"], "join_at": 4}]}, {}), session("b", {})],
+            r"turns\[0\]: `join_at` 4: the session has 2 turns",
+        ),
         ([session("a", {"forks": ["b"]}, {}), session("b", {})], "forks to 'b', which ends"),
         ([session("a", {"spawns": ["b", "b"]}), session("b", {})], "starts 'b' twice"),
-        ([session("a", {"spawns": ["c"]}), session("b", {"spawns": ["c"]}), session("c", {})],
-         "starts 'c', which 'a' starts too"),
+        (
+            [session("a", {"spawns": ["c"]}), session("b", {"spawns": ["c"]}), session("c", {})],
+            "starts 'c', which 'a' starts too",
+        ),
         ([session("a", {"delay": -1})], r"turns\[0\]: `delay` -1 is not between 0 and 86,400,000"),
         ([session("a", {"messages": [{"role": "robot"}]})], r"`messages\[0\].role` 'robot'"),
         ([session("a", {"messages": [{"role": "tool"}]})], "has no `tool_call_id`"),
         ([session("a", assistant(CALL | {"id": ""}))], r"tool_calls\[0\]` has no `id`"),
-        ([session("a", assistant(CALL | {"function": {"name": "f", "arguments": "{"}}))],
-         "has `arguments` that are not JSON: '{'"),
+        (
+            [session("a", assistant(CALL | {"function": {"name": "f", "arguments": "{"}}))],
+            "has `arguments` that are not JSON: '{'",
+        ),
         ([session("a", {"max_tokens": 10**12})], "`max_tokens` 1000000000000: expected a number"),
         (
             [
@@ -208,13 +221,15 @@ def assistant(call: dict[str, Any]) -> dict[str, Any]:
             ],
             r"rounds\[0\]: `think_time_ms` -5 is not between 0 and",
         ),
-        ([session("a", orchestrator=True, spawns=["b"], think_time_sigma=99), session("b", {})],
-         "`think_time_sigma` 99 is not between 0 and 10"),
+        (
+            [session("a", orchestrator=True, spawns=["b"], think_time_sigma=99), session("b", {})],
+            "`think_time_sigma` 99 is not between 0 and 10",
+        ),
         ([session("a")], "no `turns`"),
         ([session("a", {}), session("a", {})], "a second one with this `session_id`"),
         ([session("a", {"spawn": ["b"]})], "unknown field `spawn`"),
     ],
-)  # fmt: skip
+)
 def test_bad_session_is_one_clear_line(sessions: list[dict[str, Any]], wrong: str) -> None:
     with pytest.raises(DatasetError, match=wrong) as raised:
         dag(*sessions)

@@ -34,10 +34,18 @@ COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 DAY = "2023-11-16 18:15:4"
 
 BAD: list[tuple[str, str, str, dict[str, Any]]] = [
-    ("mooncake_trace", ROW + ROW.replace("5", "4"),
-     "2: time 4 is before 5 of an earlier row; sort the file by time", {}),
-    ("mooncake_trace", ROW.replace("5", "-5"),
-     "1: time -5 is negative or no number; expected times from 0 on", {}),
+    (
+        "mooncake_trace",
+        ROW + ROW.replace("5", "4"),
+        "2: time 4 is before 5 of an earlier row; sort the file by time",
+        {},
+    ),
+    (
+        "mooncake_trace",
+        ROW.replace("5", "-5"),
+        "1: time -5 is negative or no number; expected times from 0 on",
+        {},
+    ),
     ("mooncake_trace", ROW + ROW[:30], f"2: Input data was truncated; {EXPECTED}", {}),
     (
         "mooncake_trace",
@@ -53,8 +61,12 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
         "completions",
         COMPLETIONS,
     ),
-    ("mooncake_trace", ROW + MESSAGES,
-     "2: messages need endpoint.type: chat; the completions API takes texts", COMPLETIONS),
+    (
+        "mooncake_trace",
+        ROW + MESSAGES,
+        "2: messages need endpoint.type: chat; the completions API takes texts",
+        COMPLETIONS,
+    ),
     ("mooncake_trace", "", " no entries; a dataset needs at least one prompt", {}),
     (
         "mooncake_trace",
@@ -77,12 +89,16 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
         "expected a row such as 5,ChatGPT,472,18,490,Conversation log",
         {},
     ),
-    ("azure_trace", AZURE + f"{DAY}6.1,1,1\n{DAY}5.1,1,1\n",
-     "3: time 1700158545.1 is before 1700158546.1 of an earlier row; sort the file by time", {}),
+    (
+        "azure_trace",
+        AZURE + f"{DAY}6.1,1,1\n{DAY}5.1,1,1\n",
+        "3: time 1700158545.1 is before 1700158546.1 of an earlier row; sort the file by time",
+        {},
+    ),
     ("single_turn", '{"text": "a"}\n{"x": 1}', "2: needs exactly one prompt, found none", {}),
     ("multi_turn", '{"turns": ["a"]}\n{"turns": []}\n', "2: `turns` is empty", {}),
     ("sharegpt", '[{"id": "x"}]', "1: Object missing required field `conversations`", {}),
-]  # fmt: skip
+]
 """Kind, content, what follows the file's name, and other parts of the config."""
 
 

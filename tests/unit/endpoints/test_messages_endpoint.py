@@ -70,10 +70,14 @@ def test_a_payload_is_sent_as_it_is() -> None:
             Delta(tool_calls="f"),
         ),
         ({"type": "ping"}, Delta()),
-        ({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}},
-         Delta(content="x")),
-        ({"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "x"}},
-         Delta(reasoning="x")),
+        (
+            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}},
+            Delta(content="x"),
+        ),
+        (
+            {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "x"}},
+            Delta(reasoning="x"),
+        ),
         (
             {
                 "type": "content_block_delta",
@@ -81,8 +85,10 @@ def test_a_payload_is_sent_as_it_is() -> None:
             },
             Delta(tool_calls="x"),
         ),
-        ({"type": "content_block_delta", "delta": {"type": "signature_delta", "signature": "x"}},
-         Delta()),
+        (
+            {"type": "content_block_delta", "delta": {"type": "signature_delta", "signature": "x"}},
+            Delta(),
+        ),
         ({"type": "content_block_stop", "index": 0}, Delta()),
         (
             {
@@ -93,10 +99,12 @@ def test_a_payload_is_sent_as_it_is() -> None:
             Delta(completion_tokens=15, finish_reason="end_turn", finished=1),
         ),
         ({"type": "message_stop"}, Delta()),
-        ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
-         Delta(error="Overloaded")),
+        (
+            {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+            Delta(error="Overloaded"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_type_of_event_says_its_own(event: dict[str, object], expected: Delta) -> None:
     assert MESSAGES.parse_event(json.dumps(event).encode()) == expected
 

@@ -69,14 +69,20 @@ def test_each_target_can_have_a_server_of_its_own() -> None:
     [
         ({"targets": TARGETS[:1]}, "expected two or more"),
         ({"targets": [TARGETS[0], TARGETS[0]]}, "two are called a"),
-        ({"targets": [TARGETS[0], {"name": "b", "endpoint": {}}]}, "b: give endpoint or deployment",
+        (
+            {"targets": [TARGETS[0], {"name": "b", "endpoint": {}}]},
+            "b: give endpoint or deployment",
         ),
-        ({"targets": TARGETS, "experiment": {"repetitions": 2, "retries": 1, "parallel": 2}},
-         r"with experiment\.retries, all runs repeat a trial together"),
-        ({"targets": TARGETS, "experiment": {"repetitions": 2, "fan_out": "jobs"}},
-         r"with experiment\.fan_out: jobs, trials begin when the cluster has room"),
+        (
+            {"targets": TARGETS, "experiment": {"repetitions": 2, "retries": 1, "parallel": 2}},
+            r"with experiment\.retries, all runs repeat a trial together",
+        ),
+        (
+            {"targets": TARGETS, "experiment": {"repetitions": 2, "fan_out": "jobs"}},
+            r"with experiment\.fan_out: jobs, trials begin when the cluster has room",
+        ),
     ],
-)  # fmt: skip
+)
 def test_targets_that_make_no_sense_are_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parsed(**more)

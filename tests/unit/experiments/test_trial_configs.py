@@ -157,32 +157,44 @@ def test_a_refused_trial_is_named_with_its_parameters() -> None:
         ({}, "an experiment needs product, zip, explicit, repetitions, search, scenario or preset"),
         ({"product": {}}, "an experiment needs product, zip"),
         ({"product": {"load.concurrency": []}}, "load.concurrency: the list is empty; give at"),
-        ({"product": {"load.concurrency": 4}}, "load.concurrency: expected a list of values, not 4",
+        (
+            {"product": {"load.concurrency": 4}},
+            "load.concurrency: expected a list of values, not 4",
         ),
-        ({"product": {"load.concurency": [1]}},
-         "load.concurency: no key of the config; did you mean load.concurrency"),
+        (
+            {"product": {"load.concurency": [1]}},
+            "load.concurency: no key of the config; did you mean load.concurrency",
+        ),
         ({"product": {"laod.concurrency": [1]}}, "did you mean load.concurrency?"),
         ({"product": {"name": ["a", "b"]}}, "name: belongs to all trials"),
         ({"product": {"deployment.namespace.name": ["a", "b"]}}, "belongs to all trials"),
         ({"product": {"deployment": [{}, {}]}}, "deployment: sets deployment.namespace too"),
         ({"product": {"experiment.order": ["grouped"]}}, "belongs to all trials"),
         ({"product": {"load": [{}], "load.concurrency": [1]}}, "load.concurrency: is part of load"),
-        ({"zip": {"load.concurrency": [1, 2], "load.ramp": [1]}},
-         "experiment: zip needs lists of equal length: load.concurrency has 2, load.r"),
-        ({"product": {"load.concurrency": [1]}, "order": "random"},
-         "experiment.order: 'random': expected interleaved, grouped or shuffled"),
-        ({"product": {"random_seed": list(range(200)), "load.ramp": list(range(200))}},
-         "40,000 trials; expected at most 10,000"),
+        (
+            {"zip": {"load.concurrency": [1, 2], "load.ramp": [1]}},
+            "experiment: zip needs lists of equal length: load.concurrency has 2, load.r",
+        ),
+        (
+            {"product": {"load.concurrency": [1]}, "order": "random"},
+            "experiment.order: 'random': expected interleaved, grouped or shuffled",
+        ),
+        (
+            {"product": {"random_seed": list(range(200)), "load.ramp": list(range(200))}},
+            "40,000 trials; expected at most 10,000",
+        ),
         ({"prodct": {"load.concurrency": [1]}}, "did you mean experiment.product?"),
         ({"search": {**SEARCH, "from": 8}}, "from 8 is not below to 8"),
-        ({"search": {"parameter": "load.concurrency", "from": 1}},
-         "a search needs parameter, from and to"),
+        (
+            {"search": {"parameter": "load.concurrency", "from": 1}},
+            "a search needs parameter, from and to",
+        ),
         ({"search": {**SEARCH, "holds": "fast"}}, "holds 'fast': expected slo"),
         ({"search": SEARCH}, "needs a condition: set slo.objectives"),
         ({"search": SEARCH, "repetitions": 3}, "leave out repetitions"),
         ({"search": SEARCH, "product": {"random_seed": [1]}}, "leave out product"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_experiment_is_refused_with_the_remedy(
     experiment: dict[str, Any], message: str
 ) -> None:

@@ -79,12 +79,18 @@ def test_sequential_loads_have_no_other_order() -> None:
 @pytest.mark.parametrize(
     ("load", "dataset", "words"),
     [
-        (None, {"kind": "azure_trace", "file": "f"},
-         "rows of dataset.kind azure_trace are read one after"),
-        ({"user_centric": {"users": 2, "rate": 1}, "duration": "9s"},
-         {"turns": {"number": {"mean": 3}}}, "take one conversation after the other"),
+        (
+            None,
+            {"kind": "azure_trace", "file": "f"},
+            "rows of dataset.kind azure_trace are read one after",
+        ),
+        (
+            {"user_centric": {"users": 2, "rate": 1}, "duration": "9s"},
+            {"turns": {"number": {"mean": 3}}},
+            "take one conversation after the other",
+        ),
     ],
-)  # fmt: skip
+)
 def test_sequential_entries_are_not_drawn(load: Any, dataset: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config("random", load, **dataset)

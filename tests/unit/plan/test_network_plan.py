@@ -99,17 +99,28 @@ def test_only_deadline_pod_reaches_the_api_server() -> None:
     [
         ("https://10.1.2.3", {}, Rule((Range("10.1.2.3/32"),), (443,)), None),
         ("http://[2001:db8::1]:8000", {}, Rule((Range("2001:db8::1/128"),), (8000,)), None),
-        ("http://api.team.svc:80",
-         {"pods": {"namespace": "team", "labels": {"app": "api"}, "port": 8080}},
-         Rule((NamespacePods("team", {"app": "api"}),), (8080,)), None),
-        ("http://api.team.svc.cluster.local", {}, Rule((NamespacePods("team"),)),
-         "every pod of namespace team"),
+        (
+            "http://api.team.svc:80",
+            {"pods": {"namespace": "team", "labels": {"app": "api"}, "port": 8080}},
+            Rule((NamespacePods("team", {"app": "api"}),), (8080,)),
+            None,
+        ),
+        (
+            "http://api.team.svc.cluster.local",
+            {},
+            Rule((NamespacePods("team"),)),
+            "every pod of namespace team",
+        ),
         ("http://api:8000", {}, Rule((NamespacePods(None),)), "every pod of their namespace"),
         ("https://api.example", {}, Rule(ports=(443,)), "port 443 of every address"),
-        ("https://api.example:8443", {"egress_cidrs": ["192.0.2.0/24"]},
-         Rule((Range("192.0.2.0/24"),), (8443,)), None),
+        (
+            "https://api.example:8443",
+            {"egress_cidrs": ["192.0.2.0/24"]},
+            Rule((Range("192.0.2.0/24"),), (8443,)),
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_target_rule_is_as_narrow_as_known(
     url: str, target: dict[str, Any], rule: Rule, note: str | None
 ) -> None:

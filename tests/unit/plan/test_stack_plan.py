@@ -267,12 +267,18 @@ def test_only_workers_widen_their_port_range() -> None:
     ("deployment", "level", "reason"),
     [
         ({}, "restricted", None),
-        ({"target": {"kind": "custom", "image": "s:1", "run_as_root": True}}, "baseline",
-         "target runs as root"),
-        ({"pods": {"worker": {"placement": {"host_network": True}}}}, "privileged",
-         "worker uses its node's network"),
+        (
+            {"target": {"kind": "custom", "image": "s:1", "run_as_root": True}},
+            "baseline",
+            "target runs as root",
+        ),
+        (
+            {"pods": {"worker": {"placement": {"host_network": True}}}},
+            "privileged",
+            "worker uses its node's network",
+        ),
     ],
-)  # fmt: skip
+)
 def test_strictest_fitting_pod_security_is_explained(
     deployment: dict[str, Any], level: str, reason: str | None
 ) -> None:

@@ -68,10 +68,15 @@ def test_figures_are_those_of_the_formulas() -> None:
         ({"gpus": 8}, {}, 4, "8 GPUs", "economics.gpus"),
         ({}, {}, 1, "1 GPU", "telemetry"),
         ({}, {"kind": "vllm", "gpu": {"count": 2}, "replicas": 3}, 4, "4 GPUs", "telemetry"),
-        ({}, {"kind": "vllm", "gpu": {"count": 2}, "replicas": 3}, 0, "6 GPUs", "deployment.target",
+        (
+            {},
+            {"kind": "vllm", "gpu": {"count": 2}, "replicas": 3},
+            0,
+            "6 GPUs",
+            "deployment.target",
         ),
     ],
-)  # fmt: skip
+)
 def test_number_of_gpus_names_its_source(
     economics: dict[str, Any], target: dict[str, Any], counted: int, gpus: str, source: str
 ) -> None:

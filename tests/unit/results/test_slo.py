@@ -56,20 +56,28 @@ def test_a_good_slo_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"objectives": [{"metric": "time_to_frist_token", "max": 1}]},
-         ["slo.objectives.0.metric", "'time_to_frist_token'", "time_to_first_token"]),
-        ({"objectives": [{"metric": "request_throughput", "stat": "p99", "min": 1}]},
-         ["slo.objectives.0.stat", "one number"]),
-        ({"objectives": [{"metric": "request_latency", "max": "fast"}]},
-         ["slo.objectives.0.max", "'fast'", "250ms"]),
-        ({"objectives": [{"metric": "request_throughput", "min": "10s"}]},
-         ["slo.objectives.0.min", "'10s'", "requests/sec"]),
+        (
+            {"objectives": [{"metric": "time_to_frist_token", "max": 1}]},
+            ["slo.objectives.0.metric", "'time_to_frist_token'", "time_to_first_token"],
+        ),
+        (
+            {"objectives": [{"metric": "request_throughput", "stat": "p99", "min": 1}]},
+            ["slo.objectives.0.stat", "one number"],
+        ),
+        (
+            {"objectives": [{"metric": "request_latency", "max": "fast"}]},
+            ["slo.objectives.0.max", "'fast'", "250ms"],
+        ),
+        (
+            {"objectives": [{"metric": "request_throughput", "min": "10s"}]},
+            ["slo.objectives.0.min", "'10s'", "requests/sec"],
+        ),
         ({"goodput": {"latency": 1}}, ["slo.goodput.latency", "is not a metric"]),
         ({"goodput": {"request_count": 1}}, ["slo.goodput.request_count", "single request"]),
         ({"goodput": {"inter_chunk_latency": 1}}, ["single request"]),
         ({"goodput": {"request_latency": "soon"}}, ["slo.goodput.request_latency", "'soon'"]),
     ],
-)  # fmt: skip
+)
 def test_bad_slo_names_key_value_and_expectation(
     parts: dict[str, object], words: list[str]
 ) -> None:

@@ -35,17 +35,25 @@ def test_slow_exporter_has_an_interval_of_its_own() -> None:
     ("log", "problem"),
     [
         (source({TOKENS: 5.0} for _ in range(21)), "it repeated the same values for 20 s of load"),
-        (source({TOKENS: float(second % 10)} for second in range(21)),
-         "its counters restarted 2 times during the run"),
-        (source(({TOKENS: float(second)} for second in range(21)), clock_offset_s=90.0),
-         "its clock or its values are 90 s behind ours"),
-        (source(({TOKENS: float(second)} for second in range(21)), clock_offset_s=-7.0),
-         "its clock or its values are 7 s ahead of ours"),
-        (source({f'{TOKENS}{{pod="{n % 2}"}}': 500.0 - 300 * (n % 2) + n} for n in range(21)),
-         "its counters were gone and came back 10 times: it is of several servers"),
+        (
+            source({TOKENS: float(second % 10)} for second in range(21)),
+            "its counters restarted 2 times during the run",
+        ),
+        (
+            source(({TOKENS: float(second)} for second in range(21)), clock_offset_s=90.0),
+            "its clock or its values are 90 s behind ours",
+        ),
+        (
+            source(({TOKENS: float(second)} for second in range(21)), clock_offset_s=-7.0),
+            "its clock or its values are 7 s ahead of ours",
+        ),
+        (
+            source({f'{TOKENS}{{pod="{n % 2}"}}': 500.0 - 300 * (n % 2) + n} for n in range(21)),
+            "its counters were gone and came back 10 times: it is of several servers",
+        ),
         (source([]), "no page was read"),
     ],
-)  # fmt: skip
+)
 def test_a_source_that_cannot_be_believed_is_named(log: SourceLog, problem: str) -> None:
     report = judged(log)
     assert not report.is_used

@@ -105,14 +105,19 @@ def test_good_run_is_valid_and_lists_its_checks(evidence: Evidence) -> None:
     ("fields", "words", "remedy"),
     [
         ({"requests": 0}, "no request was due before the end", "load.duration"),
-        ({"requests": 0, "unsent": 40}, "none of the 40 requests that were due was sent",
-         "run again"),
-        ({"requests": 0, "unsent": 40, "connecting": 40},
-         "none of the 40 requests that were due was sent; 40 still waited for a connection",
-         "keep-alive"),
+        (
+            {"requests": 0, "unsent": 40},
+            "none of the 40 requests that were due was sent",
+            "run again",
+        ),
+        (
+            {"requests": 0, "unsent": 40, "connecting": 40},
+            "none of the 40 requests that were due was sent; 40 still waited for a connection",
+            "keep-alive",
+        ),
         ({"requests": 50, "errored": 50}, "0 of 50 requests succeeded", "errors"),
     ],
-)  # fmt: skip
+)
 def test_run_without_success_states_whether_requests_were_sent(
     fields: dict[str, Any], words: str, remedy: str
 ) -> None:

@@ -142,11 +142,17 @@ def test_limits_of_other_hardware_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("stages", "spec", "expected"),
     [
-        ([{**FIO, "workload": {"kind": "openfoam", "nodes": 3, "processes": 3}}], {},
-         "workload.stages.0.nodes: 'alone': openfoam measures 3 nodes at a time, and does not"),
+        (
+            [{**FIO, "workload": {"kind": "openfoam", "nodes": 3, "processes": 3}}],
+            {},
+            "workload.stages.0.nodes: 'alone': openfoam measures 3 nodes at a time, and does not",
+        ),
         ([{**IPERF, "nodes": "alone"}], {}, "workload.stages.0.nodes: 'alone': iperf measures 2"),
-        ([{**FIO, "workload": {"kind": "fio", "workers": 3}}], {},
-         "workload.stages.0.workload.workers: the number of ranks follows"),
+        (
+            [{**FIO, "workload": {"kind": "fio", "workers": 3}}],
+            {},
+            "workload.stages.0.workload.workers: the number of ranks follows",
+        ),
         ([{**IPERF, "judge": ["rrt"]}], {}, "judge: 'rrt' is no metric of iperf; did you mean rtt"),
         (
             [IPERF],
@@ -154,14 +160,23 @@ def test_limits_of_other_hardware_are_ignored() -> None:
             "workload.limits.0.check: 'iperf_bandwith' is no check of these stages; did you mean "
             "iperf_bandwidth",
         ),
-        ([IPERF], {"limits": [{"check": "iperf_bandwidth", "max": 1}]},
-         "workload.limits.0.max: higher iperf_bandwidth is better"),
-        ([IPERF], {"limits": [{"check": "iperf_bandwidth", "min": "9 apples"}]},
-         "workload.limits.0: iperf_bandwidth: "),
-        ([IPERF], {"baseline": {"fio_iops": {"": 1.0}}},
-         "workload.baseline: 'fio_iops' is no check of these stages"),
+        (
+            [IPERF],
+            {"limits": [{"check": "iperf_bandwidth", "max": 1}]},
+            "workload.limits.0.max: higher iperf_bandwidth is better",
+        ),
+        (
+            [IPERF],
+            {"limits": [{"check": "iperf_bandwidth", "min": "9 apples"}]},
+            "workload.limits.0: iperf_bandwidth: ",
+        ),
+        (
+            [IPERF],
+            {"baseline": {"fio_iops": {"": 1.0}}},
+            "workload.baseline: 'fio_iops' is no check of these stages",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named(
     stages: list[dict[str, Any]], spec: dict[str, Any], expected: str
 ) -> None:
