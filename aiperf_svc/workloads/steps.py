@@ -210,6 +210,13 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     y_is_log: bool = False
 
 
+def size_plot(table: str, title: str, *columns: str) -> Plot:
+    """Return the plot of columns of a table over its message sizes, with two logarithmic axes."""
+    return Plot(
+        title=title, kind="table", name=table, x="size", y=columns, x_is_log=True, y_is_log=True
+    )
+
+
 def timeout_of(spec: WorkloadSpec, usual_ns: int) -> int:
     """Return the spec's timeout of a step, or the usual one."""
     return spec.timeout if spec.timeout is not None else usual_ns

@@ -28,6 +28,7 @@ from aiperf_svc.workloads.steps import (
     Step,
     Tool,
     margin_ns,
+    size_plot,
     timeout_of,
 )
 from aiperf_svc.workloads.tool import ToolWorkload
@@ -138,20 +139,9 @@ class MpiPingPong(ToolWorkload[MpiPingPongSpec]):
         return rdma_privilege(config.workload.transport)
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
-        by_size = tuple(
-            Plot(
-                title=title,
-                kind="table",
-                name="pingpong",
-                x="size",
-                y=(column,),
-                x_is_log=True,
-                y_is_log=True,
-            )
-            for title, column in (
-                ("Latency by message size", "latency"),
-                ("Bandwidth by message size", "bandwidth"),
-            )
+        by_size = (
+            size_plot("pingpong", "Latency by message size", "latency"),
+            size_plot("pingpong", "Bandwidth by message size", "bandwidth"),
         )
         if config.deployment.ranks.pairs == "one":
             return by_size

@@ -21,6 +21,7 @@ from aiperf_svc.workloads.steps import (
     Step,
     Tool,
     UnreadableOutput,
+    size_plot,
     timeout_of,
 )
 from aiperf_svc.workloads.tool import ToolWorkload, gpu_problems
@@ -189,20 +190,9 @@ class Nccl(ToolWorkload[NcclSpec]):
         return rdma_privilege(config.workload.transport)
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
-        return tuple(
-            Plot(
-                title=title,
-                kind="table",
-                name="nccl",
-                x="size",
-                y=columns,
-                x_is_log=True,
-                y_is_log=True,
-            )
-            for title, columns in (
-                ("Bus bandwidth by size", ("bus_bandwidth", "in_place_bus_bandwidth")),
-                ("Time by size", ("time", "in_place_time")),
-            )
+        return (
+            size_plot("nccl", "Bus bandwidth by size", "bus_bandwidth", "in_place_bus_bandwidth"),
+            size_plot("nccl", "Time by size", "time", "in_place_time"),
         )
 
     def progress(self, config: Config, line: str) -> str:

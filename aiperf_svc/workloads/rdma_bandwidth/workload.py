@@ -14,7 +14,7 @@ from aiperf_svc.workloads.perftest import (
     device_problems,
     perftest_steps,
 )
-from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
+from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool, size_plot
 from aiperf_svc.workloads.tool import ToolWorkload
 
 _HEADER = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]"
@@ -121,13 +121,5 @@ class RdmaBandwidth(ToolWorkload[RdmaBandwidthSpec]):
     def plots(self, config: Config) -> tuple[Plot, ...]:
         return (
             Plot(title="Bandwidth between nodes", kind="matrix", name="bandwidth"),
-            Plot(
-                title="Bandwidth by message size",
-                kind="table",
-                name=TABLE,
-                x="size",
-                y=("bandwidth",),
-                x_is_log=True,
-                y_is_log=True,
-            ),
+            size_plot(TABLE, "Bandwidth by message size", "bandwidth"),
         )

@@ -12,7 +12,7 @@ from aiperf_svc.workloads.perftest import (
     device_problems,
     perftest_steps,
 )
-from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
+from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool, size_plot
 from aiperf_svc.workloads.tool import ToolWorkload
 
 _HEADER = (
@@ -99,13 +99,5 @@ class RdmaLatency(ToolWorkload[RdmaLatencySpec]):
     def plots(self, config: Config) -> tuple[Plot, ...]:
         return (
             Plot(title="Typical latency between nodes", kind="matrix", name="latency"),
-            Plot(
-                title="Latency by message size",
-                kind="table",
-                name=TABLE,
-                x="size",
-                y=("latency", "latency_p99"),
-                x_is_log=True,
-                y_is_log=True,
-            ),
+            size_plot(TABLE, "Latency by message size", "latency", "latency_p99"),
         )

@@ -15,6 +15,7 @@ from aiperf_svc.workloads.steps import (
     Role,
     Step,
     Tool,
+    size_plot,
     timeout_of,
 )
 from aiperf_svc.workloads.tool import ToolWorkload
@@ -137,24 +138,12 @@ class Ucx(ToolWorkload[UcxSpec]):
         time = time_of(config.workload)
         return (
             Plot(title=f"{headline.name} between nodes", kind="matrix", name=headline.tag),
-            Plot(
-                title=f"{time.capitalize()} by message size",
-                kind="table",
-                name=TABLE,
-                x="size",
-                y=(f"{time}_p50",) if config.workload.is_latency else (time,),
-                x_is_log=True,
-                y_is_log=True,
+            size_plot(
+                TABLE,
+                f"{time.capitalize()} by message size",
+                f"{time}_p50" if config.workload.is_latency else time,
             ),
-            Plot(
-                title="Bandwidth by message size",
-                kind="table",
-                name=TABLE,
-                x="size",
-                y=("bandwidth",),
-                x_is_log=True,
-                y_is_log=True,
-            ),
+            size_plot(TABLE, "Bandwidth by message size", "bandwidth"),
         )
 
 
