@@ -1,15 +1,14 @@
 """Checks of a tool: did every step run, on every rank, to its end and with a result?"""
 
-from aiperf_svc.core.verdict.check_result import Reason, graded
+from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded
 from aiperf_svc.workloads.step_evidence import StepEvidence, not_retried, place_of, witnessed
 
 
 def run(e: StepEvidence) -> Reason:
     """Check that the run came to its end."""
-    return graded(
+    return expect_none(
         "run",
         1.0 if e.failure else 0.0,
-        (0.0, 0.0),
         unit="failed",
         text=f"the run failed: {e.failure}" if e.failure else "the run came to its end",
         remedy="look at what the failure names, and at the logs of the services",
@@ -38,10 +37,9 @@ def step_failed(e: StepEvidence) -> Reason:
     """Check the last attempt at each step."""
     failed = [attempt for attempt in e.attempts if attempt.has_failed]
     first = f"; first {failed[0].name}" if failed else ""
-    return graded(
+    return expect_none(
         "step-failed",
-        float(len(failed)),
-        (0.0, 0.0),
+        len(failed),
         unit="steps",
         text=f"failed steps: {len(failed):,}{first}" if failed else "no step failed",
         remedy="look at what the step left under raw/",
@@ -74,10 +72,9 @@ def exit_codes(e: StepEvidence) -> Reason:
         if end.exit_code and not end.was_told_to_end
     ]
     first = f"; first {bad[0][0]}: {_exit_text(bad[0][1])}" if bad else ""
-    return graded(
+    return expect_none(
         "exit-codes",
-        float(len(bad)),
-        (0.0, 0.0),
+        len(bad),
         unit="commands",
         text=f"commands that did not exit with 0: {len(bad):,}{first}",
         remedy="look at the command's standard error under raw/",
@@ -96,10 +93,9 @@ def values(e: StepEvidence) -> Reason | None:
         a for a in e.counted if a.reading is None or e.headline_of(a) not in a.reading.values
     ]
     tag = e.headline_of((without or e.counted)[0])
-    return graded(
+    return expect_none(
         "values",
-        float(len(without)),
-        (0.0, 0.0),
+        len(without),
         unit="steps",
         text=f"{len(without):,} of {len(e.counted):,} measured steps have no {tag}",
         remedy="look at the tool's output under raw/",
@@ -110,10 +106,9 @@ def rank_lost(e: StepEvidence) -> Reason:
     """Check that each rank reported each of its steps."""
     lost = sorted({rank for attempt in not_retried(e) for rank in attempt.silent_ranks})
     names = ", ".join(map(str, lost))
-    return graded(
+    return expect_none(
         "rank-lost",
-        float(len(lost)),
-        (0.0, 0.0),
+        len(lost),
         unit="ranks",
         text=f"rank{'s' * (len(lost) > 1)} {names} did not report a step in which they took part"
         if lost
@@ -127,10 +122,9 @@ def oom(e: StepEvidence) -> Reason:
     kills = [(w.oom_kills, w, a) for a, w in witnessed(not_retried(e)) if w.oom_kills]
     count = sum(number for number, _, _ in kills)
     where = f": first on {place_of(kills[0][1])} in {kills[0][2].name}" if kills else ""
-    return graded(
+    return expect_none(
         "oom",
-        float(count),
-        (0.0, 0.0),
+        count,
         unit="processes",
         text=f"the kernel killed {count:,} processes of the ranks for want of memory{where}",
         remedy="raise the memory of the ranks (deployment.pods.rank), or make the workload smaller",

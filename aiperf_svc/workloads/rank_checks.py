@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from aiperf_svc.core.verdict.check_result import Reason, graded, note
+from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, note
 from aiperf_svc.core.verdict.health_log import stopped_share
 from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
@@ -100,10 +100,9 @@ def same_node(e: StepEvidence) -> Reason | None:
     text = "each rank of a step had a node of its own"
     if first is not None:
         text = f"ranks {first[0]} and {first[1]} were on one node, {first[2]}"
-    return graded(
+    return expect_none(
         "same-node",
-        float(len(shared)),
-        (0.0, 0.0),
+        len(shared),
         unit="pairs",
         text=f"{text}; deployment.ranks.nodes asks for apart",
         remedy="look at the cluster's nodes and the ranks' pods: who placed them so?",

@@ -10,7 +10,7 @@ from aiperf_svc.core.telemetry import series
 from aiperf_svc.core.telemetry.log import Curve, SourceLog, within
 from aiperf_svc.core.telemetry.series import Gpu
 from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
-from aiperf_svc.core.verdict.check_result import Reason, graded, note, worst_of
+from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, note, worst_of
 
 ARRIVED_SHARE = 0.10
 """Limit of the share of the requested concurrency that the server has neither running nor waiting.
@@ -257,10 +257,9 @@ def _speculation(
         parts.append(f"{accepted:,.0f} of {drafted:,.0f} drafted tokens accepted ({rate:.1%})")
     found = [note("speculation", f"speculation: {', '.join(parts) or f'{steps:,.0f} steps'}")]
     if facts.unnatural:
-        reason = graded(
+        reason = expect_none(
             "speculation_comparable",
             1.0,
-            (0.0, 0.0),
             unit="",
             text=f"the server speculates, and the load has {facts.unnatural}: drafts are accepted "
             "unlike those of real use, so the speed is not comparable with that of another drafter "
@@ -330,10 +329,9 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
             )
         )
     if xids:
-        reason = graded(
+        reason = expect_none(
             "gpu_xid",
-            float(len(xids)),
-            (0.0, 0.0),
+            len(xids),
             unit="",
             text=f"GPUs reported Xid errors during the load: {'; '.join(xids)}",
             remedy="look at the driver's log of that node; repeat the run on sound GPUs",

@@ -95,6 +95,11 @@ def graded(
     )
 
 
+def expect_none(check: str, found: float, *, unit: str, text: str, remedy: str) -> Reason:
+    """Grade a number of things of which one makes the run invalid."""
+    return graded(check, float(found), (0.0, 0.0), unit=unit, text=text, remedy=remedy)
+
+
 def note(check: str, text: str) -> Reason:
     """Return a note for the reader, which is not judged."""
     return Reason(

@@ -3,7 +3,7 @@ left out? These can make a run invalid."""
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, note
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, expect_none, graded, note
 from aiperf_svc.core.verdict.inputs import Check, Evidence
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
@@ -96,10 +96,9 @@ def _successes(e: Evidence) -> Reason:
             "the server took requests and did not respond in time: look at its log and its load, "
             "or run for longer"
         )
-    return graded(
+    return expect_none(
         "successes",
         0.0 if e.totals.completed else float(max(1, due)),
-        (0.0, 0.0),
         unit="without success" if due else "",
         text=text,
         remedy=remedy,
@@ -203,10 +202,9 @@ def _events(e: Evidence) -> Reason | None:
         for number, (do, problem) in enumerate(e.events, start=1)
         if problem
     ]
-    return graded(
+    return expect_none(
         "events",
-        float(len(problems)),
-        (0.0, 0.0),
+        len(problems),
         unit="events",
         text=f"not verified: {'; '.join(problems)}" if problems else "every event was verified",
         remedy="the run does not show what an event does to the server: correct what the text "
