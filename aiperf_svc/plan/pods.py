@@ -105,8 +105,8 @@ class Requests(msgspec.Struct, frozen=True):
         )
 
 
-class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A container of a pod."""
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container runs, and with what."""
 
     name: str
     image: ImagePlan
@@ -120,6 +120,11 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
     requests: Requests
     run_as_root: bool = False
     read_only_root: bool = True
+
+
+class ContainerPlan(Program, frozen=True, kw_only=True):
+    """A container of a pod."""
+
     capabilities: tuple[str, ...] = ()
     """Linux capabilities that it keeps; all others are dropped."""
     is_beside: bool = False
@@ -138,19 +143,10 @@ class PodSet(msgspec.Struct, frozen=True):
     """Id of the service of a set with one pod; empty: the pod's name."""
 
 
-class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Pod of one Deployment, or of StatefulSets."""
+class PodPlan(Program, frozen=True, kw_only=True):
+    """Pod of one Deployment, or of StatefulSets, and what its own container runs."""
 
-    name: str
     replicas: int
-    image: ImagePlan
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    field_env: dict[str, str] = {}
-    """Fields of the pod (downward API) by environment variable."""
-    secret_env: dict[str, SecretKey] = {}
-    volumes: tuple[Volume, ...] = ()
     sidecars: tuple[ContainerPlan, ...] = ()
     """Containers beside the service's own, which is named after the pod unless there are any."""
     preparations: tuple[ContainerPlan, ...] = ()
@@ -170,7 +166,6 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     ready_file: str | None = None
     """File that the pod makes when it has done its work for the first time; only then is it
     ready."""
-    requests: Requests
     placement: Placement
     annotations: dict[str, str] = {}
     sysctls: dict[str, str] = {}
@@ -178,8 +173,6 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between SIGTERM and SIGKILL."""
     calls_api: bool = False
     """True if the pod gets a ServiceAccount's token."""
-    run_as_root: bool = False
-    read_only_root: bool = True
     shares_processes: bool = False
     """True if the containers share a PID namespace, so that no server is its first process."""
     rollout: Literal["Recreate", "RollingUpdate"] = "Recreate"
@@ -189,21 +182,9 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def containers(self) -> tuple[ContainerPlan, ...]:
         """The containers that run beside each other."""
+        program = {name: getattr(self, name) for name in Program.__struct_fields__}
         name = COURIER if self.sidecars else self.name
-        own = ContainerPlan(
-            name=name,
-            image=self.image,
-            command=self.command,
-            args=self.args,
-            env=self.env,
-            field_env=self.field_env,
-            secret_env=self.secret_env,
-            volumes=self.volumes,
-            requests=self.requests,
-            run_as_root=self.run_as_root,
-            read_only_root=self.read_only_root,
-        )
-        return (own, *self.sidecars)
+        return (ContainerPlan(**program | {"name": name}), *self.sidecars)
 
     @property
     def images(self) -> tuple[ImagePlan, ...]:
