@@ -137,14 +137,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._detector = EarlyEndDetector(context.inference, search) if search else None
         self._early_end: EarlyEnd | None = None
         self.progress = RunProgress(context.inference, context.topology)
-        self.work = {
-            RunState.CONFIGURING: self._configure,
-            RunState.DRAINING: self._drain,
-            RunState.PROCESSING: self._process,
-            RunState.DONE: self._end,
-            RunState.CANCELLED: self._end,
-            RunState.FAILED: self._end,
-        }
+        self.work[RunState.CONFIGURING] = self._configure
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [

@@ -1,5 +1,6 @@
 """The base of both records managers: it serves the HTTP API of a run until the run's end."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -40,7 +41,7 @@ class Progress(Protocol):
 ProgressT = TypeVar("ProgressT", bound=Progress)
 
 
-class ResultsService(BaseService, Generic[ProgressT]):
+class ResultsService(BaseService, ABC, Generic[ProgressT]):
     """Serves status, summary and files of the run."""
 
     service = Service.RECORDS_MANAGER
@@ -50,6 +51,13 @@ class ResultsService(BaseService, Generic[ProgressT]):
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
+        self.work = {
+            RunState.DRAINING: self._drain,
+            RunState.PROCESSING: self._process,
+            RunState.DONE: self._end,
+            RunState.CANCELLED: self._end,
+            RunState.FAILED: self._end,
+        }
         self.result: RunResult | None = None
         self._api: Serving | None = None
         self._cancel_reason = ""
@@ -64,6 +72,18 @@ class ResultsService(BaseService, Generic[ProgressT]):
         else:
             await self.experiment.set_results(self)
         await super().run()
+
+    @abstractmethod
+    async def _drain(self) -> None:
+        """Wait until all records have arrived, or are lost."""
+
+    @abstractmethod
+    async def _process(self) -> None:
+        """Make the results and their files."""
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """Do what is left when the run has ended."""
 
     def finding(self) -> dict[str, Any] | None:
         return None if self._finding is None else msgspec.to_builtins(self._finding)

@@ -87,13 +87,6 @@ class StepResults(ResultsService[StepsProgress]):
         self._ended_wall_ns = 0
         self._client_series = ClientSeries()
         self.progress = StepsProgress(context.ranks.workload.kind)
-        self.work = {
-            RunState.DRAINING: self._drain,
-            RunState.PROCESSING: self._process,
-            RunState.DONE: self._end,
-            RunState.CANCELLED: self._end,
-            RunState.FAILED: self._end,
-        }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
