@@ -28,6 +28,9 @@ class Store:
         listed = self.client.list_objects_v2(Bucket=BUCKET).get("Contents", ())
         return [each["Key"] for each in listed]
 
+    def objects(self) -> dict[str, bytes]:
+        return {name: self.read(name) for name in self.names()}
+
     def read(self, name: str) -> bytes:
         content: bytes = self.client.get_object(Bucket=BUCKET, Key=name)["Body"].read()
         return content
@@ -55,14 +58,14 @@ class Store:
 
 
 @contextmanager
-def serving() -> Iterator[Store]:
-    """Serve buckets."""
+def serving(address: str = "127.0.0.1") -> Iterator[Store]:
+    """Serve buckets at an address of this machine."""
     # Imported here: each process of pytest imports all modules of tests.
     import boto3
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()
     url = f"http://{host}:{port}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bucket import BUCKET, Store, serving
 from tests.support.stack.commands import PROJECT, run
 from tests.support.stack.kinds import CommandKind, Kind, ServerKind
 from tests.support.stack.rank_runs import add_rank_image
@@ -192,6 +193,16 @@ def owners_namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=true", timeout_s=120.0)
+
+
+@pytest.fixture
+def store(cluster: Cluster) -> Iterator[Store]:
+    """Buckets of this machine, one of them made, at an address that pods reach."""
+    if not cluster.is_ours:
+        pytest.skip("pods of the cluster of E2E_CONTEXT cannot reach this machine")
+    with serving(cluster.host_address()) as found:
+        found.client.create_bucket(Bucket=BUCKET)
+        yield found
 
 
 @pytest.fixture

@@ -2,17 +2,12 @@
 
 import hashlib
 import json
-import secrets
-import socket
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.bucket import BUCKET, KEY, KEY_ID, Store
 from tests.support.running_command import FINISHED
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
@@ -21,58 +16,7 @@ from tests.support.stack.secrecy import files_in, found_in, objects_and_logs, se
 
 pytestmark = pytest.mark.cluster
 
-BUCKET = "results"
-
-
-@dataclass(frozen=True)
-class Store:
-    """An S3-compatible one on this machine, at an address that pods reach."""
-
-    url: str
-    keys: dict[str, str]
-
-    def objects(self) -> dict[str, bytes]:
-        """Everything in the bucket."""
-        s3 = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1",
-                          aws_access_key_id="x", aws_secret_access_key="x")  # fmt: skip
-        listed: list[dict[str, Any]] = s3.list_objects_v2(Bucket=BUCKET).get("Contents", [])
-        return {o["Key"]: s3.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read() for o in listed}
-
-    def make_bucket(self) -> None:
-        """An empty one."""
-        s3 = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1",
-                          aws_access_key_id="x", aws_secret_access_key="x")  # fmt: skip
-        s3.create_bucket(Bucket=BUCKET)
-
-
-@pytest.fixture
-def store(cluster: Cluster) -> Iterator[Store]:
-    if not cluster.is_ours:
-        pytest.skip("pods of the cluster of E2E_CONTEXT cannot reach this machine")
-    server = ThreadedMotoServer(ip_address=own_address(cluster), port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        keys = {
-            "AWS_ACCESS_KEY_ID": f"AKIA{secrets.token_hex(8).upper()}",
-            "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20),
-        }
-        found = Store(f"http://{host}:{port}", keys)
-        found.make_bucket()
-        yield found
-    finally:
-        server.stop()
-
-
-def own_address(cluster: Cluster) -> str:
-    """This machine's address on its link to the node."""
-    addresses = cluster.objects("nodes")[0]["status"]["addresses"]
-    (node,) = (each["address"] for each in addresses if each["type"] == "InternalIP")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Nothing is sent: the kernel chooses a route.
-        probe.connect((node, 9))
-        found: str = probe.getsockname()[0]
-    return found
+KEYS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY}
 
 
 def test_a_stack_uploads_its_results_and_shows_no_key(
@@ -84,7 +28,7 @@ def test_a_stack_uploads_its_results_and_shows_no_key(
         benchmark["artifacts"] = {"s3": {"url": f"s3://{BUCKET}/runs", "endpoint_url": store.url}}
 
     runner.change(with_bucket)
-    runner.environ |= store.keys
+    runner.environ |= KEYS
     ended = runner.run("--keep", "--json")
     said = json.loads(ended.out)
     assert ended.code in FINISHED, ended.errors
@@ -99,7 +43,7 @@ def test_a_stack_uploads_its_results_and_shows_no_key(
         assert hashlib.sha256(uploaded[file["name"]]).hexdigest() == file["sha256"]
     assert uploaded["records.parquet"] == (artifacts / "records.parquet").read_bytes()
 
-    keys = set(store.keys.values())
+    keys = set(KEYS.values())
     assert keys <= secrets_of(cluster, said["namespace"], runner.name)
     shown = objects_and_logs(cluster, said["namespace"])
     assert len(shown) > 20
@@ -127,7 +71,7 @@ def test_trials_of_two_shapes_share_a_bucket_folder(
         benchmark["deployment"]["ttl"] = "2h"
 
     runner.change(in_two_shapes)
-    runner.environ |= store.keys
+    runner.environ |= KEYS
     before = set(store.objects())
     ended = runner.run("--json")
     assert ended.code in FINISHED, ended.errors

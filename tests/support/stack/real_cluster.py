@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -81,6 +82,16 @@ class Cluster:
         """Names of the nodes that run pods."""
         found = self.objects("nodes", "-l", f"!{FAKE_NODE}")
         return sorted(node["metadata"]["name"] for node in found)
+
+    def host_address(self) -> str:
+        """This machine's address on its link to the first node."""
+        addresses = self.objects("nodes")[0]["status"]["addresses"]
+        (node,) = (each["address"] for each in addresses if each["type"] == "InternalIP")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: the kernel chooses a route.
+            probe.connect((node, 9))
+            found: str = probe.getsockname()[0]
+        return found
 
     def types(self, *, namespaced: bool) -> list[str]:
         """Every type that can be listed; the tests add none."""

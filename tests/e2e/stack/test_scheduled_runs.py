@@ -1,0 +1,217 @@
+"""A CronJob that runs a stack from the runner's image, with the state and the results in buckets,
+and the next run after a pod of it that died."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import pytest
+
+from aiperf_svc.core.cluster.lease import HELD_S
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.bucket import BUCKET, KEY, KEY_ID, Store
+from tests.support.running_command import FINISHED
+from tests.support.stack.commands import PROJECT, run
+from tests.support.stack.real_cluster import TOOLS, Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import PASSPHRASE, Config
+
+pytestmark = pytest.mark.cluster
+
+PLUGINS = ("pulumi", "pulumi-language-python", "pulumi-language-python-exec",
+           "pulumi-resource-kubernetes")  # fmt: skip
+BUILD_S = 900.0
+START_S, RUN_S = 90.0, 400.0
+"""Longest time until a CronJob's next minute has begun a Job, and of a run."""
+SECRETS = {
+    "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+    "AWS_ACCESS_KEY_ID": KEY_ID,
+    "AWS_SECRET_ACCESS_KEY": KEY,
+}
+
+
+@pytest.fixture(scope="module")
+def runner_image(cluster: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of the runner's image, which stands beside that of the services: the Containerfile of
+    users, with a Pulumi that the tests have built."""
+    if not cluster.is_ours:
+        pytest.skip("E2E_CONTEXT names a cluster, which needs the runner's image in a registry")
+    folder = tmp_path_factory.mktemp("pulumi")
+    for name in PLUGINS:
+        found = shutil.which(name, path=cluster.environ["PATH"])
+        assert found, name
+        shutil.copy(found, folder)
+    (folder / "Containerfile").write_text("ARG BASE\nFROM ${BASE}\nCOPY pulumi* /usr/local/bin/\n")
+    repository, _, tag = image.rpartition(":")
+    name, pulumi, archive = f"{repository}-runner:{tag}", "localhost/aiperf-pulumi:1", folder / "a"
+    recipe = PROJECT / "images" / "runner" / "Containerfile"
+    arguments = ("--build-arg", f"SERVICES={image}", "--build-arg", f"PULUMI={pulumi}")
+    for command in (
+        ("build-image", str(folder / "Containerfile"), str(folder), pulumi, "-"),
+        ("build-image", str(recipe), str(PROJECT), name, str(archive), *arguments),
+        ("load-image", str(archive)),
+    ):
+        program = str(TOOLS / command[0])
+        run((program, *command[1:]), environ=cluster.environ, timeout_s=BUILD_S)
+    archive.unlink()
+    return name
+
+
+class Scheduled:
+    """A stack with a CronJob, in a namespace of somebody else's."""
+
+    def __init__(self, runner: Runner, namespace: str, store: Store) -> None:
+        self.runner, self.cluster, self.namespace = runner, runner.cluster, namespace
+        self.name = f"schedule-{runner.name}"
+        self.state = (
+            f"s3://{BUCKET}/state?endpoint={urlsplit(store.url).netloc}&disableSSL=true"
+            "&s3ForcePathStyle=true&region=us-east-1"
+        )
+
+        def nightly(benchmark: Config) -> None:
+            bucket = {"url": f"s3://{BUCKET}/nightly", "endpoint_url": store.url}
+            benchmark["artifacts"] = {"s3": bucket}
+            benchmark["deployment"]["namespace"] = {"name": namespace, "mode": "existing"}
+
+        runner.change(nightly)
+        values = (f"--from-literal={name}={value}" for name, value in SECRETS.items())
+        self.kubectl("create", "secret", "generic", f"aiperf-{runner.name}", *values)
+
+    def kubectl(self, *arguments: str) -> str:
+        """What kubectl prints of the namespace."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments, timeout_s=120.0)
+
+    def objects(self, kind: str) -> list[Config]:
+        """Objects of the namespace."""
+        return self.cluster.objects(kind, "-n", self.namespace)
+
+    def apply(self, cron: str, *flags: str) -> str:
+        """What `schedule --apply` tells."""
+        flags = ("--cron", cron, "--state", self.state, "--apply", *flags)
+        ended = self.runner.call("schedule", self.runner.name, *flags)
+        assert ended.code == ExitCode.OK, ended.errors
+        return ended.errors
+
+    def cron_job(self) -> Config:
+        """The spec of the CronJob."""
+        (found,) = self.objects("cronjobs")
+        spec: Config = found["spec"]
+        return spec
+
+    def start(self, job: str) -> None:
+        """Begin a run as the CronJob does."""
+        self.kubectl("create", "job", job, f"--from=cronjob/{self.name}")
+
+    def pod(self, job: str) -> Config | None:
+        """The pod of a Job, if it is there."""
+        for each in self.objects("pods"):
+            if each["metadata"]["labels"].get("batch.kubernetes.io/job-name") == job:
+                return each
+        return None
+
+    def log(self, job: str) -> str:
+        """What the runner of a Job has printed so far."""
+        pod = self.pod(job)
+        if pod is None or pod["status"]["phase"] == "Pending":
+            return ""
+        return self.kubectl("logs", pod["metadata"]["name"])
+
+    def end(self, job: str) -> tuple[int, str]:
+        """Exit code and output of the runner of a Job, which must end."""
+        wait_for(lambda: self.has_ended(job), RUN_S, lambda: self.log(job))
+        pod = self.pod(job)
+        assert pod is not None
+        (container,) = pod["status"]["containerStatuses"]
+        return container["state"]["terminated"]["exitCode"], self.log(job)
+
+    def has_ended(self, job: str) -> bool:
+        """Whether a Job has completed or failed."""
+        (found,) = (each for each in self.objects("jobs") if each["metadata"]["name"] == job)
+        conditions = found["status"].get("conditions", ())
+        return any(each["type"] in ("Complete", "Failed") for each in conditions)
+
+    def is_held(self) -> bool:
+        """Whether a runner has renewed its Lease of the stack lately."""
+        renewed = (each["spec"].get("renewTime") for each in self.objects("leases"))
+        limit = datetime.now(UTC) - timedelta(seconds=HELD_S + 1)
+        return any(datetime.fromisoformat(stamp) > limit for stamp in renewed if stamp)
+
+    def remove(self) -> None:
+        """Delete what `--apply` made, as the page describes it."""
+        kinds = "cronjob,job,configmap,serviceaccount,role,rolebinding,clusterrole"
+        labels = "app.kubernetes.io/component=schedule,app.kubernetes.io/instance="
+        self.kubectl("delete", f"{kinds},clusterrolebinding", "-l", labels + self.runner.name)
+
+
+def wait_for(happens: Callable[[], bool], limit_s: float, tell: Callable[[], str]) -> None:
+    """Wait until something happens; `tell` has the words if it does not."""
+    deadline = time.monotonic() + limit_s
+    while not happens():
+        assert time.monotonic() < deadline, tell()
+        time.sleep(1.0)
+
+
+@pytest.fixture
+def scheduled(
+    make_runner: Callable[[], Runner], runner_image: str, owners_namespace: str, store: Store
+) -> Iterator[Scheduled]:
+    """A stack that can be scheduled; of its schedule nothing is left afterwards."""
+    found = Scheduled(make_runner(), owners_namespace, store)
+    found.runner.environ["AIPERF_RUNNER_IMAGE"] = runner_image
+    yield found
+    found.remove()
+
+
+def check_results(scheduled: Scheduled, store: Store, *, runs: int) -> None:
+    """Whether the bucket has the results of so many runs, and the cluster and the state nothing."""
+    names = store.names()
+    manifests = [each for each in names if each.endswith("/manifest.json")]
+    assert len(manifests) == runs
+    for manifest in manifests:
+        listed = {each["name"] for each in json.loads(store.read(manifest))["files"]}
+        folder = manifest.removesuffix("manifest.json")
+        assert {"profile_export_aiperf.json", "records.parquet"} <= listed
+        assert {folder + name for name in listed} <= set(names)
+    assert not any("/.pulumi/locks/" in each for each in names)
+    assert scheduled.cluster.left_of(scheduled.runner.name) == []
+
+
+def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: Store) -> None:
+    said = scheduled.apply("0 3 * * *", "--time-zone", "Europe/Berlin")
+    assert f"created CronJob {scheduled.name}\n" in said
+    assert scheduled.cron_job()["timeZone"] == "Europe/Berlin"
+    said = scheduled.apply("* * * * *")
+    assert "created" not in said
+    assert "timeZone" not in scheduled.cron_job()
+    wait_for(lambda: bool(scheduled.objects("jobs")), START_S, lambda: "no Job has begun")
+    scheduled.kubectl("patch", "cronjob", scheduled.name, "-p", '{"spec": {"suspend": true}}')
+    (job,) = (each["metadata"]["name"] for each in scheduled.objects("jobs"))
+    code, log = scheduled.end(job)
+    print(log)
+    assert code in FINISHED, log
+    assert f"s3://{BUCKET}/nightly/" in log
+    check_results(scheduled, store, runs=1)
+    scheduled.apply("0 3 * * *")
+    assert scheduled.cron_job()["suspend"] is True
+
+
+def test_next_run_takes_over_what_a_dead_pod_left(scheduled: Scheduled, store: Store) -> None:
+    scheduled.apply("0 3 * * *")
+    scheduled.start("first")
+    stack = scheduled.runner.name
+    wait_for(lambda: bool(scheduled.cluster.pods_of(stack)), RUN_S, lambda: scheduled.log("first"))
+    assert any("/.pulumi/locks/" in each for each in store.names())
+    pod = scheduled.pod("first")
+    assert pod is not None
+    scheduled.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+    wait_for(lambda: scheduled.has_ended("first"), START_S, lambda: "the Job goes on")
+    wait_for(lambda: not scheduled.is_held(), START_S, lambda: "the Lease is held")
+    scheduled.start("second")
+    code, log = scheduled.end("second")
+    print(log)
+    assert "removing the lock of a process that has ended (" in log
+    assert code in FINISHED, log
+    check_results(scheduled, store, runs=1)
