@@ -2,6 +2,7 @@
 contexts of one kubeconfig."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,43 @@ def test_targets_in_two_clusters_run_their_shapes_in_rounds(
     assert [each["name"] for each in joint["members"]] == names
     assert [each["total_of"] for each in joint["starts"]] == [names, names]
     for name in names:
+        for number in (1, 2):
+            assert cluster.left_of(f"{runner.name}-{name}-{number}") == []
+
+
+def shapes_of_two_trials(benchmark: Config) -> None:
+    benchmark["deployment"]["ttl"] = "1h"
+    benchmark["load"]["duration"] = "3s"
+    benchmark["experiment"] = {"product": {"workers.max": [1, 2], "load.concurrency": [1, 4]}}
+
+
+def trials_of(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "experiment.json").read_bytes())["trials"]
+    return found
+
+
+def test_interrupted_rounds_of_two_clusters_resume(runner: Runner, cluster: Cluster) -> None:
+    in_clusters(runner, "east", "west")
+    runner.change(shapes_of_two_trials)
+    command_line = ("run", runner.name, "--yes", "--ui", "plain", "--json")
+    with runner.start(*command_line) as command:
+        for words in ("trial 1 of 4  profiling: ", "ended: done", "trial 3 of 4  profiling: "):
+            command.wait_for(words)
+        command.send(signal.SIGINT)
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED, ended.errors
+    folder, _ = joint_of(runner)
+    before = {name: trials_of(folder / name)[:2] for name in ("east", "west")}
+
+    ended = runner.call(*command_line, "--resume", str(folder))
+    assert ended.code in FINISHED, ended.errors
+    assert "trial 1 of 4" not in ended.errors
+    _, joint = joint_of(runner)
+    assert joint == json.loads(ended.out)["results"]
+    assert [each["total_of"] for each in joint["starts"]] == [["east", "west"]] * 4
+    for name, finished in before.items():
+        trials = trials_of(folder / name)
+        assert ([each["state"] for each in trials], trials[:2]) == (["done"] * 4, finished)
         for number in (1, 2):
             assert cluster.left_of(f"{runner.name}-{name}-{number}") == []
 
