@@ -20,7 +20,7 @@ from aiperf_svc.config.placement import Placement
         ({"image": {"name": "app@sha256:123"}}, "64 hexadecimal digits"),
         ({"image": {"name": "app:1@sha512:" + "0" * 128}}, "64 hexadecimal digits"),
         ({"target": {"kind": "custom", "image": "app@latest"}}, "64 hexadecimal digits"),
-        ({"pods": {"wroker": {}}}, "expected one of"),
+        ({"pods": {"wroker": {}}}, "no pod has this name; did you mean worker"),
         ({"pods": {"target": {}}}, "those of deployment.target"),
         ({"ttl": "5s"}, "below 10s"),
         ({"results": {"expose": "Ingress"}}, "needs host"),
