@@ -312,7 +312,7 @@ async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
     )
     agentic = {"start": {"min": 0.5, "max": 0.5}, "warmup_requests": 3}
     with server(tokens=5) as mock:
-        settings = config(mock.url, dataset=given, concurrency=4, duration=1.0, agentic=agentic)
+        settings = config(mock.url, dataset=given, concurrency=4, requests=200, agentic=agentic)
         async with stack(settings, tmp_path, workers=2) as run:
             summary = await run.results()
         rows = rows_of(mock)
