@@ -348,7 +348,7 @@ async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
     given = dataset(tmp_path, "weka_trace", line)
     agentic = {"start": {"min": 0, "max": 0}, "trajectory_idle_cap": 0.3, "system_idle_cap": 0.1}
     with server(tokens=2) as mock:
-        settings = config(mock.url, dataset=given, concurrency=1, duration=1.0, agentic=agentic)
+        settings = config(mock.url, dataset=given, concurrency=1, requests=3, agentic=agentic)
         settings["workers"] = {"max": 1}
         async with stack(settings, tmp_path) as run:
             await run.results()
