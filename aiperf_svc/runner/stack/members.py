@@ -122,7 +122,11 @@ def part_request(request: StackRequest, expansion: Expansion, work: Work) -> Sta
         check_stack_name(stack)
         own = replace(own, stack=stack, only_shape=number, known=request.all_shapes)
     if work.goes_on:
-        resumed = Resumed(work.folder, work.finished, namespace_mode(work.folder))
+        finished = work.finished
+        if own.only_shape is not None:
+            # Trials of other shapes are not in the folder of this one.
+            finished = finished.intersection(each.number for each in work.shape.trials)
+        resumed = Resumed(work.folder, finished, namespace_mode(work.folder))
         own = replace(own, resumed=resumed)
     return own
 

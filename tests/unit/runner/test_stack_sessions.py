@@ -23,6 +23,7 @@ from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext, Work
 from aiperf_svc.runner.stack import placement
+from aiperf_svc.runner.stack.collection import prepare
 from aiperf_svc.runner.stack.placement import StackPlacement, run_stacks
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_results import as_json, inference_result
@@ -69,11 +70,9 @@ class Stacks:
             raise error
         context.is_counting.set()
         interrupts = context.interrupts
-        folder = request.folder
-        if request.resumed is None:
-            folders.make_folder(folder)
-        else:
-            assert request.resumed.folder == folder
+        folder = prepare(request, is_running=False)
+        assert folder == request.folder
+        if request.resumed is not None:
             self.resumed.append(shape)
         (folder / "logs" / "worker.log").write_text("line\n")
         more = {"stack": request.stack, "kept": shape in self.kept}
