@@ -17,6 +17,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
     is_name_of,
+    made_by,
     take_inventory,
     take_outside,
 )
@@ -173,8 +174,18 @@ async def first_record(
         record = await find_own(record, cluster, cli)
         await refuse_others(there, record, cluster)
     if before is not None:
+        before = without_own(before, record.own or ())
         refuse_taken(before, stack=request.stack, released=released(request.plans))
+        record = msgspec.structs.replace(record, before=before)
     return record
+
+
+def without_own(before: Inventory, own: Collection[str]) -> Inventory:
+    """Return an inventory without the objects that depend on these roots of the stack: a runner
+    made them and died, and this one has no record of its start."""
+    made = made_by(before.objects, own=own)
+    others = tuple(each for each in before.objects if each.uid not in made)
+    return msgspec.structs.replace(before, objects=others)
 
 
 async def _outside(

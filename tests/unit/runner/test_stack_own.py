@@ -141,6 +141,15 @@ def test_names_that_a_stack_would_take_over_are_refused() -> None:
         bring_up.refuse_taken(before, stack="s")
 
 
+def test_objects_of_a_runner_that_died_are_not_foreign() -> None:
+    left = ObjectRef(
+        kind="Secret", namespace="n", name="keys-s", uid="1", path="", owners=("anchor",)
+    )
+    before = Inventory(namespace="n", objects=(ANCHOR, left), not_listed=())
+    assert bring_up.without_own(before, ("anchor",)).objects == ()
+    assert bring_up.without_own(before, ()) == before
+
+
 async def test_stack_of_another_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_lease(*_: object) -> StackLease:
         return StackLease(
