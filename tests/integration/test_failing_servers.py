@@ -151,7 +151,7 @@ async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
     assert summary["aiperf_svc"]["cause"] == "target-failing"
     found = findings(summary)
     assert "connect" in found["errors"]["text"]
-    assert "whether it was there" in found["errors"]["remedy"]
+    assert "whether it ran during the whole load" in found["errors"]["remedy"]
     # A busy machine sends late, which is a finding of its own.
     assert "rate" not in found or "schedule_lag" in found
     assert "more CPU" not in advice(summary)
