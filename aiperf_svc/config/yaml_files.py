@@ -47,6 +47,15 @@ class _Documents(_Safe):  # type: ignore[misc]
         for first, known in _Safe.yaml_implicit_resolvers.items()
     }
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+                raise ValueError(f"a number of {len(node.value):,} characters")
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:
+            # Such as a number of 5,000 digits.
+            raise _Refused(problem=f"not a value: {error}", problem_mark=node.start_mark) from error
+
 
 class _Loader(_Documents):
     """The loader of configs, which also refuses duplicate keys."""
@@ -65,15 +74,6 @@ class _Loader(_Documents):
                     problem_mark=key_node.start_mark,
                 )
         return super().construct_mapping(node, deep)
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
-                raise ValueError(f"a number of {len(node.value):,} characters")
-            return super().construct_object(node, deep)
-        except (ValueError, OverflowError) as error:
-            # Such as a number of 5,000 digits.
-            raise _Refused(problem=f"not a value: {error}", problem_mark=node.start_mark) from error
 
 
 def parse_yaml(text: str) -> Any:

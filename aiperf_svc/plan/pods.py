@@ -101,7 +101,10 @@ class Requests(msgspec.Struct, frozen=True):
             self.gpu or other.gpu,
             self.storage_bytes + other.storage_bytes,
             self.storage_limit_bytes + other.storage_limit_bytes,
-            {**self.devices, **other.devices},
+            {
+                name: self.devices.get(name, 0) + other.devices.get(name, 0)
+                for name in (*self.devices, *other.devices)
+            },
         )
 
 

@@ -70,7 +70,7 @@ def identity_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
     is no fixed concurrency."""
     config = result.config_view
     users = config.load.concurrency
-    if not users or config.load.request_rate:
+    if not users or not config.load.is_closed:
         raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
     row: Json = {"conc": users, "model": config.endpoint.model}
     row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}

@@ -92,7 +92,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[tuple[str, int], ...] = ()
     """Kinds of errors and their counts, the most frequent first."""
     error_status: int = 0
-    """HTTP status of most responses that are errors; 0 without such a response."""
+    """The most frequent HTTP status of errors; 0: most have none, or there is no error."""
     connecting: int = 0
     """Unsent requests whose connections the target had not accepted at the stop, although the
     client had opened them in time."""
@@ -309,12 +309,13 @@ def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
 
 
 def most_frequent_status(samples: Iterable[ErrorSample]) -> int:
-    """Return the HTTP status of most errors of the profiling phase; 0 if none has a status."""
+    """Return the most frequent HTTP status of errors of the profiling phase; 0 stands for errors
+    without one."""
     counts: Counter[int] = Counter()
     for each in samples:
-        if each.phase is Phase.PROFILING and each.status:
+        if each.phase is Phase.PROFILING:
             counts[each.status] += each.count
-    return counts.most_common(1)[0][0] if counts else 0
+    return max(counts, key=counts.__getitem__, default=0)
 
 
 def clock_uncertainty_ms(clocks: ClockMap) -> float:

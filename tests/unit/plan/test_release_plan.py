@@ -261,3 +261,11 @@ def test_pages_of_pools_are_read_by_their_services() -> None:
     assert [(each.name, each.url) for each in pages] == [
         ("decode", "http://pool-decode-bench:9090/metrics")
     ]
+
+
+def test_gpus_of_all_containers_of_a_pod_are_added() -> None:
+    made = deployment("decode")
+    containers = made["spec"]["template"]["spec"]["containers"]
+    containers.append({**containers[0], "name": "second"})
+    pods = _release(release_plan(made)).pods
+    assert [pod.requests.gpu_count for pod in pods] == [2]

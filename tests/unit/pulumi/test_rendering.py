@@ -56,6 +56,7 @@ def test_several_sources_are_put_together(tmp_path: Path) -> None:
     [
         ("kind: Pod", "document 1 of m.yaml is no object of Kubernetes"),
         ("a: [", "m.yaml: while parsing"),
+        ("a: !!int foo", "not a value: invalid literal for int()"),
         (None, "cannot read"),
     ],
 )

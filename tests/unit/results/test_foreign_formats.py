@@ -248,5 +248,8 @@ def test_row_needs_fixed_lengths_and_concurrency() -> None:
     with pytest.raises(ConfigError, match=r"set dataset\.output_tokens"):
         row_of(run(output_tokens=None), {})
     config = {**run().config, "load": {"request_rate": 5.0}}
+    staged = {**run().config, "load": {"concurrency": 4, "stages": [{"rate": 5.0}]}}
+    with pytest.raises(ConfigError, match="fixed concurrency"):
+        row_of(msgspec.structs.replace(run(), config=staged), read_facts(ALL_FACTS))
     with pytest.raises(ConfigError, match="fixed concurrency"):
         row_of(msgspec.structs.replace(run(), config=config), {})

@@ -17,9 +17,11 @@ from aiperf_svc.core.verdict.inputs import (
     LatencyBound,
     SingleReads,
     arrivals_ratio,
+    most_frequent_status,
 )
 from aiperf_svc.core.verdict.judge import CLIENT_EFFECTS, judge
-from aiperf_svc.domain.outcomes import ErrorKind
+from aiperf_svc.domain.outcomes import ErrorKind, Phase
+from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.messages.reports import Vitals
 from aiperf_svc.protocol.services import Service
 
@@ -407,3 +409,12 @@ def test_text_of_failures_fits_their_outcomes() -> None:
     hung = found_in("successes", completed=0, errored=0, cancelled=918)
     assert "errors" not in hung.remedy
     assert "did not respond" in hung.remedy
+
+
+def test_status_of_a_few_errors_is_not_that_of_most() -> None:
+    timeouts = ErrorSample(Phase.PROFILING, ErrorKind.TIMEOUT, 0, "no response", 9)
+    busy = ErrorSample(Phase.PROFILING, ErrorKind.STATUS, 429, "busy", 2)
+    warm = ErrorSample(Phase.WARMUP, ErrorKind.STATUS, 500, "", 50)
+    assert most_frequent_status([busy, timeouts, warm]) == 0
+    assert most_frequent_status([busy, warm]) == 429
+    assert most_frequent_status([]) == 0
