@@ -44,11 +44,11 @@ NEGATIVE = re.compile(r"-\.?\d")
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError and never exits because of a mistake."""
 
-    def __init__(self, command: str, description: str = "", *, epilog: str = "") -> None:
+    def __init__(self, command: str, description: str = "") -> None:
         super().__init__(
             prog=f"aiperf-svc {command}".strip(),
             description=description,
-            epilog=epilog or exit_code_help(),
+            epilog=exit_code_help(),
             formatter_class=_HelpFormat,
             allow_abbrev=False,
         )

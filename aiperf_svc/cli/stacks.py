@@ -57,11 +57,11 @@ def life_options(args: argparse.Namespace) -> StackOptions:
     )
 
 
-def committed_request(draft: Draft, args: argparse.Namespace, path: Path) -> StackRequest:
+def committed_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     """Return the request of a stack file. Raises ConfigError."""
-    stack = stack_name(path)
+    stack = stack_name(args.config)
     check_stack_name(stack)
-    settings = read_settings(path)
+    settings = read_settings(args.config)
     key = _target_key(draft, args)
     checked = _checked(draft)
     config = checked.config
@@ -233,7 +233,6 @@ async def in_each(
     Returns a result or error for each stack, and the exit code of the first error. Raises the error
     if there is only one stack."""
 
-    # Neither `--help` nor parsing needs it.
     async def tried(stack: NamedStack) -> T | AiperfError:
         try:
             return await work(stack)

@@ -32,8 +32,9 @@ MANAGED_LABEL = "kueue.x-k8s.io/managed"
 TOTAL_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
 RETRIABLE_ANNOTATION = "kueue.x-k8s.io/retriable-in-group"
 WORKLOADS = ("kueue.x-k8s.io", "workloads")
-KUEUE = f"/apis/{WORKLOADS[0]}/v1beta1"
 """API group and type of Workloads."""
+KUEUE = f"/apis/{WORKLOADS[0]}/v1beta1"
+"""Path of that group."""
 GATE = "kueue.x-k8s.io/admission"
 """Scheduling gate of a pod that is not admitted yet."""
 MOST_TEMPLATES = 8

@@ -116,9 +116,14 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def path_of(manifest: Json) -> str:
     """Return the path of an object in the API, with `{namespace}` for `namespaces/NAME`."""
+    return f"{list_path(manifest, '/{namespace}')}/{manifest['metadata']['name']}"
+
+
+def list_path(manifest: Json, scope: str = "") -> str:
+    """Return the path to which an object is posted. `scope` begins with a slash."""
     version = manifest["apiVersion"]
     base = f"/{'apis' if '/' in version else 'api'}/{version}"
-    return f"{base}/{{namespace}}/{resource_of(manifest['kind'])}/{manifest['metadata']['name']}"
+    return f"{base}{scope}/{resource_of(manifest['kind'])}"
 
 
 def name_of(manifest: Json) -> str:

@@ -68,6 +68,7 @@ class SessionResults:
         config = expansion.first.config
         self._expansion, self._placement = expansion, placement
         self._experiment, self._is_resumed = config.experiment, resume is not None
+        self._has_search = self._experiment is not None and self._experiment.search is not None
         self._is_collected = expansion.is_driven or len(expansion.rounds) > 1
         """Whether the trials of a member come from several parts."""
         self.folder = resume or folders.make_dated_folder(Path(config.artifacts.dir), config.name)
@@ -142,8 +143,7 @@ class SessionResults:
     def is_complete(self) -> bool:
         """Whether no trial is left to run. Of a search it is unknown, and the only stack is looked
         for in any case."""
-        has_search = self._experiment is not None and self._experiment.search is not None
-        if self._experiment is None or has_search or self._expansion.is_in_turn:
+        if self._experiment is None or self._has_search or self._expansion.is_in_turn:
             return False
         return all(each.trial.number in self.finished for each in self._expansion.first.trials)
 
@@ -152,8 +152,7 @@ class SessionResults:
         """Numbers of the rounds that have trials to run."""
         if self.is_complete or self._expansion.is_driven:
             return []
-        has_search = self._experiment is not None and self._experiment.search is not None
-        if self._expansion.is_in_turn or self._experiment is None or has_search:
+        if self._expansion.is_in_turn or self._experiment is None or self._has_search:
             return [1]
         shapes = self._expansion.shapes[self._expansion.first.name]
         return [

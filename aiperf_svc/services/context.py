@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time_ns
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -21,20 +21,21 @@ from aiperf_svc.adapters.host.vitals import boot_id
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.messaging.proxies import Proxies
-from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.workload import AnyWorkloadConfig, Config
-from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.workloads.registry import load_benchmark
+
+if TYPE_CHECKING:
+    # It imports the formats of results, which workers do without.
+    from aiperf_svc.adapters.results_api.provider import TrialResults
 
 
 class TrialSequence(Protocol):
@@ -46,34 +47,6 @@ class TrialSequence(Protocol):
 
     def cancel(self, reason: str) -> None:
         """Begin no further trial."""
-        ...
-
-
-class TrialResults(Protocol):
-    """The records manager of one trial, as seen by the results of the experiment."""
-
-    def status(self) -> Status:
-        """Return the status of the trial."""
-        ...
-
-    async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the number of the status differs from `after`, or the time is up."""
-        ...
-
-    def cancel(self, reason: str) -> None:
-        """Request the end of the trial."""
-        ...
-
-    def set_scaling(self, report: ScalingReport) -> None:
-        """Set all that the runner has seen of the server's replicas."""
-        ...
-
-    def start(self, at_wall_ns: int) -> None:
-        """Set the start time of a held trial."""
-        ...
-
-    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the load that started at this time."""
         ...
 
 
@@ -89,7 +62,7 @@ class ResultsOfTrials(Protocol):
         """Return the folder in the bucket for the trial with this folder."""
         ...
 
-    async def set_results(self, results: TrialResults) -> None:
+    async def set_results(self, results: "TrialResults") -> None:
         """Set the records manager of the current trial. Raises EnvironmentProblem."""
         ...
 

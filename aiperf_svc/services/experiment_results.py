@@ -18,6 +18,7 @@ import msgspec
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest, written_manifest
 from aiperf_svc.adapters.host.tasks import Tasks
+from aiperf_svc.adapters.results_api.provider import TrialResults
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
@@ -41,7 +42,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.base import wall_ns
-from aiperf_svc.services.context import RunContext, TrialResults
+from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.serving import Serving, serve_results
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Mapping
 from time import monotonic_ns
 from urllib.parse import urljoin, urlsplit
 
@@ -224,11 +223,11 @@ class TelemetryReader:
         )
 
 
-def key_of_pages(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> str:
+def key_of_pages(telemetry: Telemetry) -> str:
     """Return the key for named pages; empty if they need none. Raises ConfigError."""
     if telemetry.key_env is None:
         return ""
-    key = environ.get(telemetry.key_env, "").strip()
+    key = os.environ.get(telemetry.key_env, "").strip()
     if not key or not key.isascii() or not key.isprintable():
         raise ConfigError(
             f"telemetry.key_env: expected a key of printable characters in the environment "

@@ -1,18 +1,12 @@
 """Checks of a tool: did every step run, on every rank, to its end and with a result?"""
 
-from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded
+from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, run_ended
 from aiperf_svc.workloads.step_evidence import StepEvidence, not_retried, place_of, witnessed
 
 
 def run(e: StepEvidence) -> Reason:
     """Check that the run came to its end."""
-    return expect_none(
-        "run",
-        1.0 if e.failure else 0.0,
-        unit="failed",
-        text=f"the run failed: {e.failure}" if e.failure else "the run came to its end",
-        remedy="look at what the failure names, and at the logs of the services",
-    )
+    return run_ended(e.failure)
 
 
 def steps(e: StepEvidence) -> Reason:

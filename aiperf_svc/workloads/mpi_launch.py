@@ -24,7 +24,6 @@ def open_mpi(
     *,
     shares_memory: bool = False,
     env: Mapping[str, str] | None = None,
-    keeps: tuple[str, ...] = (),
 ) -> Command:
     """The command of Open MPI's `mpirun`. With `shares_memory`, processes of one host exchange
     messages in memory; otherwise every message takes the transport. `env` is for every process."""
@@ -67,9 +66,7 @@ def open_mpi(
         # mpirun crashes for a user who has neither a name nor a home.
         "HOME": first.work,
     }
-    return Command(
-        rank=first.number, argv=tuple(argv), env={**own, **variables, **spec.env}, keeps=keeps
-    )
+    return Command(rank=first.number, argv=tuple(argv), env={**own, **variables, **spec.env})
 
 
 def intel_mpi(

@@ -21,6 +21,7 @@ from aiohttp import web
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector
 from aiperf_svc.adapters.host.tasks import Tasks, cancel
+from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 
@@ -50,7 +51,6 @@ HEARTBEAT_S = 20.0
 idle."""
 READ_BYTES = 64 * 1024
 DATA, ERRORS = 0, 1
-ENDED = ("Succeeded", "Failed")
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +311,7 @@ async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
 
 def _may_respond(pod: Json) -> bool:
     is_going = "deletionTimestamp" in pod["metadata"]
-    return not is_going and pod.get("status", {}).get("phase") not in ENDED
+    return not is_going and not has_ended(pod)
 
 
 def _rank(pod: Json) -> tuple[bool, str]:

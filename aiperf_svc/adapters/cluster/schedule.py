@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import find_object
 from aiperf_svc.adapters.cluster.preflight.admission import path_of
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
@@ -24,6 +25,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     probe_rights,
     proxy_rights,
 )
+from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.lifetime import seconds
@@ -343,9 +345,9 @@ async def is_of_ended_pod(cluster: Cluster, lock: Owned) -> bool:
     found = POD_USER.fullmatch(lock.user)
     if found is None:
         return False
+    path = f"/api/v1/namespaces/{found['namespace']}/pods/{lock.host}"
     try:
-        pod = await cluster.get(f"/api/v1/namespaces/{found['namespace']}/pods/{lock.host}")
-    except Refused as error:
-        return error.status == 404
-    has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-    return has_ended or pod["metadata"]["uid"] != found["uid"]
+        pod = await find_object(cluster, path)
+    except Refused:
+        return False
+    return pod is None or has_ended(pod) or pod["metadata"]["uid"] != found["uid"]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from aiperf_svc.adapters.comparison import wording
-from aiperf_svc.adapters.exports.csv_file import csv_file
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.blocks import (
     Block,

@@ -29,9 +29,6 @@ async def copy_inputs(
     """Request every block from the dataset manager over a REQ socket and write the file atomically.
     Raises EnvironmentProblem if a block does not come, if the file would be larger than
     `limit_bytes`, or if it cannot be written.
-
-    Raises EnvironmentProblem when a block does not come, when the file would be larger than
-    `limit_bytes`, or when the disk does not take it.
     """
     part = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:

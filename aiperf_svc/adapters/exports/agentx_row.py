@@ -87,6 +87,7 @@ class _Completed:
         rows = PhaseRows(columns, phase=Phase.PROFILING)
         self._chunks = rows.chunks(Population.COMPLETED)
         self.count = sum(chunk.rows for chunk in self._chunks)
+        self._values: dict[str, Floats] = {}
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column of all of them."""
@@ -95,10 +96,12 @@ class _Completed:
 
     def values(self, tag: str) -> Floats:
         """Return a metric of all of them, NaN where it is undefined."""
-        formula = CATALOG[tag].compute
-        assert formula is not None
-        parts = [formula(chunk) for chunk in self._chunks]
-        return np.concatenate(parts) if parts else np.empty(0)
+        if tag not in self._values:
+            formula = CATALOG[tag].compute
+            assert formula is not None
+            parts = [formula(chunk) for chunk in self._chunks]
+            self._values[tag] = np.concatenate(parts) if parts else np.empty(0)
+        return self._values[tag]
 
     def seconds(self, tag: str) -> Floats:
         """Return the times above zero of a metric."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aiperf_svc.adapters.exports.csv_file import csv_file
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.results.inference_result import InferenceResult

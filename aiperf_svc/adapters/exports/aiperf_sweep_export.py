@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.experiment_export import column_name, interval
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.choices import LATENCIES, REQUEST_THROUGHPUT, Front, best, front

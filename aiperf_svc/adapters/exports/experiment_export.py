@@ -13,8 +13,8 @@ from arro3.core import Array, DataType, Field
 from msgspec.structs import asdict
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.experiment_file import search_json
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import RowKey
@@ -93,7 +93,7 @@ def experiment_result(
         search=search,
         qualification=workload_of(config).qualification(config, summary.rows),
         config=config.model_dump(mode="json"),
-        **{name: getattr(numbers, name) for name in ExperimentNumbers.__struct_fields__},
+        **asdict(numbers),
     )
 
 

@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.csv_file import csv_file
 from aiperf_svc.adapters.exports.experiment_export import (
     combination_result,
     csv_head,
     csv_row,
     experiment_numbers,
 )
+from aiperf_svc.adapters.exports.file_content import csv_file, json_file
 from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentNumbers
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
 from aiperf_svc.core.experiments.trials import Trial
@@ -23,7 +23,7 @@ from aiperf_svc.domain.foreign_text import csv_cell
 
 def render_json(joint: Joint) -> bytes:
     """Render joint.json."""
-    return msgspec.json.format(msgspec.json.encode(joint), indent=1) + b"\n"
+    return json_file(joint)
 
 
 def render_csv(joint: Joint) -> bytes:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -33,7 +34,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 def render_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of `manifest.json`."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    return json_file(manifest)
 
 
 def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from aiperf_svc.adapters.exports.csv_file import csv_file
+from aiperf_svc.adapters.exports.file_content import csv_file, json_file
 from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
@@ -22,7 +22,7 @@ HEAD = (
 
 def render_json(found: Qualification) -> bytes:
     """Return the content of qualify.json."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+    return json_file(found)
 
 
 def render_csv(found: Qualification) -> bytes:

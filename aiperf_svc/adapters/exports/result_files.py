@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.exports import experiment_file, inference_file
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.core.experiments.experiment_result import SCHEMA as EXPERIMENT_SCHEMA
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -152,4 +153,4 @@ def render_verdict(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> b
         checks=msgspec.convert(verdict.checks, tuple[CheckEntry, ...], from_attributes=True),
         slo=tuple(objectives),
     )
-    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+    return json_file(content)

@@ -3,7 +3,7 @@ whose replicas were not all seen has a row without one."""
 
 from collections.abc import Sequence
 
-from aiperf_svc.adapters.exports.csv_file import csv_file
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.core.scaling.report import MOMENTS, ReplicaTimeline, ScaleUp, ScalingResult
 from aiperf_svc.domain.foreign_text import csv_cell
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.adapters.exports.aiperf_exports import input_config
-from aiperf_svc.adapters.exports.csv_file import csv_file
+from aiperf_svc.adapters.exports.file_content import csv_file, json_file
 from aiperf_svc.adapters.exports.inference_file import iso_time
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.families import PORTABLE
@@ -115,7 +115,7 @@ def render_json(summary: Summary) -> bytes:
         "metrics": dict(sorted(metrics.items())),
         "input_config": input_config(summary.context.config),
     }
-    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+    return json_file(content)
 
 
 def _info(log: SourceLog, report: SourceReport) -> dict[str, object]:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiRefusal, ApiServer, Response
 from aiperf_svc.adapters.cluster.watching.startup_failure import IMAGE_STATES, pod_problems
+from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -105,11 +106,6 @@ def absent_job(name: str, pods: Sequence[Json], *, was_there: bool) -> JobSeen:
     alive = [pod for pod in pods if job_of(pod) == name and not has_ended(pod)]
     problem = DELETED if was_there else ""
     return JobSeen(name, frozenset(), frozenset(), len(alive), problem)
-
-
-def has_ended(pod: Json) -> bool:
-    """True if the containers of a pod have ended for good."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _problem(status: Json) -> str:

@@ -56,7 +56,7 @@ def mean_text(value: Aggregate | None, divisor: float) -> str:
     return f"{shown} ± {size:,.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
 
 
-def best_place_text(best: Best, *, is_interval_noted: bool = True) -> str:
+def best_place_text(best: Best, *, is_interval_noted: bool) -> str:
     """Return which combination is best, with a note if it has no interval, and those that may be as
     good."""
     text = parameters_text(best.combination.parameters)

@@ -15,8 +15,8 @@ FURTHEST_START_NS = 60_000_000_000
 """Longest time until a start, so that a wrong clock holds no run for hours."""
 
 
-class ResultsProvider(Protocol):
-    """Provider of what the API serves, implemented by the records manager."""
+class TrialResults(Protocol):
+    """What a run, or each trial of an experiment, reports and takes."""
 
     def status(self) -> Status:
         """Status of the run."""
@@ -41,6 +41,10 @@ class ResultsProvider(Protocol):
     def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
         """Set all that is known of the events of the load that started at this time."""
         ...
+
+
+class ResultsProvider(TrialResults, Protocol):
+    """Provider of what the API serves, implemented by the records manager."""
 
     def collected(self) -> None:
         """Record that the results were fetched, so that this process may end."""

@@ -15,6 +15,7 @@ import yaml
 from aiperf_svc.adapters.exports import inference_file
 from aiperf_svc.adapters.exports.experiment_export import render_progress, render_trial
 from aiperf_svc.adapters.exports.experiment_file import NAME
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import (
     Manifest,
@@ -134,7 +135,7 @@ def write_scenario(folder: Path, scenario: Scenario, config: BenchmarkConfig) ->
     )
     files = {
         SUMMARY_TEXT: summary_text(result, name=config.name).encode(),
-        RESULT_SUMMARY: msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n",
+        RESULT_SUMMARY: json_file(content),
         ENDPOINTS_CONFIG: yaml.safe_dump(endpoints_config(config, result)).encode(),
     }
     for name, data in files.items():

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import msgspec
 
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.results.provenance import NAME, Provenance
 
 
 def write_provenance(folder: Path, found: Provenance) -> None:
     """Write the file. Raises EnvironmentProblem."""
-    content = msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+    content = json_file(found)
     write_file(folder / NAME, lambda: content)
 
 

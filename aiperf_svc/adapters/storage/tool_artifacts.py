@@ -7,7 +7,7 @@ from typing import BinaryIO
 import msgspec
 from arro3.core import Array, DataType, Field
 
-from aiperf_svc.adapters.exports.csv_file import csv_file
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render, render_verdict

@@ -109,8 +109,9 @@ def read_entry(id_: str, file: Path) -> Entry:
 
 def _run(id_: str, result: RunResult) -> Entry:
     numbers = []
-    for tag, stat in [each for each in result.headline if each[0] in result.stats][:NUMBERS]:
-        stats, info = result.stats[tag], result.infos[tag]
+    known, infos = result.stats, result.infos
+    for tag, stat in [each for each in result.headline if each[0] in known][:NUMBERS]:
+        stats, info = known[tag], infos[tag]
         value = stats.stat(stat)
         if value is not None:
             divisor, unit = readable_unit(info.unit, abs(value))

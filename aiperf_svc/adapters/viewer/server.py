@@ -58,6 +58,7 @@ def list_page(root: Path, entries: Sequence[Entry]) -> bytes:
         depth=DEPTH,
         entries=entries,
         filters=filters,
+        most=MOST,
         when=lambda entry: history_views.when(entry.when_wall_ns) if entry.when_wall_ns else "",
         has_report=lambda entry: (root / entry.id / REPORT).is_file(),
     ).encode()

@@ -38,7 +38,7 @@ def run_stack_file(args: argparse.Namespace) -> int:
     draft = read_stack_draft(args)
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
-    request = committed_request(draft, args, args.config)
+    request = committed_request(draft, args)
     for problem in tracker_problems(request.config.artifacts, os.environ):
         raise ConfigError(f"{problem.key}: {problem.text}")
     options = life_options(args)

@@ -15,8 +15,10 @@ from rich.text import Text
 
 import aiperf_svc
 from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.node_labels import label_nodes
 from aiperf_svc.adapters.cluster.preflight import cluster_checks
 from aiperf_svc.adapters.cluster.preflight.cluster_checks import ClusterReport
+from aiperf_svc.adapters.exports.qualify_export import read_qualification
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.cli.stacks import stacks_of
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -163,3 +165,16 @@ def gc(args: argparse.Namespace) -> int:
     elif done == Collected(not_touched=done.not_touched, clusters=done.clusters):
         print("nothing to remove", file=sys.stderr)
     return int(done.exit_code)
+
+
+def label(args: argparse.Namespace) -> int:
+    """Label the nodes of an earlier qualification."""
+    found = read_qualification(args.label)
+    context = args.context or os.environ.get(CONTEXT)
+
+    async def set_labels() -> None:
+        async with connect(kubeconfig=args.kubeconfig, context=context) as cluster:
+            await label_nodes(cluster, found, say=output.say)
+
+    signals.run(set_labels())
+    return int(ExitCode.OK)

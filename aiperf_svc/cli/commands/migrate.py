@@ -9,7 +9,7 @@ from aiperf_svc.adapters.terminal.output import print_json
 from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.flag_config import read_draft
 from aiperf_svc.cli.foreign_flags import advice_for
-from aiperf_svc.cli.parsers.runs import profile
+from aiperf_svc.cli.main import load_parser
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -70,8 +70,7 @@ def migrate(args: argparse.Namespace) -> int:
 
 def migrated(words: Sequence[str]) -> Migration:
     """Translate flags of AIPerf. Raises ConfigError for an unknown flag."""
-    parser = Parser("profile")
-    profile(parser)
+    parser = load_parser("profile")
     known = {name for action in parser._actions for name in action.option_strings}
     again = {
         name

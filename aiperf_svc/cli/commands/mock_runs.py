@@ -6,15 +6,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands.local_runs import measure
 from aiperf_svc.cli.flag_config import read_draft
+from aiperf_svc.cli.main import load_parser
 from aiperf_svc.cli.parsers.runs import BENCH_FLAGS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.mock_server.config import (
     MockServerConfig,
     MockServerConfigError,
-    add_arguments,
     config_from_args,
 )
 from aiperf_svc.mock_server.processes import MockServerError
@@ -52,10 +51,8 @@ def run_bench(args: argparse.Namespace, forks: ForkServer | None) -> int:
 @contextmanager
 def mock_server_of(arguments: Sequence[str]) -> Iterator[str]:
     """Run the mock server of a stack on this machine; its address. Raises ConfigError."""
-    parser = Parser("mock-server")
-    add_arguments(parser)
     try:
-        server = config_from_args(parser.parse(arguments))
+        server = config_from_args(load_parser("mock-server").parse(arguments))
     except (MockServerConfigError, ConfigError) as error:
         raise ConfigError(f"deployment.target.args: {error}") from error
     with _mock_server(server, shlex.join(arguments)) as url:

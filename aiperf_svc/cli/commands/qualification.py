@@ -1,23 +1,16 @@
-"""`qualify`: the limits and the baseline of its flags, and the labels of nodes."""
+"""`qualify`: the limits and the baseline of its flags."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from aiperf_svc.adapters.cluster.api.connection import connect
-from aiperf_svc.adapters.cluster.node_labels import label_nodes
 from aiperf_svc.adapters.exports.qualify_export import baseline_of, read_qualification
-from aiperf_svc.adapters.terminal.output import say
 from aiperf_svc.cli.flag_config import Draft
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.runner import signals
-from aiperf_svc.runner.stack.request import CONTEXT
 from aiperf_svc.workloads.qualify.spec import CheckLimit
 from aiperf_svc.workloads.registry import kind_of
 
@@ -50,16 +43,3 @@ def _limits(path: Path) -> list[Any]:
         text = first["msg"].removeprefix("Value error, ").replace("{", "").replace("}", "")
         raise ConfigError(f"{path}: {where}: {text}") from error
     return found
-
-
-def label(args: argparse.Namespace) -> int:
-    """Label the nodes of an earlier qualification."""
-    found = read_qualification(args.label)
-    context = args.context or os.environ.get(CONTEXT)
-
-    async def set_labels() -> None:
-        async with connect(kubeconfig=args.kubeconfig, context=context) as cluster:
-            await label_nodes(cluster, found, say=say)
-
-    signals.run(set_labels())
-    return int(ExitCode.OK)

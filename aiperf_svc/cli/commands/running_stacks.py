@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
@@ -18,7 +19,7 @@ from aiperf_svc.runner import ending, printing, signals
 from aiperf_svc.runner.joining import JointRun, finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
-from aiperf_svc.runner.stack.attached import attach, fetch
+from aiperf_svc.runner.stack.attached import Attached, attach, fetch
 from aiperf_svc.runner.start_gate import measure_offset
 
 POLL_S = 5.0
@@ -39,8 +40,7 @@ def status(args: argparse.Namespace) -> int:
             print(f"results: aiperf-svc results {args.stack}", flush=True)
 
     async def look(stack: NamedStack) -> bool:
-        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
-        async with attach(stack.stack, environ=os.environ, **where) as attached:
+        async with _attached(stack) as attached:
             status = await attached.client.status()
             show(stack, status)
             while args.wait and not status.is_settled:
@@ -64,8 +64,7 @@ def results(args: argparse.Namespace) -> int:
         return _of_all(stacks, args)
 
     async def fetched(stack: NamedStack) -> RunOutcome:
-        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
-        async with attach(stack.stack, environ=os.environ, **where) as attached:
+        async with _attached(stack) as attached:
             return await fetch(attached, parent=args.artifact_dir)
 
     outcome = signals.run(fetched(stacks[0]))
@@ -79,8 +78,7 @@ def _of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
     folder = folders.make_dated_folder(args.artifact_dir, args.stack)
 
     async def fetched(stack: NamedStack) -> JointRun:
-        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
-        async with attach(stack.stack, environ=os.environ, **where) as attached:
+        async with _attached(stack) as attached:
             outcome = await fetch(attached, parent=folder, name=stack.name)
             offset = await measure_offset(attached.client)
         return JointRun(name=stack.name, where=stack.where, outcome=outcome, offsets={1: offset})
@@ -101,8 +99,7 @@ def cancel(args: argparse.Namespace) -> int:
     """Stop the run."""
 
     async def stop(stack: NamedStack) -> None:
-        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
-        async with attach(stack.stack, environ=os.environ, **where) as attached:
+        async with _attached(stack) as attached:
             status = await attached.client.status()
             if RunState(status.state).is_final:
                 text = f"the run has already ended ({status.state})"
@@ -113,3 +110,10 @@ def cancel(args: argparse.Namespace) -> int:
 
     _, code = signals.run(in_each(stacks_of(args.stack, args), stop))
     return int(code)
+
+
+def _attached(stack: NamedStack) -> AbstractAsyncContextManager[Attached]:
+    """Connect to the results API of a stack."""
+    return attach(
+        stack.stack, environ=os.environ, kubeconfig=stack.kubeconfig, context=stack.context
+    )

@@ -48,9 +48,9 @@ def qualify(args: argparse.Namespace) -> int:
         return run(args)
     if args.stack is not None:
         raise ConfigError(f"--label: labels nodes and measures nothing; leave out {args.stack}")
-    from aiperf_svc.cli.commands import qualification
+    from aiperf_svc.cli.commands import clusters
 
-    return qualification.label(args)
+    return clusters.label(args)
 
 
 def bench(args: argparse.Namespace) -> int:

@@ -24,7 +24,6 @@ from aiperf_svc.cli.stacks import committed_request
 from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
 from aiperf_svc.config.placement import check_fixed, is_pinned, mirrored
-from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -40,12 +39,13 @@ from aiperf_svc.runner.stack.members import (
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.registry import load_benchmark
+from aiperf_svc.workloads.trials import CheckedTrials
 
 
 def preview(args: argparse.Namespace) -> int:
     """Print the summary."""
     args.config = stack_path(args.stack)
-    request = committed_request(read_draft(args, flags=()), args, args.config)
+    request = committed_request(read_draft(args, flags=()), args)
     requests = member_requests(request, read_clusters(request.settings, str(args.config)))
     expansion = expand_requests(requests)
     footprint = whole_footprint(requests, expansion)
@@ -79,7 +79,7 @@ def schedule(args: argparse.Namespace) -> int:
     args.config = stack_path(args.stack)
     check_cron(args.cron)
     check_backend(args.state)
-    request = committed_request(read_draft(args, flags=()), args, args.config)
+    request = committed_request(read_draft(args, flags=()), args)
     _check_settings(request)
     objects = manifests(request.plan, args.config.read_text(), _schedule(request, args))
     if not args.apply:
@@ -156,27 +156,24 @@ def validate(args: argparse.Namespace) -> int:
             path = stack_path(name)
             config, is_stack = load_benchmark(path), is_stack_file(path)
             checks = cluster_problems if is_stack else config_problems
-            checked_trials(config, checks, source=str(path))
+            checked = checked_trials(config, checks, source=str(path))
             if is_stack:
-                _check_stack(path, config)
-            print(f"{stack_path(name)}: ok")
+                _check_stack(path, checked)
+            print(f"{path}: ok")
         except ConfigError as error:
             is_refused = True
             print(f"error: {error}", file=sys.stderr)
     return int(ExitCode.BAD_CONFIG if is_refused else ExitCode.OK)
 
 
-def _check_stack(path: Path, config: Config) -> None:
+def _check_stack(path: Path, checked: CheckedTrials) -> None:
     """Plan the stack as `run` does. Raises ConfigError."""
     stack, settings = stack_name(path), read_settings(path)
     places = read_clusters(settings, str(path))
     try:
         check_stack_name(stack)
         request = StackRequest(
-            stack=stack,
-            config=config,
-            settings=settings,
-            environ={},
+            stack=stack, config=checked.config, settings=settings, checked=checked, environ={}
         )
         requests = member_requests(request, places)
         expand_requests(requests)

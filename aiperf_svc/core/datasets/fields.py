@@ -68,7 +68,7 @@ class TurnFields(msgspec.Struct):
 PROMPT_MEMBERS = "one of text, prompt, texts, query (with passages), messages or payload"
 
 
-def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
+def turn_of(fields: TurnFields) -> PromptTurn:
     """Return the turn that `fields` describe. Raises ValueError that says what is wrong."""
     videos = [name for name in ("video", "videos") if getattr(fields, name)]
     if videos:
@@ -81,7 +81,7 @@ def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
             messages=_messages(fields, texts),
             payload=fields.payload,
             media=_media(fields),
-            role=fields.role or default_role,
+            role=fields.role or "user",
             output_tokens=_output_tokens(fields),
         ),
         delay_ns=delay_ns(fields.delay or 0.0),

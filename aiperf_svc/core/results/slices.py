@@ -22,6 +22,7 @@ from aiperf_svc.core.results.scalars import measured_scalars, scalars
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, SteadyResult
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.concurrency import changes_in_flight
 from aiperf_svc.core.stats.load_window import LoadWindow, load_window
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -49,11 +50,8 @@ def steady_window(
 def _busiest_span(share: float, starts: Times, ends: Times) -> tuple[int, int]:
     if not len(starts):
         return 0, 0
-    times = np.concatenate((starts, ends))
-    steps = np.concatenate((np.ones(len(starts), np.int64), np.full(len(ends), -1, np.int64)))
-    # At the same instant, ends come before starts: a slot that is refilled at once counts once.
-    order = np.lexsort((steps, times))
-    times, level = times[order], np.cumsum(steps[order])
+    times, steps = changes_in_flight(starts, ends)
+    level = np.cumsum(steps)
     is_busy = np.concatenate(([False], level >= share * level.max(), [False]))
     edges = np.flatnonzero(np.diff(is_busy.astype(np.int8)))
     begins, last = times[edges[::2]], times[np.minimum(edges[1::2], len(times) - 1)]

@@ -10,6 +10,7 @@ message came that first shows it, by one clock.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from aiperf_svc.core.cluster.conditions import has_condition
 from aiperf_svc.core.cluster.facts import gpus_of
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport
 from aiperf_svc.domain.foreign_text import one_line
@@ -109,10 +110,10 @@ class ReplicaLog:
             replica.gone_wall_ns = replica.gone_wall_ns or now_wall_ns
             return []
         replica.node = spec.get("nodeName") or replica.node
-        is_running, is_ready = _is_running(status), _has_condition(status, "Ready")
+        is_running, is_ready = _is_running(status), has_condition(pod, "Ready")
         seen = {
             "created": True,
-            "scheduled": _has_condition(status, "PodScheduled"),
+            "scheduled": has_condition(pod, "PodScheduled"),
             "running": is_running,
             "ready": is_ready,
         }
@@ -138,10 +139,10 @@ class ReplicaLog:
 
     def _handle_trigger(self, found: Json) -> None:
         """Record that a trigger of KEDA is active, which then scales from zero by itself."""
-        status, scaled = found.get("status") or {}, found["spec"]["scaleTargetRef"]
+        scaled = found["spec"]["scaleTargetRef"]
         name = found["metadata"]["name"]
         workload = f"{scaled.get('kind', 'Deployment')} {scaled['name']}"
-        is_active = _has_condition(status, "Active")
+        is_active = has_condition(found, "Active")
         self._triggers[workload] = f"ScaledObject {name} is active" if is_active else ""
 
     def _explain(self, autoscaler: str) -> None:
@@ -181,11 +182,6 @@ class ReplicaLog:
             # What has no template here makes its pods by objects of its own.
             return self._scaled[name] in self._workloads or scaled["kind"] not in WITH_TEMPLATE
         return True
-
-
-def _has_condition(status: Json, name: str) -> bool:
-    conditions: Iterable[Json] = status.get("conditions") or ()
-    return any(each["type"] == name and each["status"] == "True" for each in conditions)
 
 
 def _is_running(status: Json) -> bool:

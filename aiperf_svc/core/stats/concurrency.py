@@ -327,16 +327,21 @@ def _levels(starts: Times, ends: Times, left: int, right: int) -> NDArray[np.flo
     """Return the time at each level within [left, right)."""
     s0, s1 = np.searchsorted(starts, [left, right], side="right")
     e0, e1 = np.searchsorted(ends, [left, right], side="right")
-    opened, closed = starts[s0:s1], ends[e0:e1]
-    when = np.concatenate((opened, closed))
-    steps = np.ones(len(when), dtype=np.int64)
-    steps[len(opened) :] = -1
-    # At the same instant, ends come before starts: a slot that is refilled at once counts once.
-    order = np.lexsort((steps, when))
-    levels = int(s0 - e0) + np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(steps[order])))
-    edges = np.concatenate(([left], when[order], [right]))
+    when, steps = changes_in_flight(starts[s0:s1], ends[e0:e1])
+    levels = int(s0 - e0) + np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(steps)))
+    edges = np.concatenate(([left], when, [right]))
     seconds = np.diff(edges) / 1e9
     return np.bincount(np.maximum(levels, 0), weights=seconds).astype(np.float64, copy=False)
+
+
+def changes_in_flight(starts: Times, ends: Times) -> tuple[Times, Times]:
+    """Return the times at which the number in flight changes, in order, and by how much."""
+    when = np.concatenate((starts, ends))
+    steps = np.ones(len(when), dtype=np.int64)
+    steps[len(starts) :] = -1
+    # At the same instant, ends come before starts: a slot that is refilled at once counts once.
+    order = np.lexsort((steps, when))
+    return when[order], steps[order]
 
 
 def _add(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:

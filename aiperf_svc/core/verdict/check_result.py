@@ -100,6 +100,17 @@ def expect_none(check: str, found: float, *, unit: str, text: str, remedy: str) 
     return graded(check, float(found), (0.0, 0.0), unit=unit, text=text, remedy=remedy)
 
 
+def run_ended(failure: str) -> Reason:
+    """Check that the run came to its end."""
+    return expect_none(
+        "run",
+        1.0 if failure else 0.0,
+        unit="failed",
+        text=f"the run failed: {failure}" if failure else "the run came to its end",
+        remedy="look at what the failure names, and at the logs of the services",
+    )
+
+
 def note(check: str, text: str) -> Reason:
     """Return a note for the reader, which is not judged."""
     return Reason(

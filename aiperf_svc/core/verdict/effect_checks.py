@@ -3,7 +3,14 @@ left out? These can make a run invalid."""
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, expect_none, graded, note
+from aiperf_svc.core.verdict.check_result import (
+    MORE_WORKERS,
+    Reason,
+    expect_none,
+    graded,
+    note,
+    run_ended,
+)
 from aiperf_svc.core.verdict.inputs import Check, Evidence
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
@@ -58,11 +65,12 @@ TARGET_AWAY = (
     "ran during the whole load (log, restarts, memory)"
 )
 WRONG_KEY = "give the server's key (--api-key), or check its rights"
+WRONG_PATH = "the server has no such path or model: check --url, --endpoint and --model"
 STATUS_REMEDIES = {
     401: WRONG_KEY,
     403: WRONG_KEY,
-    404: "the server has no such path or model: check --url, --endpoint and --model",
-    405: "the server has no such path or model: check --url, --endpoint and --model",
+    404: WRONG_PATH,
+    405: WRONG_PATH,
     429: "the server limits the rate: lower the load, or raise its limit",
 }
 """What to change if most errors have this HTTP status."""
@@ -329,14 +337,7 @@ def _input_tokens(e: Evidence) -> Reason | None:
 
 
 EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
-    Check(
-        "run",
-        lambda e: 1.0 if e.failure else 0.0,
-        (0.0, 0.0),
-        unit="failed",
-        text=lambda e: f"the run failed: {e.failure}" if e.failure else "the run came to its end",
-        remedy="look at what the failure names, and at the logs of the services",
-    ),
+    lambda e: run_ended(e.failure),
     Check(
         EARLY_END,
         lambda e: 1.0 if e.early_end else None,

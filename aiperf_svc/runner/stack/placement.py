@@ -8,7 +8,7 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
-from aiperf_svc.adapters.cluster.preflight.capacity import has_room
+from aiperf_svc.adapters.cluster.preflight.capacity import Placed, has_room, read_placed
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
@@ -40,6 +40,9 @@ from aiperf_svc.runner.start_gate import LEAD_S
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.changes import Comparison
 from aiperf_svc.workloads.shapes import Where, most_at_once
+
+Place = tuple[str | None, str | None]
+"""Kubeconfig and context of a cluster."""
 
 
 def run_stacks(
@@ -102,7 +105,7 @@ class StackPlacement(Placement):
         self._is_auto = self._first.at_once == "auto"
         self.run_id = self._first.plan.identity.run_id
         self._home = StateHome(self._first.environ)
-        self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
+        self._clusters: dict[Place, Cluster] = {}
 
     @property
     def limit(self) -> int:
@@ -152,30 +155,38 @@ class StackPlacement(Placement):
                         kubeconfig=request.used_kubeconfig, context=request.used_context
                     )
                     cluster = await stack.enter_async_context(connecting)
-                    await has_room(cluster, (), request.plan, is_auto=self._is_auto)
+                    await read_placed(cluster, is_auto=self._is_auto)
                     self._clusters[_cluster_of(request)] = cluster
             yield
 
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
+        seen = {
+            place: await read_placed(cluster, is_auto=self._is_auto)
+            for place, cluster in self._clusters.items()
+        }
+        there = {place: self._plans(running, place) for place in seen}
         for number, parts in enumerate(waiting):
-            if await self._fits(running, parts):
+            if await self._fits(seen, there, parts):
                 return number
         return None
 
-    async def _fits(self, running: Sequence[Work], parts: Sequence[Work]) -> bool:
-        for place, cluster in self._clusters.items():
-            there = self._plans(running, place)
+    async def _fits(
+        self,
+        seen: Mapping[Place, Placed | None],
+        running: Mapping[Place, Sequence[StackPlan]],
+        parts: Sequence[Work],
+    ) -> bool:
+        for place, placed in seen.items():
+            cluster, there = self._clusters[place], list(running[place])
             for plan in self._plans(parts, place):
-                if not await has_room(cluster, there, plan, is_auto=self._is_auto):
+                if not await has_room(cluster, placed, there, plan, is_auto=self._is_auto):
                     return False
                 there.append(plan)
         return True
 
-    def _plans(
-        self, works: Sequence[Work], place: tuple[str | None, str | None]
-    ) -> list[StackPlan]:
+    def _plans(self, works: Sequence[Work], place: Place) -> list[StackPlan]:
         requests = [self.request_of(work) for work in works]
         return [each.plan for each in requests if _cluster_of(each) == place]
 
@@ -255,5 +266,5 @@ async def launch(
             home.forget_ephemeral(request.stack)
 
 
-def _cluster_of(request: StackRequest) -> tuple[str | None, str | None]:
+def _cluster_of(request: StackRequest) -> Place:
     return request.used_kubeconfig, request.used_context

@@ -11,6 +11,7 @@ from aiperf_svc.adapters.cluster.preflight.capacity import (
     has_room,
     judge_capacity,
     judge_rank_nodes,
+    read_placed,
     rooms,
     used_by_node,
 )
@@ -290,12 +291,14 @@ def cluster(*nodes: Any, **more: Any) -> FakeCluster:
 @pytest.mark.parametrize("is_auto", [True, False])
 async def test_fixed_parallelism_lets_a_cluster_grow(*, is_auto: bool) -> None:
     grows = cluster(*TWO, **{"/apis": {"groups": [{"name": "karpenter.sh"}]}})
-    assert await has_room(grows.typed, [A, B], C, is_auto=is_auto) is not is_auto
-    assert not await has_room(cluster(*TWO).typed, [A, B], C, is_auto=is_auto)
+    for seen, has in ((grows, not is_auto), (cluster(*TWO), False)):
+        placed = await read_placed(seen.typed, is_auto=is_auto)
+        assert await has_room(seen.typed, placed, [A, B], C, is_auto=is_auto) is has
 
 
 async def test_only_auto_parallelism_needs_to_list_nodes() -> None:
     hidden = FakeCluster()
-    assert await has_room(hidden.typed, [A, B], C, is_auto=False)
+    placed = await read_placed(hidden.typed, is_auto=False)
+    assert await has_room(hidden.typed, placed, [A, B], C, is_auto=False)
     with pytest.raises(ConfigError, match="auto needs to list nodes and pods"):
-        await has_room(hidden.typed, [], C, is_auto=True)
+        await read_placed(hidden.typed, is_auto=True)

@@ -25,7 +25,7 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
-from aiperf_svc.plan.release import is_cluster_scoped, name_of, resource_of
+from aiperf_svc.plan.release import is_cluster_scoped, list_path, name_of
 from aiperf_svc.plan.stack import StackPlan
 
 ADMISSION = "admission"
@@ -179,9 +179,7 @@ def pods_of(objects: Iterable[Json]) -> list[Json]:
 
 def path_of(each: Json, namespace: str | None) -> str:
     """Return the path to which an object is posted."""
-    version, plural = each["apiVersion"], resource_of(each["kind"])
-    scope = f"/namespaces/{namespace}" if namespace else ""
-    return f"/{'apis' if '/' in version else 'api'}/{version}{scope}/{plural}"
+    return list_path(each, f"/namespaces/{namespace}" if namespace else "")
 
 
 async def _refused(

@@ -7,6 +7,7 @@ further rules.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +15,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quantity
 from aiperf_svc.config.placement import Toleration
 from aiperf_svc.core.cluster.check import Check, State
+from aiperf_svc.core.cluster.conditions import has_ended, is_ready
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
@@ -63,17 +65,11 @@ def used_by_node(pods: Iterable[Json]) -> dict[str, dict[str, float]]:
     used: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for pod in pods:
         node = pod.get("spec", {}).get("nodeName")
-        if node and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+        if node and not has_ended(pod):
             used[node]["pods"] += 1
             for resource, value in _requests(pod).items():
                 used[node][resource] += value
     return {node: dict(each) for node, each in used.items()}
-
-
-def is_ready(node: Json) -> bool:
-    """Return whether a node or a pod is ready."""
-    conditions = node.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _requests(pod: Json) -> dict[str, float]:
@@ -318,15 +314,16 @@ def _judge_named(named: Sequence[str], nodes: Sequence[Json], free: Sequence[Roo
     return Check(RANK_NODES, "ok", f"the cluster has {', '.join(named)}")
 
 
-async def has_room(
-    cluster: Cluster, running: Sequence[StackPlan], plan: StackPlan, *, is_auto: bool
-) -> bool:
-    """Return whether a stack has room beside those of its experiment that run.
+class Placed(NamedTuple):
+    """The nodes of a cluster, and the pods that have one."""
 
-    True if the room is unknown, or the cluster adds nodes for pods, unless `experiment.parallel:
-    auto` makes the number of stacks depend on the room (`is_auto`). Raises ConfigError if that room
-    is unknown, Unreachable.
-    """
+    nodes: Sequence[Json]
+    pods: Sequence[Json]
+
+
+async def read_placed(cluster: Cluster, *, is_auto: bool) -> Placed | None:
+    """Return what decides about room; None if it may not be listed. Raises ConfigError if
+    `experiment.parallel: auto` (`is_auto`) needs it, Unreachable."""
     try:
         nodes = (await cluster.get("/api/v1/nodes"))["items"]
         pods = (await cluster.get("/api/v1/pods", fieldSelector="spec.nodeName!="))["items"]
@@ -336,8 +333,28 @@ async def has_room(
                 "experiment.parallel: auto needs to list nodes and pods, which is not allowed "
                 f"({error}); give the number of stacks"
             ) from error
-        return True
-    return fits_beside(running, plan, nodes, pods) or (not is_auto and await adds_nodes(cluster))
+        return None
+    return Placed(nodes, pods)
+
+
+async def has_room(
+    cluster: Cluster,
+    placed: Placed | None,
+    running: Sequence[StackPlan],
+    plan: StackPlan,
+    *,
+    is_auto: bool,
+) -> bool:
+    """Return whether a stack has room beside those of its experiment that run.
+
+    True if the room is unknown, or the cluster adds nodes for pods, unless `experiment.parallel:
+    auto` makes the number of stacks depend on the room (`is_auto`). Raises Unreachable.
+    """
+    return (
+        placed is None
+        or fits_beside(running, plan, *placed)
+        or (not is_auto and await adds_nodes(cluster))
+    )
 
 
 def fits_beside(
@@ -359,7 +376,7 @@ def _with_nodes(plan: StackPlan, pods: Sequence[Json]) -> int:
     """Return how many pods of a stack have a node and have not ended."""
     return sum(
         _stack_of(pod) == plan.identity.stack
-        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        and not has_ended(pod)
         and bool(pod.get("spec", {}).get("nodeName"))
         for pod in pods
     )

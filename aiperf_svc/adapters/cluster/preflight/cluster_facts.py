@@ -15,8 +15,9 @@ from datetime import datetime
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import parse_quantity, try_list
-from aiperf_svc.adapters.cluster.preflight.capacity import is_ready, used_by_node
+from aiperf_svc.adapters.cluster.preflight.capacity import used_by_node
 from aiperf_svc.config.telemetry import ClusterExporters
+from aiperf_svc.core.cluster.conditions import is_ready
 from aiperf_svc.core.cluster.facts import Exporter, NodeFacts, NodeGpus, is_gpu
 from aiperf_svc.core.telemetry.families import GPU_EXPORTERS, GpuExporter
 from aiperf_svc.domain.json_objects import Json

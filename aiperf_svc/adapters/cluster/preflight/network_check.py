@@ -20,7 +20,6 @@ from aiperf_svc.adapters.cluster.preflight import network_program
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     WaitedPod,
     end_message,
-    has_ended,
     restricted_container,
     restricted_pod,
     wait_for_pod,
@@ -29,6 +28,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, wait_until_gone
 from aiperf_svc.config.placement import Placement
+from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.core.cluster.facts import Exporter, ProbeResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.cluster.watching.startup_failure import (
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.cluster.check import Check, State
+from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import TTL_ANNOTATION
@@ -155,11 +156,6 @@ class WaitedPod(msgspec.Struct, frozen=True):
         """Return the check of this name that could not be done. Only a missing image fails it."""
         state: State = "failed" if self.is_image_missing else "not checked"
         return Check(name, state, intro + self.failure)
-
-
-def has_ended(pod: Json) -> bool:
-    """Return whether all containers of a pod have ended."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 async def run_pod(

@@ -6,9 +6,9 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import find_object, label_selector, list_pods
-from aiperf_svc.adapters.cluster.preflight.capacity import is_ready
 from aiperf_svc.config.release import AdmittedPods
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.core.cluster.conditions import is_ready
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import is_custom, name_of
 from aiperf_svc.plan.stack import StackPlan

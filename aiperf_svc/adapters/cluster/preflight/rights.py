@@ -74,11 +74,9 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
     add("apps", AWAIT, "replicasets")
     if plan.release is not None:
         for each in plan.release.objects:
-            has_space = name_of(each) not in plan.release.cluster_scoped
-            where = (namespace,) if has_space else ()
+            where = () if name_of(each) in plan.release.cluster_scoped else (namespace,)
             of = group_of(each), resource_of(each["kind"])
-            wanted = [Right(*of, verb, *where) for verb in MAKE]
-            rights += [right for right in wanted if right not in rights]
+            rights += [Right(*of, verb, *where) for verb in MAKE]
     if plan.jobs:
         add("batch", MAKE, "jobs")
     if plan.ranks is not None:
@@ -94,7 +92,7 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         of_all = ("create", "list", "watch")
         rights += [Right("", "namespaces", verb, name="" if verb in of_all else namespace)
                    for verb in MAKE]  # fmt: skip
-    return tuple(rights)
+    return tuple(dict.fromkeys(rights))
 
 
 OF_EVENTS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {

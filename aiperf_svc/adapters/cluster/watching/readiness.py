@@ -24,6 +24,7 @@ from aiperf_svc.adapters.cluster.api.pod_client import (
     start_program,
     url_of_api,
 )
+from aiperf_svc.core.cluster.conditions import is_ready
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
@@ -162,18 +163,13 @@ def as_text(value: Any) -> str:
 def pool_problem(pool: Mapping[str, Any], pods: Iterable[Json]) -> str:
     """Return why a pool is not ready; empty if it is."""
     there = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-    ready = [pod for pod in there if _is_ready(pod)]
+    ready = [pod for pod in there if is_ready(pod)]
     if len(ready) >= pool["replicas"]:
         return ""
-    reasons = (pod_reason(pod) for pod in there if not _is_ready(pod))
+    reasons = (pod_reason(pod) for pod in there if not is_ready(pod))
     why = next((each for each in reasons if each), "")
     text = f"pool {pool['name']}: {len(ready)} of {pool['replicas']} pods ready"
     return f"{text} ({why})" if why else text
-
-
-def _is_ready(pod: Json) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def pod_reason(pod: Json) -> str:
