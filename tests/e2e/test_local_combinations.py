@@ -12,7 +12,7 @@ import yaml
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
-from tests.support.running_command import FINISHED, Command, artifacts
+from tests.support.running_command import FINISHED, Command, artifacts, trials_of
 
 NAMES = ("fast", "slow")
 QUICK = MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)
@@ -42,11 +42,6 @@ def started(
     path = folder.parent / f"{folder.name}.yaml"
     path.write_text(yaml.safe_dump(content))
     return Command(folder, None, *flags, words=("profile", "--config", str(path)))
-
-
-def trials_of(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "experiment.json").read_bytes())["trials"]
-    return found
 
 
 def test_shapes_of_several_targets_run_in_rounds(

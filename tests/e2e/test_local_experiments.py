@@ -20,6 +20,7 @@ from tests.support.running_command import (
     artifacts,
     assert_only_the_user_reads,
     kill,
+    trials_of,
     wait_until,
 )
 
@@ -52,7 +53,7 @@ def started(folder: Path, content: dict[str, Any], *flags: str) -> Command:
 
 
 def trials(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((artifacts(folder) / "experiment.json").read_text())["trials"]
+    return trials_of(artifacts(folder))
 
 
 class Levels(NamedTuple):

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import (
-    LOOK_S,
-    WAIT_S,
     Command,
     artifacts,
     assert_only_the_user_reads,
+    wait_for,
     wait_gone,
 )
 
@@ -42,13 +40,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
         command.process.kill()
         command.process.communicate()
         command.assert_nothing_is_left()
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(LOOK_S)
 
 
 def steps_of(printed: dict[str, Any]) -> list[tuple[str, int, int, str]]:
@@ -160,7 +151,7 @@ def test_an_interrupt_ends_the_step_and_keeps_its_output(
 ) -> None:
     begun = tmp_path / "tmp/begun"
     command = start(f"echo partial; echo >{begun}; sleep 1000")
-    wait_for(begun)
+    wait_for(begun.exists)
     begun.unlink()
     command.process.send_signal(signal.SIGINT)
     printed = command.finish()
@@ -175,7 +166,7 @@ def test_killed_courier_fails_the_run_and_ends_its_command(
 ) -> None:
     begun = tmp_path / "tmp/begun"
     command = start(f"echo $$ >{begun}.part; mv {begun}.part {begun}; sleep 1000", ranks=1)
-    wait_for(begun)
+    wait_for(begun.exists)
     tool = os.pidfd_open(int(begun.read_text()))
     begun.unlink()
     os.kill(command.service("rank-0"), signal.SIGKILL)
@@ -192,7 +183,7 @@ def test_nothing_is_left_of_a_runner_that_is_killed(
     command = start(f"echo $$ >{own}.part; mv {own}.part {own}; sleep 1000", ranks=2)
     begun = [tmp_path / f"tmp/begun-{rank}" for rank in range(2)]
     for path in begun:
-        wait_for(path)
+        wait_for(path.exists)
     tools = [int(path.read_text()) for path in begun]
     gone = [os.pidfd_open(pid) for pid in (*command.processes(), *tools)]
     for path in begun:

@@ -21,7 +21,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.runner.environment import free_ports
-from tests.support.running_command import FINISHED, LOOK_S, WAIT_S, Command
+from tests.support.running_command import FINISHED, WAIT_S, Command, wait_for
 
 DASHBOARDS = Path(__file__).parents[2] / "aiperf_svc" / "stack" / "dashboards"
 USERS = 4
@@ -79,18 +79,11 @@ def prometheus(folder: Path, port: int, page_port: int) -> Iterator[Prometheus]:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         found = Prometheus(port)
-        wait_until(found.is_up)
+        wait_for(found.is_up)
         yield found
     finally:
         process.terminate()
         process.wait(WAIT_S)
-
-
-def wait_until(is_so: Any) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_S)
 
 
 def queries() -> list[str]:
@@ -128,7 +121,7 @@ def test_prometheus_reads_a_local_run_for_the_dashboard(tmp_path: Path) -> None:
                 found.values(expression, began_s) for expression in queries() if is_here(expression)
             )
 
-        wait_until(is_drawn)
+        wait_for(is_drawn)
         command.process.send_signal(signal.SIGINT)
         command.finish()
         assert command.code is ExitCode.INTERRUPTED, command.errors
@@ -169,7 +162,7 @@ def test_page_of_a_tool_has_steps_and_couriers(tmp_path: Path) -> None:
         )
         return all(each in page for each in wanted)
 
-    wait_until(is_whole)
+    wait_for(is_whole)
     go.touch()
     command.finish()
     assert command.code in FINISHED, command.errors

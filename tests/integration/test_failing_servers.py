@@ -197,7 +197,7 @@ async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> N
     found = findings(summary)
     assert summary["unsent_request_count"]["avg"] > 0
     assert "still waited for a connection at the stop" in found["successes"]["text"]
-    assert found["connecting"]["measured"] > found["connecting"]["limit"]
+    assert "none was opened" in found["connecting"]["text"]
     for name in ("successes", "connecting"):
         assert "workers" not in found[name]["remedy"]
 
@@ -231,4 +231,6 @@ async def test_count_reached_before_the_duration_ends_the_window(tmp_path: Path)
     assert summary["effective_concurrency"]["avg"] == pytest.approx(held, rel=0.01)
     # Over the hour asked for, it would be a thousandth of this.
     assert held / 8 < summary["concurrency_achievement"]["avg"] <= 1
-    assert summary["steady_state_request_throughput"]["avg"] > 0
+    # When the last of 80 requests starts, at most 4 have not ended.
+    steady = summary["steady_state_request_throughput"]["avg"]
+    assert steady > 0.8 * summary["request_throughput"]["avg"]

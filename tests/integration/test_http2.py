@@ -32,11 +32,9 @@ JSON = (b"content-type", b"application/json")
 
 
 @pytest.fixture
-def server_side(certificate: Certificate) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    return context
+def server_side(server_side: ssl.SSLContext) -> ssl.SSLContext:
+    server_side.set_alpn_protocols(["h2", "http/1.1"])
+    return server_side
 
 
 async def stream(peer: Peer) -> None:

@@ -13,7 +13,8 @@ from aiperf_svc.config.artifacts import S3
 
 BUCKET = "benchmarks"
 KEY_ID, KEY, TOKEN = "AKIA-THE-KEYS-ID", "the-secret-key", "the-session-token"
-ENVIRON = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": TOKEN}
+KEYS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY}
+ENVIRON = {**KEYS, "AWS_SESSION_TOKEN": TOKEN}
 
 
 @dataclass(frozen=True)

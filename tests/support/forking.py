@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -109,6 +110,7 @@ def _start_template(listener: socket.socket | None = None) -> socket.socket:
     if _shared_path:
         shared = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         shared.connect(_shared_path)
+        atexit.register(shared.close)
         return shared
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     fds = [each.fileno() for each in (theirs, listener) if each is not None]
@@ -153,7 +155,7 @@ def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
                     module, order = json.loads(body)
                     _begin(module, order, fds[1:])
                 said = socket.socket(fileno=fds[0])
-                said.send(str(pid).encode())
+                _tell(said, pid)
                 running[os.pidfd_open(pid)] = (pid, said)
                 for fd in fds[1:]:
                     os.close(fd)
@@ -161,8 +163,14 @@ def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
                 pid, said = running.pop(ready)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 with said:
-                    said.send(str(code).encode())
+                    _tell(said, code)
                 os.close(ready)
+
+
+def _tell(who: socket.socket, number: int) -> None:
+    """Send a number to the process that ordered a fork, unless it has ended."""
+    with suppress(BrokenPipeError):
+        who.send(str(number).encode())
 
 
 def _begin(module: str, order: Any, fds: list[int]) -> NoReturn:

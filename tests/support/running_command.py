@@ -172,13 +172,32 @@ def listening_sockets() -> dict[str, str]:
     return {row[9]: row[1] for row in rows if row[3] == "0A"}
 
 
-def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
-    """Until something is true, while the command goes on."""
-    deadline = time.monotonic() + WAIT_S
+def wait_for(
+    is_true: Callable[[], bool], limit_s: float = WAIT_S, *, tell: Callable[[], str] = str
+) -> None:
+    """Wait until something is true; `tell` has the words if it never is."""
+    deadline = time.monotonic() + limit_s
     while not is_true():
-        assert command.process.poll() is None, command.process.communicate()
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, tell()
         time.sleep(LOOK_S)
+
+
+def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
+    """Wait until something is true, while the command goes on."""
+
+    def is_reached() -> bool:
+        if is_true():
+            return True
+        assert command.process.poll() is None, command.process.communicate()
+        return False
+
+    wait_for(is_reached)
+
+
+def trials_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the trials of the experiment in a folder, as its file has them."""
+    found: list[dict[str, Any]] = json.loads((folder / "experiment.json").read_bytes())["trials"]
+    return found
 
 
 def kill(command: Command) -> None:

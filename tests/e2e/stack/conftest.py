@@ -31,8 +31,6 @@ from tests.support.stack.real_cluster import (
 from tests.support.stack.real_runner import Runner
 from tests.support.stack.real_stack import Stack, modest
 
-IMAGE_S = 900.0
-"""Longest time to build the image with nothing in the cache."""
 LOAD_S = 120.0
 KWOK_S = 180.0
 

@@ -1,6 +1,5 @@
 """Events of a run on two nodes: each is done to the stack's own target, verified and undone."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.teardown.event_undo import UNDO_ANNOTATION
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.running_command import FINISHED
+from tests.support.running_command import FINISHED, wait_for
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config, modest
@@ -89,10 +88,7 @@ def test_gc_uncordons_the_node_of_a_killed_runner(
     runner.change(lambda benchmark: disturbed(benchmark, drain, "150s"))
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
-        deadline = time.monotonic() + WAIT_S
-        while not unschedulable(cluster):
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        wait_for(lambda: bool(unschedulable(cluster)))
         command.kill()
     ended = runner.call("gc", runner.name, "--yes")
     assert ended.code == ExitCode.OK, ended.errors

@@ -18,7 +18,6 @@ from tests.support.stack.real_stack import Config, together
 
 pytestmark = pytest.mark.cluster
 
-"""The verdict depends on what else the machine does."""
 READY_S = 15
 """Long enough for a pod that can start."""
 

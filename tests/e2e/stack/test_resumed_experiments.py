@@ -3,13 +3,12 @@
 import json
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.running_command import FINISHED
+from tests.support.running_command import FINISHED, trials_of
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import UP, Runner
 
@@ -33,11 +32,6 @@ def kill_when(runner: Runner, words: str, *flags: str) -> None:
         command.kill()
 
 
-def trials(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "experiment.json").read_bytes())["trials"]
-    return found
-
-
 @pytest.mark.gate
 def test_killed_runner_loses_and_repeats_no_trial(
     cluster: Cluster, make_runner: Callable[[], Runner]
@@ -46,14 +40,14 @@ def test_killed_runner_loses_and_repeats_no_trial(
     runner.change(two_targets)
     kill_when(runner, "trial 1 of 4  profiling: ")
     (folder,) = runner.artifacts.glob("*/")
-    assert trials(folder) == []
+    assert trials_of(folder) == []
     refused = runner.run()
     assert refused.code != ExitCode.OK
     assert "resume it from the folder of the command that ended (--resume)" in refused.errors
 
     # The stack is up: its run is followed, and then comes the other shape, whose runner is killed.
     kill_when(runner, UP, "--resume", str(folder))
-    first = trials(folder)
+    first = trials_of(folder)
     assert [(each["number"], each["state"]) for each in first] == [(1, "done"), (2, "done")]
 
     # Nothing is up now: what was not collected is run again.
@@ -66,18 +60,18 @@ def test_killed_runner_loses_and_repeats_no_trial(
     assert found["left"] == []
     assert cluster.left_of(runner.name) == []
     assert "shape 1 of 2" not in ended.errors
-    assert trials(folder) == found["results"]["trials"]
-    assert trials(folder)[:2] == first
-    assert [(each["number"], each["state"]) for each in trials(folder)] == [
+    assert trials_of(folder) == found["results"]["trials"]
+    assert trials_of(folder)[:2] == first
+    assert [(each["number"], each["state"]) for each in trials_of(folder)] == [
         (number, "done") for number in range(1, 5)
     ]
-    slow, fast = (trials(folder)[n]["values"]["time_to_first_token_p50"] for n in (0, 2))
+    slow, fast = (trials_of(folder)[n]["values"]["time_to_first_token_p50"] for n in (0, 2))
     assert fast < 150 < slow
     assert (folder / "profile_runs" / "run_0004" / "report.html").exists()
     again = runner.run("--json", "--resume", str(folder))
     assert again.code in FINISHED, again.errors
     assert "all trials have finished" in again.errors
-    assert json.loads(again.out)["results"]["trials"] == trials(folder)
+    assert json.loads(again.out)["results"]["trials"] == trials_of(folder)
 
 
 def test_interrupted_experiment_resumes_with_remaining_trials(
@@ -96,12 +90,12 @@ def test_interrupted_experiment_resumes_with_remaining_trials(
         ended = command.end()
     assert ended.code == ExitCode.INTERRUPTED, ended.errors
     (folder,) = runner.artifacts.glob("*/")
-    first, stopped = trials(folder)
+    first, stopped = trials_of(folder)
     assert (first["state"], stopped["state"]) == ("done", "cancelled")
     ended = runner.run("--json", "--resume", str(folder))
     assert ended.code in FINISHED, ended.errors
     assert cluster.left_of(runner.name) == []
-    assert trials(folder)[0] == first
-    levels = [each["parameters"]["load.concurrency"] for each in trials(folder)]
-    assert (levels, {each["state"] for each in trials(folder)}) == ([1, 2, 4], {"done"})
+    assert trials_of(folder)[0] == first
+    levels = [each["parameters"]["load.concurrency"] for each in trials_of(folder)]
+    assert (levels, {each["state"] for each in trials_of(folder)}) == ([1, 2, 4], {"done"})
     assert (folder / "trials" / f"{stopped['folder']}-unfinished1").is_dir()

@@ -80,8 +80,8 @@ def test_gc_refuses_beside_a_pulumi_at_work(
 
     def refused() -> None:
         label = ("-l", f"aiperf.dev/stack={stack.name}")
-        cluster.wait_for_objects("namespaces", *label)
-        before = [found["metadata"]["uid"] for found in cluster.objects("namespaces", *label)]
+        there = cluster.wait_for_objects("namespaces", *label)
+        before = [found["metadata"]["uid"] for found in there]
         ended = helper.call("gc", stack.name, "--yes")
         assert ended.code == ExitCode.ERROR, ended.errors
         assert "Pulumi is working on it" in ended.errors

@@ -12,7 +12,6 @@ from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, UP, Runner
 
 pytestmark = pytest.mark.cluster
-"""The verdict depends on what else the machine does."""
 
 
 @pytest.mark.gate

@@ -3,7 +3,6 @@ and the next run after a pod of it that died."""
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
@@ -12,8 +11,8 @@ import pytest
 
 from aiperf_svc.core.cluster.lease import HELD_S
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.bucket import BUCKET, KEY, KEY_ID, Store
-from tests.support.running_command import FINISHED
+from tests.support.bucket import BUCKET, KEYS, Store
+from tests.support.running_command import FINISHED, wait_for
 from tests.support.stack.commands import PROJECT, run
 from tests.support.stack.real_cluster import TOOLS, Cluster
 from tests.support.stack.real_runner import Runner
@@ -28,8 +27,7 @@ START_S, RUN_S = 90.0, 400.0
 """Longest time until a CronJob's next minute has begun a Job, and of a run."""
 SECRETS = {
     "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
-    "AWS_ACCESS_KEY_ID": KEY_ID,
-    "AWS_SECRET_ACCESS_KEY": KEY,
+    **KEYS,
 }
 
 
@@ -121,7 +119,7 @@ class Scheduled:
 
     def end(self, job: str) -> tuple[int, str]:
         """Exit code and output of the runner of a Job, which must end."""
-        wait_for(lambda: self.has_ended(job), RUN_S, lambda: self.log(job))
+        wait_for(lambda: self.has_ended(job), RUN_S, tell=lambda: self.log(job))
         pod = self.pod(job)
         assert pod is not None
         (container,) = pod["status"]["containerStatuses"]
@@ -144,14 +142,6 @@ class Scheduled:
         kinds = "cronjob,job,configmap,serviceaccount,role,rolebinding,clusterrole"
         labels = "app.kubernetes.io/component=schedule,app.kubernetes.io/instance="
         self.kubectl("delete", f"{kinds},clusterrolebinding", "-l", labels + self.runner.name)
-
-
-def wait_for(happens: Callable[[], bool], limit_s: float, tell: Callable[[], str]) -> None:
-    """Wait until something happens; `tell` has the words if it does not."""
-    deadline = time.monotonic() + limit_s
-    while not happens():
-        assert time.monotonic() < deadline, tell()
-        time.sleep(1.0)
 
 
 @pytest.fixture
@@ -186,7 +176,7 @@ def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: S
     said = scheduled.apply("* * * * *")
     assert "created" not in said
     assert "timeZone" not in scheduled.cron_job()
-    wait_for(lambda: bool(scheduled.objects("jobs")), START_S, lambda: "no Job has begun")
+    wait_for(lambda: bool(scheduled.objects("jobs")), START_S, tell=lambda: "no Job has begun")
     scheduled.kubectl("patch", "cronjob", scheduled.name, "-p", '{"spec": {"suspend": true}}')
     (job,) = (each["metadata"]["name"] for each in scheduled.objects("jobs"))
     code, log = scheduled.end(job)
@@ -202,13 +192,15 @@ def test_next_run_takes_over_what_a_dead_pod_left(scheduled: Scheduled, store: S
     scheduled.apply("0 3 * * *")
     scheduled.start("first")
     stack = scheduled.runner.name
-    wait_for(lambda: bool(scheduled.cluster.pods_of(stack)), RUN_S, lambda: scheduled.log("first"))
+    wait_for(
+        lambda: bool(scheduled.cluster.pods_of(stack)), RUN_S, tell=lambda: scheduled.log("first")
+    )
     assert any("/.pulumi/locks/" in each for each in store.names())
     pod = scheduled.pod("first")
     assert pod is not None
     scheduled.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
-    wait_for(lambda: scheduled.has_ended("first"), START_S, lambda: "the Job goes on")
-    wait_for(lambda: not scheduled.is_held(), START_S, lambda: "the Lease is held")
+    wait_for(lambda: scheduled.has_ended("first"), START_S, tell=lambda: "the Job goes on")
+    wait_for(lambda: not scheduled.is_held(), START_S, tell=lambda: "the Lease is held")
     scheduled.start("second")
     code, log = scheduled.end("second")
     print(log)

@@ -12,13 +12,12 @@ import yaml
 
 from aiperf_svc.config.clusters import CLUSTERS_KEY
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.running_command import FINISHED
+from tests.support.running_command import FINISHED, trials_of
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import UP, Runner
 from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
-"""The verdict depends on what else the machine does."""
 LATE = 0.1
 """Most of the common time of two loads by which one may begin after the other."""
 
@@ -144,11 +143,6 @@ def shapes_of_two_trials(benchmark: Config) -> None:
     benchmark["deployment"]["ttl"] = "1h"
     benchmark["load"]["duration"] = "3s"
     benchmark["experiment"] = {"product": {"workers.max": [1, 2], "load.concurrency": [1, 4]}}
-
-
-def trials_of(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "experiment.json").read_bytes())["trials"]
-    return found
 
 
 def test_interrupted_rounds_of_two_clusters_resume(runner: Runner, cluster: Cluster) -> None:

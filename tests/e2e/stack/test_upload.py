@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.bucket import BUCKET, KEY, KEY_ID, Store
+from tests.support.bucket import BUCKET, KEYS, Store
 from tests.support.running_command import FINISHED
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
@@ -15,8 +15,6 @@ from tests.support.stack.real_stack import PASSPHRASE, Config
 from tests.support.stack.secrecy import files_in, found_in, objects_and_logs, secrets_of
 
 pytestmark = pytest.mark.cluster
-
-KEYS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY}
 
 
 def test_a_stack_uploads_its_results_and_shows_no_key(

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.cli import key_docs
-from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import migrate
 from aiperf_svc.cli.foreign_flags import ADVICE, COUNTERPARTS, OTHERS, TABLE, advice_for
-from aiperf_svc.cli.main import load_parser, main
+from aiperf_svc.cli.main import main
 from aiperf_svc.domain.errors import ConfigError
 from tests.support.documented import documented, write_inputs
+from tests.support.flag_configs import parser
 
 FLAGS = [
     name
@@ -23,10 +23,6 @@ FLAGS = [
 ]
 """Every name of a flag of `aiperf profile`, version 0.13.0."""
 GUIDELLM = Path(__file__).parents[3] / "docs" / "from-guidellm.md"
-
-
-def parser() -> Parser:
-    return load_parser("profile")
 
 
 def own_flags() -> set[str]:
