@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints import multipart
 from aiperf_svc.core.endpoints.audio_transcription import AUDIO_TRANSCRIPTION
-from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt, extra_input_problems
+from aiperf_svc.core.endpoints.base import Media, Prompt, extra_input_problems
+from tests.support.endpoint_requests import endpoint_options
 
 SOUND = b"RIFF\0\0\0\0WAVE\r\n--\r\n\xff"
 MEDIA = Media("audio/wav", base64.b64encode(SOUND).decode())
 
 
 def body(prompt: Prompt | None = None, **changes: Any) -> bytes:
-    given = {"url": "http://localhost:1", "model": "m", "type": "audio_transcription", **changes}
-    prompt = prompt or Prompt(media=(MEDIA,))
-    return AUDIO_TRANSCRIPTION.render(prompt, Options.model_validate(given)).whole
+    options = endpoint_options(type="audio_transcription", **changes)
+    return AUDIO_TRANSCRIPTION.render(prompt or Prompt(media=(MEDIA,)), options).whole
 
 
 def parts(made: bytes) -> list[tuple[str, str | None, str, bytes]]:
@@ -80,25 +79,10 @@ def test_a_sound_that_holds_the_boundary_is_refused() -> None:
         body(Prompt(media=(Media("audio/wav", data),)))
 
 
-@pytest.mark.parametrize(
-    ("prompt", "words"),
-    [
-        (Prompt(texts=("a",)), "one sound"),
-        (Prompt(media=(MEDIA, MEDIA)), "one sound"),
-        (Prompt(payload={"file": "x"}), "give `audio`"),
-        (Prompt(messages=({"role": "user", "content": "x"},)), "give `audio`"),
-    ],
-)
-def test_prompts_of_another_api_are_refused(prompt: Prompt, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        body(prompt)
-
-
 def test_responses_that_are_no_json_are_not_asked_for() -> None:
     def problems(shape: str) -> list[str]:
-        given = {"url": "http://h:1", "model": "m", "type": "audio_transcription"}
-        options = Options.model_validate(given | {"extra_inputs": {"response_format": shape}})
-        return extra_input_problems(AUDIO_TRANSCRIPTION, options)
+        extra = {"response_format": shape}
+        return extra_input_problems(AUDIO_TRANSCRIPTION, endpoint_options(extra_inputs=extra))
 
     assert problems("verbose_json") == []
     assert problems("srt") == [
@@ -163,15 +147,3 @@ def test_the_events_of_vllm() -> None:
     assert (end.content, end.finish_reason) == ("", "stop")
     usage = parse(begin + b'[],"usage":{"prompt_tokens":4,"total_tokens":9,"completion_tokens":5}}')
     assert (usage.prompt_tokens, usage.completion_tokens) == (4, 5)
-
-
-@pytest.mark.parametrize("data", [b"x", b"[]", b'{"text":5}', b"{}"])
-def test_what_is_no_transcription_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        AUDIO_TRANSCRIPTION.parse_body(data)
-
-
-@pytest.mark.parametrize("data", [b"x", b"{}", b'{"type":"transcript.text.delta","logprobs":[]}'])
-def test_an_event_without_what_it_is_about_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        AUDIO_TRANSCRIPTION.parse_event(data)

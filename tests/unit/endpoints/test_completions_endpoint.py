@@ -1,17 +1,14 @@
 """Completions: bodies, events and whole responses."""
 
-import json
+from functools import partial
 
 import pytest
 
-from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt
+from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
+from tests.support.endpoint_requests import endpoint_options, request_body
 
-
-def body(prompt: Prompt, **changes: object) -> dict[str, object]:
-    given = {"url": "http://localhost:1", "model": "m", "type": "completions", **changes}
-    return json.loads(COMPLETIONS.render(prompt, Options.model_validate(given)).whole)
+body = partial(request_body, COMPLETIONS)
 
 
 def test_one_text_is_a_string_and_several_a_list() -> None:
@@ -31,14 +28,6 @@ def test_streaming_and_length_are_asked_for_like_in_chat() -> None:
     }
 
 
-def test_payload_of_token_ids_is_sent_unchanged() -> None:
-    assert body(Prompt(payload={"prompt": [1, 2], "n": 1})) == {
-        "model": "m",
-        "prompt": [1, 2],
-        "n": 1,
-    }
-
-
 @pytest.mark.parametrize(
     ("prompt", "extra", "expected"),
     [
@@ -53,17 +42,8 @@ def test_payload_of_token_ids_is_sent_unchanged() -> None:
 def test_requested_length_covers_all_texts_and_choices(
     prompt: Prompt, extra: dict[str, object], expected: int
 ) -> None:
-    given = {"url": "http://localhost:1", "model": "m", "type": "completions"}
-    options = Options.model_validate({**given, "extra_inputs": extra})
+    options = endpoint_options(type="completions", extra_inputs=extra)
     assert COMPLETIONS.render(prompt, options).requested_tokens == expected
-
-
-@pytest.mark.parametrize(
-    "prompt", [Prompt(messages=({"role": "user", "content": "x"},)), Prompt(payload={"n": 1})]
-)
-def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
-    with pytest.raises(ValueError, match="completions API"):
-        body(prompt)
 
 
 def test_events_and_whole_responses_have_one_shape() -> None:
@@ -75,14 +55,3 @@ def test_events_and_whole_responses_have_one_shape() -> None:
 
 def test_empty_text_is_no_output() -> None:
     assert not COMPLETIONS.parse_event(b'{"choices":[{"text":""}]}').has_output
-
-
-def test_an_error_object_is_an_error() -> None:
-    assert COMPLETIONS.parse_event(b'{"error":{"message":"no"}}').error == "no"
-    assert COMPLETIONS.parse_event(b'{"object":"error","message":"no"}').error == "no"
-
-
-@pytest.mark.parametrize("data", [b"{}", b"[]", b"x", b'{"choices":[{"text":1}]}', b'"\xff"'])
-def test_what_is_no_response_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        COMPLETIONS.parse_event(data)

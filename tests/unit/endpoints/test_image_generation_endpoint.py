@@ -1,34 +1,30 @@
 """Image generation: bodies, and responses in the form of real servers."""
 
-import json
-from typing import Any
+from functools import partial
 
 import pytest
 
-from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt, extra_input_problems
+from aiperf_svc.core.endpoints.base import Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.image_generation import IMAGE_GENERATION
+from tests.support.endpoint_requests import endpoint_options, request_body
 
-
-def body(prompt: Prompt | None = None, **changes: object) -> dict[str, Any]:
-    given = {"url": "http://localhost:1", "model": "m", "type": "image_generation", **changes}
-    options = Options.model_validate(given)
-    return json.loads(IMAGE_GENERATION.render(prompt or Prompt(texts=("a cat",)), options).whole)
+body = partial(request_body, IMAGE_GENERATION)
+CAT = Prompt(texts=("a cat",))
 
 
 def test_the_picture_is_asked_for_in_the_response() -> None:
     plain = {"prompt": "a cat", "response_format": "b64_json", "n": 1, "model": "m"}
-    assert body() == plain
-    assert body(streaming=True) == plain | {"stream": True}
+    assert body(CAT) == plain
+    assert body(CAT, streaming=True) == plain | {"stream": True}
 
 
 def test_output_lengths_mean_nothing_here() -> None:
-    assert body(Prompt(texts=("a cat",), output_tokens=5)) == body()
+    assert body(Prompt(texts=("a cat",), output_tokens=5)) == body(CAT)
 
 
 def test_extra_inputs_come_last_and_null_removes() -> None:
     extra = {"response_format": None, "size": "1024x1024", "n": 2}
-    assert body(extra_inputs=extra) == {
+    assert body(CAT, extra_inputs=extra) == {
         "prompt": "a cat",
         "model": "m",
         "size": "1024x1024",
@@ -36,30 +32,10 @@ def test_extra_inputs_come_last_and_null_removes() -> None:
     }
 
 
-def test_a_payload_keeps_its_members() -> None:
-    payload = {"prompt": "a dog", "n": 3, "quality": "low"}
-    assert body(Prompt(payload=payload)).items() >= payload.items()
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        Prompt(messages=({"role": "user", "content": "x"},)),
-        Prompt(texts=("a", "b")),
-        Prompt(payload={"n": 1}),
-        Prompt(media=(Media("image/png", "AA=="),)),
-    ],
-)
-def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
-    with pytest.raises(ValueError, match="image_generation"):
-        body(prompt)
-
-
 def test_a_stream_of_several_pictures_is_refused() -> None:
     with pytest.raises(ValueError, match="a stream is one picture"):
         body(Prompt(payload={"prompt": "x", "n": 2}), streaming=True)
-    given = {"url": "http://h:1", "model": "m", "type": "image_generation", "streaming": True}
-    options = Options.model_validate(given | {"extra_inputs": {"n": 2}})
+    options = endpoint_options(type="image_generation", streaming=True, extra_inputs={"n": 2})
     (problem,) = extra_input_problems(IMAGE_GENERATION, options)
     assert problem.startswith("endpoint.extra_inputs.n: a stream is one picture")
 
@@ -108,17 +84,3 @@ def test_the_events_of_a_stream() -> None:
     assert completed.prompt_tokens == 50
     error = b'{"type":"error","error":{"type":"image_generation_user_error","message":"no"}}'
     assert parse(error).error == "no"
-
-
-@pytest.mark.parametrize("data", [b"x", b"[]", b'{"data":5}', b"{}"])
-def test_what_is_no_response_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        IMAGE_GENERATION.parse_body(data)
-
-
-@pytest.mark.parametrize(
-    "data", [b"x", b"{}", b'{"type":"image_generation.completed","b64_json":""}']
-)
-def test_an_event_without_a_picture_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        IMAGE_GENERATION.parse_event(data)

@@ -1,20 +1,18 @@
 """The messages API: bodies, events and whole messages."""
 
 import json
+from functools import partial
 
 import pytest
 
-from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Prompt
+from aiperf_svc.core.endpoints.base import Delta, Prompt
 from aiperf_svc.core.endpoints.messages import MESSAGES
+from tests.support.endpoint_requests import request_body
 
 REQUIRED = {"model", "messages", "max_tokens"}
 """Members that the published request must have."""
 
-
-def body(prompt: Prompt, **changes: object) -> dict[str, object]:
-    given = {"url": "http://localhost:1", "model": "m", "type": "messages", **changes}
-    return json.loads(MESSAGES.render(prompt, Options.model_validate(given)).whole)
+body = partial(request_body, MESSAGES)
 
 
 def test_a_body_has_the_members_of_the_published_request() -> None:
@@ -42,13 +40,6 @@ def test_system_messages_go_to_the_system_member() -> None:
 def test_several_texts_are_the_blocks_of_one_message() -> None:
     blocks = [{"type": "text", "text": text} for text in "ab"]
     assert body(Prompt(texts=("a", "b")))["messages"] == [{"role": "user", "content": blocks}]
-
-
-def test_a_payload_is_sent_as_it_is() -> None:
-    payload = {"messages": [{"role": "user", "content": "x"}], "system": "s", "max_tokens": 3}
-    assert body(Prompt(payload=payload)) == payload | {"model": "m"}
-    with pytest.raises(ValueError, match="non-empty list `messages`"):
-        body(Prompt(payload={"prompt": "x"}))
 
 
 @pytest.mark.parametrize(
@@ -135,32 +126,3 @@ def test_a_whole_message_has_all_of_it() -> None:
         finish_reason="tool_use",
         finished=1,
     )
-
-
-def test_an_error_object_is_an_error() -> None:
-    data = b'{"type":"error","error":{"type":"api_error","message":"no"}}'
-    assert MESSAGES.parse_body(data).error == "no"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"x",
-        b"{}",
-        b"[]",
-        b'{"type":"message_start"}',
-        b'{"type":"content_block_delta"}',
-        b'{"type":"content_block_delta","delta":{"text":1}}',
-        b'{"type":"message_delta"}',
-        b'{"choices":[{"delta":{"content":"a"}}]}',
-    ],
-)
-def test_what_is_no_event_of_this_api_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        MESSAGES.parse_event(data)
-
-
-@pytest.mark.parametrize("data", [b"x", b"{}", b'{"content":1}'])
-def test_what_is_no_message_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        MESSAGES.parse_body(data)

@@ -1,31 +1,24 @@
 """The responses API: bodies, events and whole responses."""
 
 import json
+from functools import partial
 
 import pytest
 
-from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Prompt
+from aiperf_svc.core.endpoints.base import Delta, Prompt
 from aiperf_svc.core.endpoints.responses import RESPONSES
+from tests.support.endpoint_requests import request_body
 
 REQUEST_MEMBERS = {"input", "model", "stream", "max_output_tokens"}
 """Members of the published request that are sent."""
 
-
-def body(prompt: Prompt, **changes: object) -> dict[str, object]:
-    given = {"url": "http://localhost:1", "model": "m", "type": "responses", **changes}
-    return json.loads(RESPONSES.render(prompt, Options.model_validate(given)).whole)
+body = partial(request_body, RESPONSES)
 
 
 def test_a_body_has_the_members_of_the_published_request() -> None:
     sent = body(Prompt(texts=("a",), output_tokens=5), streaming=True, force_output_length=False)
     assert sent == {"input": "a", "model": "m", "stream": True, "max_output_tokens": 5}
     assert sent.keys() <= REQUEST_MEMBERS
-
-
-def test_the_requested_length_is_known() -> None:
-    options = Options.model_validate({"url": "http://localhost:1", "model": "m"})
-    assert RESPONSES.render(Prompt(texts=("a",), output_tokens=5), options).requested_tokens == 5
 
 
 def test_chat_messages_become_messages_of_this_api() -> None:
@@ -51,13 +44,6 @@ def test_chat_messages_become_messages_of_this_api() -> None:
 def test_several_texts_are_the_parts_of_one_message() -> None:
     parts = [{"type": "input_text", "text": text} for text in "ab"]
     assert body(Prompt(texts=("a", "b")))["input"] == [{"role": "user", "content": parts}]
-
-
-def test_a_payload_is_sent_as_it_is() -> None:
-    payload = {"input": [{"role": "user", "content": "x"}], "instructions": "i"}
-    assert body(Prompt(payload=payload)) == payload | {"model": "m"}
-    with pytest.raises(ValueError, match="needs `input`"):
-        body(Prompt(payload={"prompt": "x"}))
 
 
 @pytest.mark.parametrize(
@@ -147,27 +133,3 @@ def test_a_response_that_was_cut_names_why() -> None:
 )
 def test_every_form_of_an_error_gives_its_message(data: dict[str, object]) -> None:
     assert RESPONSES.parse_event(json.dumps(data).encode()).error == "no"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"x",
-        b"{}",
-        b"[]",
-        b'{"type":"response.output_text.delta"}',
-        b'{"type":"response.output_text.delta","delta":1}',
-        b'{"type":"response.output_item.added"}',
-        b'{"type":"response.completed"}',
-        b'{"choices":[{"delta":{"content":"a"}}]}',
-    ],
-)
-def test_what_is_no_event_of_this_api_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        RESPONSES.parse_event(data)
-
-
-@pytest.mark.parametrize("data", [b"x", b"{}", b'{"output":1}'])
-def test_what_is_no_response_of_this_api_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedResponse):
-        RESPONSES.parse_body(data)
