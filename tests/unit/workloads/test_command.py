@@ -1,37 +1,20 @@
 """The kind `command`: any tool, whose metrics are read as the spec says."""
 
-from typing import cast
-
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.command import WORKLOAD
 from aiperf_svc.workloads.command.workload import CommandSpec
-from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.steps import Output, Rank, UnreadableOutput
+from aiperf_svc.workloads.steps import Output, UnreadableOutput
+from tests.support.tool_runs import make_ranks, tool_config
 
-RANKS = tuple(
-    Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
-         agent="/a") for n in range(2)
-)  # fmt: skip
+RANKS = make_ranks(2)
 
 
 def config_of(**metric: str) -> WorkloadConfig[CommandSpec]:
-    config = parse_benchmark(
-        {
-            "workload": {
-                "kind": "command",
-                "command": ["sysbench", "cpu", "run"],
-                "ranks": 2,
-                "metrics": {"speed": {"unit": "ops/s", **metric}},
-            }
-        },
-        "",
-    )
-    assert isinstance(config, WorkloadConfig)
-    assert isinstance(config.workload, CommandSpec)
-    return cast("WorkloadConfig[CommandSpec]", config)
+    metrics = {"speed": {"unit": "ops/s", **metric}}
+    return tool_config("command", command=["sysbench", "cpu", "run"], ranks=2, metrics=metrics)
 
 
 def reading_of(config: WorkloadConfig[CommandSpec], *texts: str, file: str = "") -> float:
@@ -106,7 +89,7 @@ def test_every_rank_runs_the_command_and_knows_the_others() -> None:
         "AIPERF_RANK": "1",
         "AIPERF_RANKS": "2",
         "AIPERF_ADDRESSES": "10.0.0.0 10.0.0.1",
-        "AIPERF_VOLUME": "/v",
+        "AIPERF_VOLUME": "/volume",
     }
 
 

@@ -7,36 +7,40 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.fio import WORKLOAD
 from aiperf_svc.workloads.fio.output import added, percentile_ns
-from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
+from tests.support.tool_runs import make_ranks, recorded, tool_config
 
-Configure = Callable[..., WorkloadConfig[Any]]
-Ranks = Callable[[int], tuple[Rank, ...]]
-Recorded = Callable[[str], bytes]
 LOG = b"1000, 96660, 0, 0, 0\n1000, 32004, 1, 0, 0\n1999, 105989, 0, 0, 0\n1999, 35755, 1, 0, 0\n"
 RANDRW = {"rw": "randrw", "num_jobs": 2, "ramp": "1s"}
 BIN_WIDTH = 1 / 64
 """Of a bin of fio's histogram, relative to its value."""
 
 
-def read(config: WorkloadConfig[Any], outputs: list[Output], ranks: Ranks) -> Reading:
-    step = WORKLOAD.steps(config, ranks(len(outputs)))[-1]
-    return WORKLOAD.read(config, step, outputs)
-
-
-def output_of(text: bytes, *logs: bytes, rank: int = 0) -> Output:
+def output_of(text: bytes, *logs: bytes) -> Output:
     files = {f"fio_bw.{n}.log": log for n, log in enumerate(logs or (LOG,), 1)}
-    return Output(rank=rank, exit_code=0, files={"fio.json": text, **files})
+    return Output(rank=0, exit_code=0, files={"fio.json": text, **files})
 
 
-def test_files_are_written_before_the_measured_run(config: Configure, ranks: Ranks) -> None:
+def recorded_document() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(recorded("fio/fio-3.33-randrw.json"))
+    return document
+
+
+def reading_of(output: bytes | dict[str, Any], *logs: bytes) -> Reading:
+    """Of a run with RANDRW."""
+    text = output if isinstance(output, bytes) else json.dumps(output).encode()
+    config = tool_config("fio", **RANDRW)
+    step = WORKLOAD.steps(config, make_ranks(1))[-1]
+    return WORKLOAD.read(config, step, [output_of(text, *logs)])
+
+
+def test_files_are_written_before_the_measured_run() -> None:
     spec = {"rw": "randrw", "bs": "4Ki", "iodepth": 8, "size": "1Gi", "runtime": "10s"}
     more = {"num_jobs": 2, "nrfiles": 3, "rwmixread": 70, "percentage_random": 80, "thread": True}
-    parsed = config("fio", **spec, **more, direct=False, workers=2, ioengine="io_uring")
-    writing, measured = WORKLOAD.steps(parsed, ranks(2))
+    parsed = tool_config("fio", **spec, **more, direct=False, workers=2, ioengine="io_uring")
+    writing, measured = WORKLOAD.steps(parsed, make_ranks(2))
     common = "--output-format=json+ --output=fio.json --eta=always --eta-interval=1"
     files = (
         "--directory=/volume --filename_format=aiperf-1.$jobnum.$filenum --nrfiles=3 "
@@ -61,8 +65,8 @@ def test_files_are_written_before_the_measured_run(config: Configure, ranks: Ran
     assert measured.expected_ns == 12 * 10**9
 
 
-def test_suite_measures_one_file_for_15_seconds_each(config: Configure, ranks: Ranks) -> None:
-    steps = WORKLOAD.steps(config("fio", suite="volume"), ranks(1))
+def test_suite_measures_one_file_for_15_seconds_each() -> None:
+    steps = WORKLOAD.steps(tool_config("fio", suite="volume"), make_ranks(1))
     shown = []
     for step in steps:
         options = dict(word.partition("=")[::2] for word in step.commands[0].argv)
@@ -88,12 +92,9 @@ def test_suite_measures_one_file_for_15_seconds_each(config: Configure, ranks: R
     assert "--rwmixread=75" in steps[-1].commands[0].argv
 
 
-def test_jobs_are_summed_with_latency_per_direction(
-    config: Configure, ranks: Ranks, recorded: Recorded
-) -> None:
-    text = recorded("fio/fio-3.33-randrw.json")
-    jobs = json.loads(text)["jobs"]
-    reading = read(config("fio", **RANDRW), [output_of(text)], ranks)
+def test_jobs_are_summed_with_latency_per_direction() -> None:
+    document = recorded_document()
+    jobs, reading = document["jobs"], reading_of(document)
     for way in ("read", "write"):
         assert reading.values[f"{way}_iops"] == sum(job[way]["iops"] for job in jobs)
         assert reading.values[f"{way}_bandwidth"] == sum(job[way]["bw_bytes"] for job in jobs)
@@ -107,13 +108,11 @@ def test_jobs_are_summed_with_latency_per_direction(
     assert reading.tools == {0: "fio-3.33"}
 
 
-def test_latency_has_the_time_of_the_submission(
-    config: Configure, ranks: Ranks, recorded: Recorded
-) -> None:
+def test_latency_has_the_time_of_the_submission() -> None:
     """A buffered read through libaio is done when its submission returns: fio's clat of it is a few
     microseconds, whatever the disk took."""
-    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
-    reading = read(config("fio", **RANDRW), [output_of(json.dumps(document).encode())], ranks)
+    document = recorded_document()
+    reading = reading_of(document)
     for way in ("read", "write"):
         total = sum(
             job[way][part]["mean"] * job[way]["lat_ns"]["N"] / 1000
@@ -124,12 +123,10 @@ def test_latency_has_the_time_of_the_submission(
         assert reading.values[f"{way}_latency"] == pytest.approx(total / count, rel=1e-3)
 
 
-def test_job_without_reads_counts_with_the_others(
-    config: Configure, ranks: Ranks, recorded: Recorded
-) -> None:
-    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
+def test_job_without_reads_counts_with_the_others() -> None:
+    document = recorded_document()
     no_reads(document, jobs=1)
-    reading = read(config("fio", **RANDRW), [output_of(json.dumps(document).encode())], ranks)
+    reading = reading_of(document)
     expected = document["jobs"][1]["read"]["lat_ns"]["mean"] / 1000
     assert reading.values["read_latency"] == pytest.approx(expected)
 
@@ -143,20 +140,18 @@ def test_job_without_reads_counts_with_the_others(
         ({"bs": 1000, "direct": False}, 8),
     ],
 )
-def test_file_of_odd_size_is_written_to_its_end(
-    config: Configure, ranks: Ranks, spec: dict[str, Any], smallest: int
-) -> None:
-    writing = WORKLOAD.steps(config("fio", **spec), ranks(1))[0]
+def test_file_of_odd_size_is_written_to_its_end(spec: dict[str, Any], smallest: int) -> None:
+    writing = WORKLOAD.steps(tool_config("fio", **spec), make_ranks(1))[0]
     assert f"--bsrange={smallest}-1048576" in writing.commands[0].argv
 
 
-def test_a_run_through_the_page_cache_says_so(config: Configure) -> None:
-    assert WORKLOAD.checks(config("fio"), ()) == ()
-    (reason,) = WORKLOAD.checks(config("fio", direct=False), ())
+def test_a_run_through_the_page_cache_says_so() -> None:
+    assert WORKLOAD.checks(tool_config("fio"), ()) == ()
+    (reason,) = WORKLOAD.checks(tool_config("fio", direct=False), ())
     assert (reason.check, reason.severity) == ("page-cache", "info")
 
 
-def test_percentiles_are_of_all_workers_samples(recorded: Recorded) -> None:
+def test_percentiles_are_of_all_workers_samples() -> None:
     documents = [json.loads(recorded(f"fio/fio-3.33-worker{n}.json")) for n in (0, 1)]
     bins = added(
         {int(ns): n for ns, n in document["jobs"][0]["read"]["lat_ns"]["bins"].items()}
@@ -171,7 +166,7 @@ def test_percentiles_are_of_all_workers_samples(recorded: Recorded) -> None:
         assert percentile_ns(bins, percent) == pytest.approx(pooled, rel=BIN_WIDTH)
 
 
-def test_percentiles_of_one_job_are_those_that_fio_prints(recorded: Recorded) -> None:
+def test_percentiles_of_one_job_are_those_that_fio_prints() -> None:
     for n in (0, 1):
         latency = json.loads(recorded(f"fio/fio-3.33-worker{n}.json"))["jobs"][0]["read"]["lat_ns"]
         bins = added(iter([{int(ns): count for ns, count in latency["bins"].items()}]))
@@ -179,12 +174,8 @@ def test_percentiles_of_one_job_are_those_that_fio_prints(recorded: Recorded) ->
             assert percentile_ns(bins, float(percent)) == ns
 
 
-def test_series_add_jobs_and_start_after_the_ramp(
-    config: Configure, ranks: Ranks, recorded: Recorded
-) -> None:
-    text = recorded("fio/fio-3.33-randrw.json")
-    both = output_of(text, LOG, LOG)
-    reads, writes = read(config("fio", **RANDRW), [both], ranks).series
+def test_series_add_jobs_and_start_after_the_ramp() -> None:
+    reads, writes = reading_of(recorded_document(), LOG, LOG).series
     assert reads.times_s == (1.5, 2.5)
     assert reads.values == (2 * 96660 * 1024, 2 * 105989 * 1024)
     assert (reads.label, writes.label) == ("reads of rank 0", "writes of rank 0")
@@ -193,16 +184,14 @@ def test_series_add_jobs_and_start_after_the_ramp(
 @pytest.mark.parametrize(
     "spec", [RANDRW, {"suite": "volume", "ramp": "1s"}], ids=["one run", "suite"]
 )
-def test_a_reading_has_the_metrics_that_the_config_announces(
-    config: Configure, ranks: Ranks, recorded: Recorded, spec: dict[str, Any]
-) -> None:
-    parsed = config("fio", **spec)
+def test_a_reading_has_the_metrics_that_the_config_announces(spec: dict[str, Any]) -> None:
+    parsed = tool_config("fio", **spec)
     announced = [info.tag for info in WORKLOAD.metrics_of(parsed)]
     assert len(set(announced)) == len(announced)
     assert set(announced) <= {info.tag for info in WORKLOAD.metrics}
-    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
+    document = recorded_document()
     read_tags = set()
-    for step in WORKLOAD.steps(parsed, ranks(1)):
+    for step in WORKLOAD.steps(parsed, make_ranks(1)):
         if step.is_measured:
             jobs = 4 if step.name == "parallel read" else 2 if step.name == "randrw" else 1
             text = json.dumps(document | {"jobs": (document["jobs"] * 2)[:jobs]}).encode()
@@ -210,20 +199,15 @@ def test_a_reading_has_the_metrics_that_the_config_announces(
     assert read_tags == set(announced)
 
 
-def test_warnings_before_the_json_are_skipped(
-    config: Configure, ranks: Ranks, recorded: Recorded
-) -> None:
+def test_warnings_before_the_json_are_skipped() -> None:
     text = b"\nfio: this platform does not support x {\n" + recorded("fio/fio-3.33-randrw.json")
-    assert read(config("fio", **RANDRW), [output_of(text)], ranks).values["iops"] > 0
+    assert reading_of(text).values["iops"] > 0
 
 
-def test_failed_job_is_an_error_despite_exit_code_0(
-    config: Configure, ranks: Ranks, recorded: Recorded
-) -> None:
-    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
+def test_failed_job_is_an_error_despite_exit_code_0() -> None:
+    document = recorded_document()
     document["jobs"][1]["error"] = 28
-    text = json.dumps(document).encode()
-    reading = read(config("fio", **RANDRW), [output_of(text)], ranks)
+    reading = reading_of(document)
     assert reading.errors == ("fio on rank 0: job randrw: error ENOSPC",)
     assert reading.values == {}
 
@@ -256,16 +240,12 @@ def no_rate(document: dict[str, Any]) -> None:
     ],
 )
 def test_output_that_does_not_add_up_is_unreadable(
-    config: Configure,
-    ranks: Ranks,
-    recorded: Recorded,
-    damage: Callable[[dict[str, Any]], None],
-    said: str,
+    damage: Callable[[dict[str, Any]], None], said: str
 ) -> None:
-    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
+    document = recorded_document()
     damage(document)
     with pytest.raises(UnreadableOutput, match=said):
-        read(config("fio", **RANDRW), [output_of(json.dumps(document).encode())], ranks)
+        reading_of(document)
 
 
 @pytest.mark.parametrize(
@@ -277,39 +257,10 @@ def test_output_that_does_not_add_up_is_unreadable(
         (None, b"1000, 5, 2, 0\n", "expected direction 0 or 1"),
     ],
 )
-def test_garbage_is_unreadable(
-    config: Configure, ranks: Ranks, recorded: Recorded, text: bytes | None, log: bytes, said: str
-) -> None:
-    text = recorded("fio/fio-3.33-randrw.json") if text is None else text
+def test_garbage_is_unreadable(text: bytes | None, log: bytes, said: str) -> None:
+    output = recorded_document() if text is None else text
     with pytest.raises(UnreadableOutput, match=said):
-        read(config("fio", **RANDRW), [output_of(text, log)], ranks)
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"rw": "randreed"}, "did you mean randread?"),
-        ({"suite": "volume", "bs": "4Ki", "num_jobs": 2}, "suite decides bs"),
-        ({"suite": "volume", "ioengine": "psync"}, "suite needs an asynchronous ioengine"),
-        ({"suite": "volume", "size": "1Mi"}, "size of at least 64Mi"),
-        ({"ioengine": "psync", "iodepth": 4}, "iodepth 4 would have no effect"),
-        ({"bs": 1001}, "not a multiple of 512, which direct needs"),
-        (
-            {"bs": "4k"},
-            "bs 4000 is not a multiple of 512, which direct needs; fio's 4k is written 4Ki",
-        ),
-        ({"bs": "1M"}, "fio's 1m is written 1Mi"),
-        ({"size": "1Mi"}, "size is smaller than one bs"),
-        ({"runtime": "500ms"}, "runtime"),
-        ({"rw": "randrw", "rwmixread": 100}, "rwmixread"),
-    ],
-)
-def test_what_fio_would_refuse_or_ignore_is_refused_first(
-    config: Configure, spec: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match="workload") as error:
-        config("fio", **spec)
-    assert said in str(error.value)
+        reading_of(output, log)
 
 
 @pytest.mark.parametrize(
@@ -321,34 +272,11 @@ def test_what_fio_would_refuse_or_ignore_is_refused_first(
         ({"kind": "host-path", "path": "/data"}, None),
     ],
 )
-def test_files_larger_than_the_volume_are_refused(
-    config: Configure, volume: dict[str, Any], said: str | None
-) -> None:
-    problems = WORKLOAD.problems(config("fio", workers=2, on={"volume": volume}))
+def test_files_larger_than_the_volume_are_refused(volume: dict[str, Any], said: str | None) -> None:
+    problems = WORKLOAD.problems(tool_config("fio", workers=2, on={"volume": volume}))
     if said is None:
         assert problems == []
     else:
         (problem,) = problems
         assert problem.startswith("workload.size: ")
         assert said in problem
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "Jobs: 1 (f=1): [r(1)][60.0%][r=130MiB/s][r=33.3k IOPS][eta 00m:02s]",
-            "reads 130MiB/s, 33.3k IOPS",
-        ),
-        (
-            "Jobs: 2 (f=2): [m(2)][9.1%][r=64.1MiB/s,w=8224KiB/s][r=16.4k,w=16.3k IOPS][eta 10s]",
-            "reads 64.1MiB/s, 16.4k IOPS, writes 8224KiB/s, 16.3k IOPS",
-        ),
-        ("Jobs: 1 (f=0)", ""),
-        ("{", ""),
-    ],
-)
-def test_progress_line_has_rates_of_the_last_second(
-    config: Configure, line: str, said: str
-) -> None:
-    assert WORKLOAD.progress(config("fio"), line) == said

@@ -1,19 +1,14 @@
 """The kind `iperf`: the commands of its steps, and what iperf3's JSON of both ends says."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.iperf import WORKLOAD
-from aiperf_svc.workloads.steps import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
-
-Configure = Callable[..., WorkloadConfig[Any]]
-Ranks = Callable[[int], tuple[Rank, ...]]
-Recorded = Callable[[str], bytes]
+from aiperf_svc.workloads.steps import ClaimedBytes, Output, Reading, UnreadableOutput
+from tests.support.tool_runs import make_ranks, recorded, tool_config
 
 
 def outputs_of(clients: list[bytes], servers: list[bytes], *, client: int = 0) -> list[Output]:
@@ -23,21 +18,17 @@ def outputs_of(clients: list[bytes], servers: list[bytes], *, client: int = 0) -
     ]
 
 
-@pytest.fixture
-def reading(config: Configure, ranks: Ranks, recorded: Recorded) -> Callable[..., Reading]:
-    def read(*names: str, **spec: Any) -> Reading:
-        parsed = config("iperf", **spec)
-        step = WORKLOAD.steps(parsed, ranks(2))[0]
-        files = [
-            [recorded(f"iperf/iperf3-3.12-{name}-{end}.json") for name in names]
-            for end in ("client", "server")
-        ]
-        return WORKLOAD.read(parsed, step, outputs_of(*files, client=step.commands[0].rank))
-
-    return read
+def reading(*names: str, **spec: Any) -> Reading:
+    config = tool_config("iperf", **spec)
+    step = WORKLOAD.steps(config, make_ranks(2))[0]
+    files = [
+        [recorded(f"iperf/iperf3-3.12-{name}-{end}.json") for name in names]
+        for end in ("client", "server")
+    ]
+    return WORKLOAD.read(config, step, outputs_of(*files, client=step.commands[0].rank))
 
 
-def document(recorded: Recorded, name: str) -> dict[str, Any]:
+def document(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads(recorded(f"iperf/iperf3-3.12-{name}.json"))
     return loaded
 
@@ -51,10 +42,10 @@ def rtts_of(sender: dict[str, Any], *, omitted: bool = False) -> list[float]:
     ]
 
 
-def test_every_key_of_the_spec_reaches_iperf3(config: Configure, ranks: Ranks) -> None:
+def test_every_key_of_the_spec_reaches_iperf3() -> None:
     spec = {"streams": 4, "duration": "10s", "omit": "1s", "bitrate": "2G", "window": "1Mi"}
-    parsed = config("iperf", **spec, mss=1400, bidirectional=True, port=6000, processes=2)
-    (step,) = WORKLOAD.steps(parsed, ranks(2))
+    parsed = tool_config("iperf", **spec, mss=1400, bidirectional=True, port=6000, processes=2)
+    (step,) = WORKLOAD.steps(parsed, make_ranks(2))
     assert [(each.rank, each.argv, each.listens_on) for each in step.servers] == [
         (1, ("iperf3", "-s", "-1", "-J", "-i", "1", "-p", "6000"), 6000),
         (1, ("iperf3", "-s", "-1", "-J", "-i", "1", "-p", "6001"), 6001),
@@ -69,35 +60,18 @@ def test_every_key_of_the_spec_reaches_iperf3(config: Configure, ranks: Ranks) -
     assert step.timeout_ns == 82 * 10**9
 
 
-def test_with_reverse_the_rank_that_sends_runs_the_server(config: Configure, ranks: Ranks) -> None:
-    (step,) = WORKLOAD.steps(config("iperf", reverse=True), ranks(2))
+def test_with_reverse_the_rank_that_sends_runs_the_server() -> None:
+    (step,) = WORKLOAD.steps(tool_config("iperf", reverse=True), make_ranks(2))
     assert (step.servers[0].rank, step.commands[0].rank) == (0, 1)
     assert step.commands[0].argv[-1] == "-R"
     assert step.commands[0].argv[2] == "10.0.0.0"
 
 
-@pytest.mark.parametrize(
-    ("spec", "names"),
-    [
-        ({}, ["0 to 1", "0 to 2", "1 to 0", "1 to 2", "2 to 0", "2 to 1"]),
-        ({"bidirectional": True}, ["0 to 1", "0 to 2", "1 to 2"]),
-    ],
-)
-def test_pairs_are_ordered_unless_bidirectional(
-    config: Configure, ranks: Ranks, spec: dict[str, Any], names: list[str]
-) -> None:
-    steps = WORKLOAD.steps(config("iperf", on={"pairs": "all", "count": 3}, **spec), ranks(3))
-    assert [step.name.replace("node-", "") for step in steps] == names
-    assert steps[0].labels == {"from": "node-0", "to": "node-1"}
-
-
-def test_server_counts_received_and_client_sent_bytes(
-    reading: Callable[..., Reading], recorded: Recorded
-) -> None:
+def test_server_counts_received_and_client_sent_bytes() -> None:
     read = reading("tcp", streams=2)
     client, server = (
-        document(recorded, "tcp-client")["end"],
-        document(recorded, "tcp-server")["end"],
+        document("tcp-client")["end"],
+        document("tcp-server")["end"],
     )
     assert read.values["bandwidth"] == server["sum_received"]["bits_per_second"]
     assert read.values["bandwidth_sent"] == client["sum_sent"]["bits_per_second"]
@@ -109,13 +83,11 @@ def test_server_counts_received_and_client_sent_bytes(
     assert read.facts["path MTU"] == "65535"
 
 
-def test_the_rtt_is_that_of_the_measured_time(
-    reading: Callable[..., Reading], recorded: Recorded
-) -> None:
+def test_the_rtt_is_that_of_the_measured_time() -> None:
     """While TCP finds its rate, queues are full or empty as never after; iperf3's own mean_rtt,
     min_rtt and max_rtt count it."""
     read = reading("tcp", streams=2)
-    client = document(recorded, "tcp-client")
+    client = document("tcp-client")
     measured, omitted = rtts_of(client), rtts_of(client, omitted=True)
     assert read.values["rtt"] == pytest.approx(sum(measured) / len(measured))
     assert (read.values["rtt_min"], read.values["rtt_max"]) == (min(measured), max(measured))
@@ -125,11 +97,9 @@ def test_the_rtt_is_that_of_the_measured_time(
     assert sum(own) / 2 != pytest.approx(read.values["rtt"], rel=0.01)
 
 
-def test_claimed_bytes_have_those_of_the_omitted_time(
-    reading: Callable[..., Reading], recorded: Recorded
-) -> None:
+def test_claimed_bytes_have_those_of_the_omitted_time() -> None:
     read = reading("tcp", streams=2)
-    client = document(recorded, "tcp-client")
+    client = document("tcp-client")
     omitted = [i["sum"]["bytes"] for i in client["intervals"] if i["sum"]["omitted"]]
     sent = client["end"]["sum_sent"]["bytes"] + sum(omitted)
     assert omitted[0] > 0
@@ -139,36 +109,32 @@ def test_claimed_bytes_have_those_of_the_omitted_time(
     assert read.claimed_bytes[1].received == pytest.approx(sent, rel=0.001)
 
 
-def test_series_exclude_omitted_time_and_remainder(reading: Callable[..., Reading]) -> None:
+def test_series_exclude_omitted_time_and_remainder() -> None:
     series = {each.name: each for each in reading("tcp", streams=2).series}
     assert set(series) == {"bandwidth", "rtt", "retransmits"}
     assert series["bandwidth"].times_s == pytest.approx((1.5, 2.5, 3.5), abs=0.01)
     assert min(series["bandwidth"].values) > 1e9
 
 
-def test_both_directions_are_told_apart(
-    reading: Callable[..., Reading], recorded: Recorded
-) -> None:
+def test_both_directions_are_told_apart() -> None:
     read = reading("bidirectional", bidirectional=True)
-    client = document(recorded, "bidirectional-client")["end"]
-    server = document(recorded, "bidirectional-server")["end"]
+    client = document("bidirectional-client")["end"]
+    server = document("bidirectional-server")["end"]
     assert read.values["bandwidth"] == server["sum_received"]["bits_per_second"]
     assert (
         read.values["bandwidth_backward"] == client["sum_received_bidir_reverse"]["bits_per_second"]
     )
-    rtts = rtts_of(document(recorded, "bidirectional-server"))
+    rtts = rtts_of(document("bidirectional-server"))
     assert read.values["rtt_backward"] == sum(rtts) / len(rtts)
     assert {each.label for each in read.series} == {"", "backward"}
     assert read.claimed_bytes[0].sent > 0
     assert read.claimed_bytes[0].received > 0
 
 
-def test_processes_are_summed_and_server_has_reverse_rtt(
-    reading: Callable[..., Reading], recorded: Recorded
-) -> None:
+def test_processes_are_summed_and_server_has_reverse_rtt() -> None:
     read = reading("reverse1", "reverse2", reverse=True, processes=2)
-    clients = [document(recorded, f"reverse{n}-client")["end"] for n in (1, 2)]
-    servers = [document(recorded, f"reverse{n}-server") for n in (1, 2)]
+    clients = [document(f"reverse{n}-client")["end"] for n in (1, 2)]
+    servers = [document(f"reverse{n}-server") for n in (1, 2)]
     assert read.values["bandwidth"] == sum(
         end["sum_received"]["bits_per_second"] for end in clients
     )
@@ -178,10 +144,10 @@ def test_processes_are_summed_and_server_has_reverse_rtt(
     assert read.claimed_bytes[0].sent == pytest.approx(read.claimed_bytes[1].received, rel=0.001)
 
 
-def test_loss_is_the_receivers_count(reading: Callable[..., Reading], recorded: Recorded) -> None:
+def test_loss_is_the_receivers_count() -> None:
     read = reading("udp", protocol="udp", bitrate=0)
-    seen = document(recorded, "udp-server")["end"]["sum_received"]
-    copied = document(recorded, "udp-client")["end"]["sum_received"]
+    seen = document("udp-server")["end"]["sum_received"]
+    copied = document("udp-client")["end"]["sum_received"]
     assert read.values["loss"] == seen["lost_packets"] / seen["packets"]
     assert copied["lost_packets"] > seen["lost_packets"]
     assert read.values["jitter"] == seen["jitter_ms"] * 1000
@@ -196,22 +162,20 @@ def test_loss_is_the_receivers_count(reading: Callable[..., Reading], recorded: 
         (["udp"], {"protocol": "udp", "bitrate": "0"}),
     ],
 )
-def test_reading_has_exactly_the_announced_metrics(
-    reading: Callable[..., Reading], config: Configure, names: list[str], spec: dict[str, Any]
-) -> None:
-    announced = [info.tag for info in WORKLOAD.metrics_of(config("iperf", **spec))]
+def test_reading_has_exactly_the_announced_metrics(names: list[str], spec: dict[str, Any]) -> None:
+    announced = [info.tag for info in WORKLOAD.metrics_of(tool_config("iperf", **spec))]
     assert set(reading(*names, **spec).values) == set(announced)
     assert announced[0] == WORKLOAD.metrics[0].tag == "bandwidth"
 
 
-def test_reported_error_with_exit_code_0_is_an_error(config: Configure, ranks: Ranks) -> None:
+def test_reported_error_with_exit_code_0_is_an_error() -> None:
     refused = (
         b'{\n\t"start":\t{\n\t\t"connected":\t[],\n\t\t"version":\t"iperf 3.12"\n\t},\n'
         b'\t"intervals":\t[],\n\t"end":\t{\n\t},\n'
         b'\t"error":\t"unable to connect to server: Connection refused"\n}\n'
     )
-    parsed = config("iperf")
-    step = WORKLOAD.steps(parsed, ranks(2))[0]
+    parsed = tool_config("iperf")
+    step = WORKLOAD.steps(parsed, make_ranks(2))[0]
     read = WORKLOAD.read(parsed, step, outputs_of([refused], [b"{}"]))
     assert read.errors == ("iperf3 on rank 0: unable to connect to server: Connection refused",)
     assert read.values == {}
@@ -226,52 +190,21 @@ def test_reported_error_with_exit_code_0_is_an_error(config: Configure, ranks: R
         (("end", "cpu_utilization_percent"), "no field 'cpu_utilization_percent'"),
     ],
 )
-def test_no_field_has_a_default(
-    config: Configure, ranks: Ranks, recorded: Recorded, field: tuple[str, ...], said: str
-) -> None:
-    client = document(recorded, "tcp-client")
+def test_no_field_has_a_default(field: tuple[str, ...], said: str) -> None:
+    client = document("tcp-client")
     part = client
     for key in field[:-1]:
         part = part[key]
     del part[field[-1]]
     server = recorded("iperf/iperf3-3.12-tcp-server.json")
-    parsed = config("iperf", streams=2)
-    step = WORKLOAD.steps(parsed, ranks(2))[0]
+    parsed = tool_config("iperf", streams=2)
+    step = WORKLOAD.steps(parsed, make_ranks(2))[0]
     with pytest.raises(UnreadableOutput, match=said):
         WORKLOAD.read(parsed, step, outputs_of([json.dumps(client).encode()], [server]))
 
 
-@pytest.mark.parametrize("text", [b"", b"Segmentation fault", b"[]", b'{"end": 1}', b"\xff\x00"])
-def test_garbage_is_unreadable(config: Configure, ranks: Ranks, text: bytes) -> None:
-    parsed = config("iperf")
-    step = WORKLOAD.steps(parsed, ranks(2))[0]
-    with pytest.raises(UnreadableOutput, match="iperf3 client on rank 0"):
-        WORKLOAD.read(parsed, step, outputs_of([text], [text]))
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"protocol": "udp"}, "protocol udp needs bitrate"),
-        ({"protocol": "udp", "mss": 1400}, "mss is about TCP"),
-        ({"reverse": True, "bidirectional": True}, "bidirectional already measures both"),
-        ({"duration": "1500ms"}, "expected whole seconds"),
-        ({"streems": 2}, "did you mean workload.streams?"),
-        ({"protocol": "tpc"}, "tcp"),
-        ({"bitrate": "fast"}, "expected a bit rate"),
-        ({"streams": 0}, "streams"),
-    ],
-)
-def test_what_iperf3_would_refuse_is_refused_first(
-    config: Configure, spec: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match="workload") as error:
-        config("iperf", **spec)
-    assert said in str(error.value)
-
-
-def test_all_problems_of_a_spec_are_said_at_once(config: Configure) -> None:
+def test_all_problems_of_a_spec_are_said_at_once() -> None:
     with pytest.raises(ConfigError) as error:
-        config("iperf", protocol="udp", mss=1400, reverse=True, bidirectional=True)
+        tool_config("iperf", protocol="udp", mss=1400, reverse=True, bidirectional=True)
     for said in ("needs bitrate", "mss is about TCP", "no reverse"):
         assert said in str(error.value)

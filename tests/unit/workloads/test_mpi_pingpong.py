@@ -1,38 +1,23 @@
 """The kind `mpi-pingpong`. The recorded output is of runs between two network namespaces."""
 
-from pathlib import Path
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import pytest
 
-from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.mpi_pingpong import WORKLOAD
-from aiperf_svc.workloads.mpi_pingpong.workload import MpiPingPongSpec
-from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.steps import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.steps import ClaimedBytes, Output, Reading, UnreadableOutput
+from tests.support.tool_runs import make_ranks, recorded, tool_config
 
-RECORDED = Path(__file__).parent / "recorded" / "mpi-pingpong"
-IMB = (RECORDED / "imb-2021.8-intel-mpi-2021.14.txt").read_text()
-MPI4PY = (RECORDED / "mpi4py-3.1.4-open-mpi-4.1.4.txt").read_text()
-RANKS = tuple(
-    Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
-         agent="/a") for n in range(3)
-)  # fmt: skip
-
-
-def config_of(ranks: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[MpiPingPongSpec]:
-    config = parse_benchmark(
-        {"workload": {"kind": "mpi-pingpong", **spec}, "deployment": {"ranks": ranks or {}}}, ""
-    )
-    assert isinstance(config, WorkloadConfig)
-    assert isinstance(config.workload, MpiPingPongSpec)
-    return cast("WorkloadConfig[MpiPingPongSpec]", config)
+IMB = recorded("mpi-pingpong/imb-2021.8-intel-mpi-2021.14.txt").decode()
+MPI4PY = recorded("mpi-pingpong/mpi4py-3.1.4-open-mpi-4.1.4.txt").decode()
+config_of = partial(tool_config, "mpi-pingpong")
 
 
 def reading_of(text: str, **spec: Any) -> Reading:
     config = config_of(**spec)
-    step = WORKLOAD.steps(config, RANKS)[0]
+    step = WORKLOAD.steps(config, make_ranks())[0]
     return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, stdout=text.encode())])
 
 
@@ -68,7 +53,6 @@ def test_bytes_are_claimed_over_tcp_when_counted() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("garbage", "expected a line with the version"),
         ("# mpi4py 3.1.4, Open MPI v4.1.4\n", "expected one line '#bytes #repetitions"),
         (MPI4PY[: MPI4PY.index("\n2097152")], "no row of 2097152 bytes"),
         (MPI4PY.replace("\n0 1000 ", "\n0 1000 x"), "found '0 1000 x"),
@@ -90,33 +74,12 @@ def test_rows_of_other_sizes_than_asked_are_unreadable() -> None:
 def test_only_our_script_is_a_file_of_ranks() -> None:
     ours, imb = config_of(maxlog=10), config_of(program="imb", iterations=5)
     assert list(WORKLOAD.files(ours)) == ["pingpong.py"]
-    command = WORKLOAD.steps(ours, RANKS)[0].commands[0]
+    command = WORKLOAD.steps(ours, make_ranks())[0].commands[0]
     assert command.argv[-4:] == ("python3", "pingpong.py", "10", "1000")
     assert WORKLOAD.files(imb) == {}
-    command = WORKLOAD.steps(imb, RANKS)[0].commands[0]
+    command = WORKLOAD.steps(imb, make_ranks())[0].commands[0]
     assert command.argv[-6:] == ("IMB-MPI1", "PingPong", "-msglog", "0:22", "-iter", "5")
     assert [tool.name for tool in WORKLOAD.tools_of(imb)] == ["mpirun", "IMB-MPI1"]
-
-
-def test_each_pair_is_measured_from_its_first_rank() -> None:
-    config = config_of({"pairs": "all", "count": 3})
-    steps = WORKLOAD.steps(config, RANKS)
-    assert [(s.name, s.commands[0].rank, s.agent_ranks) for s in steps] == [
-        ("node-0 to node-1", 0, (1,)),
-        ("node-0 to node-2", 0, (2,)),
-        ("node-1 to node-2", 1, (2,)),
-    ]
-    assert [plot.kind for plot in WORKLOAD.plots(config)][:2] == ["matrix", "matrix"]
-    assert len(WORKLOAD.steps(config_of(), RANKS)) == 1
-
-
-def test_rdma_needs_a_device_and_pinned_memory() -> None:
-    (problem,) = WORKLOAD.problems(config_of(transport="rdma"))
-    assert problem.startswith("workload.transport: rdma needs a device")
-    config = config_of({"devices": {"rdma/hca": 1}}, transport="rdma")
-    assert WORKLOAD.problems(config) == []
-    assert WORKLOAD.needs_privilege(config) == ("IPC_LOCK",)
-    assert WORKLOAD.needs_privilege(config_of()) == ()
 
 
 def test_all_mistakes_of_a_spec_are_said_at_once() -> None:
@@ -126,9 +89,3 @@ def test_all_mistakes_of_a_spec_are_said_at_once() -> None:
     assert "workload.transport: 'tpc'" in said
     assert "workload.maxlog" in said
     assert "iterations" in said
-
-
-def test_a_row_is_progress_and_other_lines_are_not() -> None:
-    config = config_of()
-    assert WORKLOAD.progress(config, "1024 1000 13.451 76.127") == "1024 bytes: 13.451 us"
-    assert WORKLOAD.progress(config, "# List of Benchmarks to run:") == ""

@@ -1,47 +1,27 @@
 """The kind `openfoam`. The recorded log is of a run between two network namespaces."""
 
 import math
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.verdict.check_result import Severity
-from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.openfoam import WORKLOAD
-from aiperf_svc.workloads.openfoam.workload import OpenFoamSpec, division
-from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.openfoam.workload import division
+from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
+from tests.support.tool_runs import make_ranks, recorded, tool_config
 
-RECORDED = Path(__file__).parent / "recorded" / "openfoam"
-LOG = (RECORDED / "icofoam-1912-xs-fixed-iter-2-processes.txt").read_text()
-Config = WorkloadConfig[OpenFoamSpec]
+LOG = recorded("openfoam/icofoam-1912-xs-fixed-iter-2-processes.txt").decode()
 
 
-def ranks(*addresses: str) -> list[Rank]:
-    return [
-        Rank(number=n, role="rank", address=address, node=f"node-{n}", work="/w", volume="/v",
-             agent="/a") for n, address in enumerate(addresses)
-    ]  # fmt: skip
-
-
-def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
-    config = parse_benchmark(
-        {
-            "workload": {"kind": "openfoam", "size": "XS", **spec},
-            "deployment": {"ranks": placed or {}},
-        },
-        "",
-    )
-    assert isinstance(config, WorkloadConfig)
-    assert isinstance(config.workload, OpenFoamSpec)
-    return cast("WorkloadConfig[OpenFoamSpec]", config)
+def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[Any]:
+    return tool_config("openfoam", on=placed, **{"size": "XS", **spec})
 
 
 def reading_of(text: str, **spec: Any) -> Reading:
     config = config_of(**spec)
-    step = WORKLOAD.steps(config, ranks("10.0.0.1", "10.0.0.2"))[1]
+    step = WORKLOAD.steps(config, make_ranks(2))[1]
     return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, stdout=text.encode())])
 
 
@@ -69,7 +49,6 @@ def test_fixed_iterations_did_the_same_work_in_each_step() -> None:
 @pytest.mark.parametrize(
     ("text", "spec", "said"),
     [
-        ("garbage", {}, "expected the header of icoFoam"),
         (LOG, {"processes": 4}, "icoFoam has 2 processes; expected 4"),
         (LOG, {"size": "S"}, "expected 500 time steps and the line 'End', found 20 steps"),
         (LOG[: LOG.rindex("\nEnd")], {}, "expected 20 time steps and the line 'End'"),
@@ -102,29 +81,29 @@ def test_wall_time_outside_the_solver_is_a_finding(
 
 
 def test_each_rank_prepares_and_all_processes_solve() -> None:
-    prepare, solve = WORKLOAD.steps(config_of(processes=3), ranks("10.0.0.1", "10.0.0.2"))
+    prepare, solve = WORKLOAD.steps(config_of(processes=3), make_ranks(2))
     assert not prepare.is_measured
     assert [(c.rank, c.argv) for c in prepare.commands] == [
-        (0, ("./prepare", "/v/cavity")),
-        (1, ("./prepare", "/v/cavity")),
+        (0, ("./prepare", "/volume/cavity")),
+        (1, ("./prepare", "/volume/cavity")),
     ]
     (command,) = solve.commands
-    assert command.argv[-4:] == ("icoFoam", "-case", "/v/cavity", "-parallel")
-    assert "10.0.0.1:2,10.0.0.2:1" in command.argv
+    assert command.argv[-4:] == ("icoFoam", "-case", "/volume/cavity", "-parallel")
+    assert "10.0.0.0:2,10.0.0.1:1" in command.argv
     assert solve.agent_ranks == (1,)
 
 
 def test_a_case_that_ranks_share_is_prepared_once() -> None:
-    local = WORKLOAD.steps(config_of(), ranks("127.0.0.1", "127.0.0.1"))[0]
+    local = WORKLOAD.steps(config_of(), make_ranks(2, address="127.0.0.1"))[0]
     assert [command.rank for command in local.commands] == [0]
     shared = config_of({"volume": {"kind": "shared-claim"}})
-    prepare = WORKLOAD.steps(shared, ranks("10.0.0.1", "10.0.0.2"))[0]
+    prepare = WORKLOAD.steps(shared, make_ranks(2))[0]
     assert [command.rank for command in prepare.commands] == [0]
 
 
 def test_one_process_solves_the_case_undivided() -> None:
     config = config_of(processes=1, nodes=1)
-    command = WORKLOAD.steps(config, ranks("10.0.0.1"))[1].commands[0]
+    command = WORKLOAD.steps(config, make_ranks(1))[1].commands[0]
     assert "-parallel" not in command.argv
     assert b"[ 1 -gt 1 ]" in WORKLOAD.files(config)["prepare"]
 
@@ -158,34 +137,8 @@ def test_parts_are_nearly_cubes() -> None:
     assert [division(n) for n in (8, 12, 64, 7)] == [(2, 2, 2), (3, 2, 2), (4, 4, 4), (7, 1, 1)]
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"size": "XXL"}, "no published case defines this size"),
-        ({"size": "L"}, "workload.size: 'L'"),
-        ({"processes": 2, "nodes": 3}, "processes 2 leaves some of nodes 3 without work"),
-        ({"iterative_methode": "fixed-iter"}, "did you mean workload.iterative_method?"),
-    ],
-)
-def test_specs_that_cannot_run_are_refused(spec: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        config_of(**spec)
-    assert said in str(error.value)
-
-
-def test_rdma_needs_a_device() -> None:
-    (problem,) = WORKLOAD.problems(config_of(transport="rdma"))
-    assert problem.startswith("workload.transport: rdma needs a device")
-
-
 def test_debians_environment_is_set_unless_image_is_named() -> None:
     for image, expected in ((None, "/usr/share/openfoam"), ("openfoam:v2312", None)):
         config = config_of(image=image)
-        for step in WORKLOAD.steps(config, ranks("10.0.0.1", "10.0.0.2")):
+        for step in WORKLOAD.steps(config, make_ranks(2)):
             assert step.commands[0].env.get("WM_PROJECT_DIR") == expected
-
-
-def test_the_time_of_the_simulation_is_progress() -> None:
-    config = config_of(size="XS")
-    assert WORKLOAD.progress(config, "Time = 0.05") == "Time = 0.05 of 0.1 s"
-    assert WORKLOAD.progress(config, "ExecutionTime = 1.2 s  ClockTime = 2 s") == ""

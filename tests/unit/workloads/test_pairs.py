@@ -5,7 +5,6 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.workloads.pairs import (
     at_the_same_time,
     circle_rounds,
@@ -13,13 +12,10 @@ from aiperf_svc.workloads.pairs import (
     pair_name,
     pairs,
 )
-from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.steps import Command, Rank, Step
+from aiperf_svc.workloads.steps import Command, Step
+from tests.support.tool_runs import make_ranks, tool_config
 
-RANKS = tuple(
-    Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
-         agent="/a") for n in range(3)
-)  # fmt: skip
+RANKS = make_ranks(3)
 
 
 @pytest.mark.parametrize(
@@ -36,18 +32,12 @@ RANKS = tuple(
 def test_directed_test_measures_pairs_both_ways(
     asked: str, is_directed: bool, expected: list[tuple[int, int]]
 ) -> None:
-    config = parse_benchmark(
-        {
-            "workload": {
-                "kind": "command",
-                "command": ["true"],
-                "metrics": {"n": {"unit": "s", "pattern": "(x)"}},
-            },
-            "deployment": {"ranks": {"pairs": asked} | ({"count": 3} if asked != "one" else {})},
-        },
-        "",
+    config = tool_config(
+        "command",
+        on={"pairs": asked} | ({"count": 3} if asked != "one" else {}),
+        command=["true"],
+        metrics={"n": {"unit": "s", "pattern": "(x)"}},
     )
-    assert isinstance(config, WorkloadConfig)
     found = pairs(config, RANKS, is_directed=is_directed)
     assert [(a.number, b.number) for a, b in found] == expected
 

@@ -2,40 +2,22 @@
 processes are made from it, because no test machine has a GPU."""
 
 import json
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.pytorch import WORKLOAD
-from aiperf_svc.workloads.pytorch.workload import PyTorchSpec
-from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
+from tests.support.tool_runs import make_ranks, recorded, tool_config
 
-RECORDED = Path(__file__).parent / "recorded" / "pytorch"
-MEASURED = json.loads((RECORDED / "alexnet-train-bfloat16-debian-1.13.json").read_text())
-OF_RUN = {"model": "alexnet", "batch_size": 2, "iterations": 3}
+MEASURED = json.loads(recorded("pytorch/alexnet-train-bfloat16-debian-1.13.json"))
+OF_RUN: dict[str, Any] = {"model": "alexnet", "batch_size": 2, "iterations": 3}
 """Keys of the spec of the recorded run."""
-Config = WorkloadConfig[PyTorchSpec]
 
 
-def ranks(count: int, *, cores: float = 4.0, interface: str = "") -> list[Rank]:
-    return [
-        Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
-             agent="/a", cores=cores, interface=interface) for n in range(count)
-    ]  # fmt: skip
-
-
-def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
-    config = parse_benchmark(
-        {"workload": {"kind": "pytorch", **OF_RUN, **spec}, "deployment": {"ranks": placed or {}}},
-        "",
-    )
-    assert isinstance(config, WorkloadConfig)
-    assert isinstance(config.workload, PyTorchSpec)
-    return cast("WorkloadConfig[PyTorchSpec]", config)
+def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[Any]:
+    return tool_config("pytorch", on=placed, **OF_RUN | spec)
 
 
 def left_by(process: int = 0, **changes: Any) -> dict[str, bytes]:
@@ -46,7 +28,7 @@ def left_by(process: int = 0, **changes: Any) -> dict[str, bytes]:
 
 def reading_of(*of_ranks: dict[str, bytes], **spec: Any) -> Reading:
     config = config_of(**spec)
-    step = WORKLOAD.steps(config, ranks(len(of_ranks)))[0]
+    step = WORKLOAD.steps(config, make_ranks(len(of_ranks)))[0]
     outputs = [Output(rank=n, exit_code=0, files=files) for n, files in enumerate(of_ranks)]
     return WORKLOAD.read(config, step, outputs)
 
@@ -102,7 +84,6 @@ def test_a_gpu_has_its_own_times_and_memory() -> None:
     [
         ({}, {}, "process 0 of 1 left no file 'measured-0.json'"),
         (left_by(processes=2), {"gpus": 2}, "process 1 of 2 left no file"),
-        ({"measured-0.json": b"garbage"}, {}, "measured-0.json: "),
         ({"measured-0.json": b"{}"}, {}, "missing required field `torch`"),
         (left_by(), {"iterations": 4}, "expected process 0 of 1 with 4 batches"),
         (left_by(processes=2), {}, "found process 0 of 2 with 3"),
@@ -120,7 +101,7 @@ def test_files_that_do_not_say_all_are_unreadable(
 
 def test_one_process_runs_the_script_directly() -> None:
     config = config_of(mode="eval")
-    (command,) = WORKLOAD.steps(config, ranks(1))[0].commands
+    (command,) = WORKLOAD.steps(config, make_ranks(1, cores=4.0))[0].commands
     assert command.argv[:2] == ("python3", "batches.py")
     assert json.loads(command.argv[2]) == {
         "device": "cpu",
@@ -141,7 +122,7 @@ def test_one_process_runs_the_script_directly() -> None:
 
 def test_processes_of_torchrun_share_their_ranks_cpus() -> None:
     config = config_of(gpus=3, ranks=2)
-    commands = WORKLOAD.steps(config, ranks(2, interface="eth0"))[0].commands
+    commands = WORKLOAD.steps(config, make_ranks(2, cores=4.0, interface="eth0"))[0].commands
     for number, command in enumerate(commands):
         assert command.rank == number
         assert command.argv[:-2] == (
@@ -173,22 +154,3 @@ def test_gpus_of_every_vendor_and_parts_of_them_count(resource: str) -> None:
     config = config_of({"devices": {resource: 2, "rdma/hca": 1}}, device="cuda", gpus=2)
     assert WORKLOAD.device_problems(config) == []
     assert WORKLOAD.device_problems(config_of(gpus=8)) == []
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"model": "resnet"}, "did you mean resnet50"),
-        ({"precision": "float16"}, "precision float16 needs device cuda"),
-        ({"batchsize": 8}, "did you mean workload.batch_size?"),
-    ],
-)
-def test_specs_that_cannot_run_are_refused(spec: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        config_of(**spec)
-    assert said in str(error.value)
-
-
-def test_the_line_of_a_batch_is_progress() -> None:
-    assert WORKLOAD.progress(config_of(), "batch 2: 1.2784 s\n") == "batch 2 of 3: 1.2784 s"
-    assert WORKLOAD.progress(config_of(), "Downloading") == ""

@@ -1,6 +1,5 @@
 """The kind `qualify`: trials, steps of each stage, checks of the config."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,12 +13,12 @@ from aiperf_svc.workloads.qualify.workload import Qualify
 from aiperf_svc.workloads.registry import parse_benchmark, workload_of
 from aiperf_svc.workloads.steps import Rank, Step
 from aiperf_svc.workloads.trials import trial_configs
+from tests.support.tool_runs import make_ranks
 
 FIO = {"nodes": "alone", "workload": {"kind": "fio", "size": "64Mi"}}
 IPERF = {"nodes": "pairs", "workload": {"kind": "iperf", "duration": "5s"}}
 NCCL = {"nodes": "all", "workload": {"kind": "nccl", "env": {"NCCL_ALGO": "RING"}}}
 UCX = {"nodes": "pairs", "workload": {"kind": "ucx", "test": "tag_lat"}}
-MakeRanks = Callable[[int], tuple[Rank, ...]]
 WORKLOAD = Qualify()
 
 
@@ -70,8 +69,8 @@ def test_config_without_defaults_is_read_in_pods() -> None:
     assert parse_benchmark(non_defaults(config), "") == config
 
 
-def test_nodes_alone_run_the_tool_at_the_same_time(ranks: MakeRanks) -> None:
-    found = steps(parsed(FIO), ranks(3), stage="fio", without=("node-1",))
+def test_nodes_alone_run_the_tool_at_the_same_time() -> None:
+    found = steps(parsed(FIO), make_ranks(3), stage="fio", without=("node-1",))
     assert [(step.name, step.group, step.is_measured) for step in found] == [
         ("write files on node-0", 1, False),
         ("write files on node-2", 1, False),
@@ -82,8 +81,8 @@ def test_nodes_alone_run_the_tool_at_the_same_time(ranks: MakeRanks) -> None:
     assert found[2].headline == "fio_iops"
 
 
-def test_round_measures_its_pairs_in_both_directions(ranks: MakeRanks) -> None:
-    found = steps(parsed(IPERF), ranks(4), stage="iperf", round=1)
+def test_round_measures_its_pairs_in_both_directions() -> None:
+    found = steps(parsed(IPERF), make_ranks(4), stage="iperf", round=1)
     assert [(step.name, step.group) for step in found] == [
         ("node-0 to node-3", 1),
         ("node-1 to node-2", 1),
@@ -93,20 +92,20 @@ def test_round_measures_its_pairs_in_both_directions(ranks: MakeRanks) -> None:
     assert found[2].labels["from"] == "node-3"
 
 
-def test_round_leaves_out_failed_nodes(ranks: MakeRanks) -> None:
-    found = steps(parsed(UCX), ranks(4), stage="ucx", round=1, without=("node-3",))
+def test_round_leaves_out_failed_nodes() -> None:
+    found = steps(parsed(UCX), make_ranks(4), stage="ucx", round=1, without=("node-3",))
     assert [step.name for step in found] == ["node-1 to node-2"]
 
 
-def test_at_most_so_many_nodes_are_measured_at_once(ranks: MakeRanks) -> None:
+def test_at_most_so_many_nodes_are_measured_at_once() -> None:
     config = parsed(FIO, max_nodes_at_once=2)
-    found = steps(config, ranks(4), stage="fio")
+    found = steps(config, make_ranks(4), stage="fio")
     assert [step.group for step in found if step.is_measured] == [3, 3, 4, 4]
 
 
-def test_suspects_are_measured_one_after_the_other(ranks: MakeRanks) -> None:
+def test_suspects_are_measured_one_after_the_other() -> None:
     suspects = (("node-2", "node-0", "node-1"),)
-    found = steps(parsed(UCX), ranks(4), stage="ucx", round="suspects", repeat=suspects)
+    found = steps(parsed(UCX), make_ranks(4), stage="ucx", round="suspects", repeat=suspects)
     assert [(step.name, step.group) for step in found] == [
         ("node-2 to node-0", 0),
         ("node-2 to node-1", 0),
@@ -114,15 +113,15 @@ def test_suspects_are_measured_one_after_the_other(ranks: MakeRanks) -> None:
     ]
 
 
-def test_all_nodes_run_one_command_with_the_stage_environment(ranks: MakeRanks) -> None:
-    (step,) = steps(parsed(NCCL), ranks(3), stage="nccl", without=("node-1",))
+def test_all_nodes_run_one_command_with_the_stage_environment() -> None:
+    (step,) = steps(parsed(NCCL), make_ranks(3), stage="nccl", without=("node-1",))
     assert (step.name, step.ranks) == ("all_reduce on all nodes", (0, 2))
     assert step.commands[0].env["NCCL_ALGO"] == "RING"
 
 
-def test_tool_of_any_size_fits_pairs(ranks: MakeRanks) -> None:
+def test_tool_of_any_size_fits_pairs() -> None:
     stage = {"nodes": "pairs", "workload": {"kind": "nccl"}}
-    found = steps(parsed(stage), ranks(2), stage="nccl", round=1)
+    found = steps(parsed(stage), make_ranks(2), stage="nccl", round=1)
     assert [(step.name, step.labels["to"]) for step in found] == [("node-0 to node-1", "node-1")]
 
 
