@@ -182,12 +182,12 @@ def resolver(*names: str) -> GetAddrInfo:
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
+    lengths = (
         int(line.split(b":")[1])
         for line in head.split(b"\r\n")
         if line.lower().startswith(b"content-length")
     )
-    return head + await reader.readexactly(length)
+    return head + await reader.readexactly(next(lengths, 0))
 
 
 def responses(*parts: bytes) -> Script:

@@ -24,7 +24,8 @@ Respond = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 
 
 class ScriptedServer:
-    """Hands every request's number, from 0, to `respond`; keeps connections open."""
+    """Hands the number of every POST request, from 0, to `respond`; keeps connections open until
+    there is another request, such as one for a page of metrics."""
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
@@ -50,8 +51,7 @@ class ScriptedServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            while True:
-                await read_request(reader)
+            while (await read_request(reader)).startswith(b"POST "):
                 await self._respond(next(self._numbers), writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # either side may leave in the middle

@@ -87,7 +87,7 @@ def added_to_history(
     api: Conversations,
     messages: bytes,
     reply: Reply,
-    results: Sequence[bytes] | None,
+    results: Sequence[bytes],
     spare: bytes = b"",
 ) -> tuple[list[bytes], Sequence[Defect]]:
     """Return what goes into a history after a turn, in parts to be joined by commas: its messages,
@@ -95,11 +95,11 @@ def added_to_history(
 
     The results are texts in JSON, in the order of the calls. Where there are fewer, the last one
     stands for all further calls, and where there is none, the `spare` one. Where nothing was
-    called, they go to the server as a user's text. With None, no results are added.
+    called, they go to the server as a user's text.
     """
     parts = [each for each in (messages, reply.items) if each]
     defects: Sequence[Defect] = reply.defects
-    if reply.calls and results is not None:
+    if reply.calls:
         known = results or (spare or NO_RESULT,)
         found = [known[min(place, len(known) - 1)] for place in range(len(reply.calls))]
         parts.append(api.tool_results(list(zip(reply.calls, found, strict=True))))

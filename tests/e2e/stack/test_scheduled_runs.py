@@ -44,17 +44,12 @@ def runner_image(cluster: Cluster, image: str, tmp_path_factory: pytest.TempPath
         shutil.copy(found, folder)
     (folder / "Containerfile").write_text("ARG BASE\nFROM ${BASE}\nCOPY pulumi* /usr/local/bin/\n")
     repository, _, tag = image.rpartition(":")
-    name, pulumi, archive = f"{repository}-runner:{tag}", "localhost/aiperf-pulumi:1", folder / "a"
+    name, pulumi = f"{repository}-runner:{tag}", "localhost/aiperf-pulumi:1"
+    build = (str(TOOLS / "build-image"), str(folder / "Containerfile"), str(folder), pulumi, "-")
+    run(build, environ=cluster.environ, timeout_s=BUILD_S)
     recipe = PROJECT / "images" / "runner" / "Containerfile"
     arguments = ("--build-arg", f"SERVICES={image}", "--build-arg", f"PULUMI={pulumi}")
-    for command in (
-        ("build-image", str(folder / "Containerfile"), str(folder), pulumi, "-"),
-        ("build-image", str(recipe), str(PROJECT), name, str(archive), *arguments),
-        ("load-image", str(archive)),
-    ):
-        program = str(TOOLS / command[0])
-        run((program, *command[1:]), environ=cluster.environ, timeout_s=BUILD_S)
-    archive.unlink()
+    cluster.add_image(name, recipe, PROJECT, *arguments)
     return name
 
 

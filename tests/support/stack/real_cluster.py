@@ -68,14 +68,16 @@ class Cluster:
             assert time.monotonic() < deadline, f"no {' '.join(arguments)}"
         return found
 
-    def add_image(self, name: str, recipe: Path, context: Path | None = None) -> None:
-        """Build an image from a Containerfile and its context, by default its folder, and load it
-        onto the nodes. Fails with what the tool reports. Layers are kept in the cache of
-        tests/cluster."""
+    def add_image(
+        self, name: str, recipe: Path, context: Path | None = None, *arguments: str
+    ) -> None:
+        """Build an image from a Containerfile and its context, by default its folder, with further
+        arguments of the build, and load it onto the nodes. Fails with what the tool reports. Layers
+        are kept in the cache of tests/cluster."""
         with tempfile.TemporaryDirectory() as folder:
             archive = f"{folder}/image.tar"
             build = (str(TOOLS / "build-image"), str(recipe), str(context or recipe.parent), name)
-            run((*build, archive), environ=self.environ, timeout_s=BUILD_S)
+            run((*build, archive, *arguments), environ=self.environ, timeout_s=BUILD_S)
             run((str(TOOLS / "load-image"), archive), environ=self.environ, timeout_s=LOAD_S)
 
     def nodes(self) -> list[str]:

@@ -329,10 +329,6 @@ def test_missing_results_are_repeated_or_made() -> None:
         assert parts[-1].count(text) == 2
 
 
-def test_without_results_only_the_response_is_added() -> None:
-    assert added_to_history(CHAT, b"", TWO, None)[0] == [TWO.items]
-
-
 def test_results_without_a_call_become_text() -> None:
     parts, defects = added_to_history(CHAT, b"1", Reply(b"2"), (b'"x"',))
     assert parts == [b"1", b"2", b'{"role":"user","content":"x"}']
