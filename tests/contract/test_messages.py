@@ -280,6 +280,6 @@ def test_a_message_reads_and_writes_as_its_committed_sample(
         (b"\x01\x91\xa7Unknown", "Unknown"),
     ],
 )
-def test_what_is_no_message_of_this_version_is_refused_by_name(data: bytes, words: str) -> None:
+def test_message_of_another_version_is_refused_by_name(data: bytes, words: str) -> None:
     with pytest.raises(ProtocolMismatch, match=words):
         decode(data)

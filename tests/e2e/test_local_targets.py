@@ -173,9 +173,7 @@ def accounts_of(folder: Path, trial: str) -> dict[str, Any]:
     return accounts
 
 
-def test_ctrl_c_in_a_trial_keeps_results_of_all_targets(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_results_of_all_targets(mock: RunningMockServer, tmp_path: Path) -> None:
     experiment = {"product": {"load.concurrency": [1, 2, 3]}}
     command = started(tmp_path, mock, experiment=experiment, duration="10m")
     command.wait_for_requests(mock, mock.truth()["requests"] + 10)

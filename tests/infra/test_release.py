@@ -65,7 +65,7 @@ def test_cluster_scoped_objects_are_owned_by_the_namespace(tmp_path: Path) -> No
     assert "namespace" not in found["metadata"]
 
 
-def test_objects_in_an_existing_namespace_are_owned_by_the_anchor(tmp_path: Path) -> None:
+def test_anchor_owns_objects_in_an_existing_namespace(tmp_path: Path) -> None:
     existing = {"name": "theirs", "mode": "existing"}
     found = _recorded(tmp_path, graph(), namespace=existing).manifest("Graph", "graph")
     (owner,) = found["metadata"]["ownerReferences"]

@@ -138,7 +138,7 @@ def test_missing_keys_of_a_bucket_are_named(
     assert "AWS_ACCESS_KEY_ID not set in the environment" in capsys.readouterr().err
 
 
-def test_trials_of_an_experiment_are_not_runs_of_their_own() -> None:
+def test_trials_are_not_listed_as_runs() -> None:
     keys = ["e/experiment.json", "e/manifest.json", "e/trials/1/results.json", "r/results.json"]
     found = runs_of("s3://b", keys)
     assert [(each.url, each.is_whole) for each in found] == [

@@ -111,7 +111,7 @@ def test_page_has_the_names_of_dcgm(page_url: str) -> None:
     assert found[0].labels["DCGM_FI_DRIVER_VERSION"] == "580.65.06"
 
 
-def test_page_has_the_form_of_that_of_a_real_gpu(page_url: str) -> None:
+def test_page_has_the_form_of_a_real_gpus(page_url: str) -> None:
     with urlopen(page_url) as response:
         made, real = (
             PageReader().read(response.read().decode()),

@@ -54,7 +54,7 @@ async def test_turns_scatter_without_session_headers(tmp_path: Path) -> None:
     assert any(len(servers) == 2 for servers in found)
 
 
-async def test_subagents_have_ids_of_their_own_and_of_their_parents(tmp_path: Path) -> None:
+async def test_subagents_have_own_and_parents_ids(tmp_path: Path) -> None:
     seen: list[tuple[str, str | None]] = []
 
     async def respond(request: web.Request) -> web.Response:

@@ -239,7 +239,7 @@ def word_tokenizer(folder: Path) -> str:
     return str(folder)
 
 
-async def test_server_has_the_blocks_of_the_trace_in_its_cache(tmp_path: Path) -> None:
+async def test_server_caches_the_blocks_of_the_trace(tmp_path: Path) -> None:
     # One tree whose prompts grow, with a remainder beyond their blocks, and one of its own.
     own = [call(0, [1, 2]), call(1, [1, 2, 3], **{"in": 27}), call(2, [1, 2, 3, 4], **{"in": 38})]
     lines = [weka(*own, id="a"), weka(call(0, [1, 2, 3]), id="b")]

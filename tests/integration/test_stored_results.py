@@ -55,7 +55,7 @@ def outcome(folder: Path, name: str = "") -> RunOutcome:
     )
 
 
-def test_results_of_every_kind_are_encoded_again_byte_for_byte(stored: Path) -> None:
+def test_results_of_every_kind_encode_to_equal_bytes(stored: Path) -> None:
     names = ("experiment.json", *result_files.FILES)
     paths = [path for name in names for path in stored.rglob(name)]
     assert len(paths) > 25
@@ -103,7 +103,7 @@ def test_stored_trials_are_compared(stored: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)
-def test_a_stored_experiment_has_a_report_and_can_be_resumed(kind: str, stored: Path) -> None:
+def test_stored_experiment_is_reported_and_resumed(kind: str, stored: Path) -> None:
     folder, results = stored / kind, outcome(stored / kind).results
     assert isinstance(results, ExperimentResult)
     trials = read_experiment_file(folder).trials

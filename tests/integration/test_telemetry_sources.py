@@ -129,7 +129,7 @@ async def test_named_address_of_the_target_is_read_once(monkeypatch: pytest.Monk
     assert [log.has_pages for log in logs] == [True, True, False]
 
 
-async def test_server_of_a_known_family_is_asked_what_it_is() -> None:
+async def test_server_of_a_known_family_is_identified() -> None:
     page = 'vllm:num_requests_running 1\nvllm:cache_config_info{block_size="16",engine="0"} 1\n'
     async with pages(metrics=page, version='{"version": "0.12.0"}') as url:
         (log,) = await read_once(with_telemetry(config(url, concurrency=1, requests=1)))

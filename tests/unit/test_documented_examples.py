@@ -121,12 +121,12 @@ def test_every_load_of_the_pages_is_accepted(
     assert main([*words, "--dry-run"]) == 0
 
 
-def test_a_command_that_a_page_shows_to_be_refused_is() -> None:
+def test_command_shown_as_refused_is_refused() -> None:
     (words,) = (words for page in PAGES for words in commands(page) if set(REFUSED) <= set(words))
     assert main([*words, "--dry-run"]) == 2
 
 
-def test_every_stack_of_the_pages_is_there_or_on_its_page() -> None:
+def test_every_stack_named_on_a_page_exists() -> None:
     for page in PAGES:
         is_copy = "A copy of `stacks/Pulumi." in page.read_text()
         for command, *words in commands(page):

@@ -63,7 +63,7 @@ def test_decisions_are_numbered_without_gaps() -> None:
         assert page.read_text().startswith(f"# {number}. "), page.name
 
 
-def test_a_decision_says_what_was_chosen_and_what_was_not() -> None:
+def test_decision_names_the_choice_and_its_alternatives() -> None:
     for page in DECISIONS:
         for part in ("Question", "Choice", "Why", "Not done"):
             assert f"**{part}.**" in page.read_text(), f"{page}: {part}"
@@ -85,7 +85,7 @@ def test_named_files_exist(name: str) -> None:
         assert (ROOT / path).exists() or (ROOT / "aiperf_svc" / path).exists(), path
 
 
-def test_the_tables_of_the_performance_page_are_those_of_its_results() -> None:
+def test_performance_page_has_the_tables_of_its_results() -> None:
     current = (ROOT / "docs" / "performance.md").read_text()
     (source,) = set(re.findall(r"[\d-]+\.json", current))
     results = json.loads((ROOT / "benchmarks" / "results" / source).read_text())

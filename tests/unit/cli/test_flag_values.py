@@ -385,7 +385,7 @@ def test_a_size_of_pictures_asks_for_one() -> None:
     assert (dataset.images.number, dataset.sounds.number) == (1, 1)
 
 
-def test_noise_is_a_picture_source_and_aiperfs_assets_are_refused() -> None:
+def test_noise_is_a_source_but_aiperfs_assets_are_not() -> None:
     images = config(*CLOSED, "--image-source", "noise", "--image-width-mean", "64").dataset.images
     assert (images.folder, images.number) == (None, 1)
     assert "give a folder" in refusal(*CLOSED, "--image-source", "assets")

@@ -169,7 +169,7 @@ async def test_restart_replaces_every_pod() -> None:
     assert report.evidence.count("UID") == 2
 
 
-async def test_deployment_without_the_label_of_the_stack_is_left_alone() -> None:
+async def test_deployment_without_the_stacks_label_is_untouched() -> None:
     event = {"do": "delete-pod", "deployment": "other"}
     plan = planned(event)
     cluster = PlayedCluster("other")

@@ -154,7 +154,7 @@ async def test_types_that_may_not_be_listed_are_named(monkeypatch: Any) -> None:
         assert watch.log.report().not_watched == ("events (may not list)",)
 
 
-async def test_log_and_page_show_when_a_replica_is_of_use(monkeypatch: Any) -> None:
+async def test_log_and_page_show_when_replicas_are_useful(monkeypatch: Any) -> None:
     api = Api({PODS: [[]]})
     page = f"{PODS}/b:8000/proxy/metrics"
     api.pages[page] = 'vllm:generation_tokens_total{model_name="m"} 7\n'

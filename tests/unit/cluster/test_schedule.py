@@ -111,7 +111,7 @@ def test_role_has_every_right_of_the_preflight() -> None:
     assert not any("*" in part for each in granted for part in each)
 
 
-def test_no_object_is_taken_for_a_part_of_the_stack() -> None:
+def test_no_object_counts_as_part_of_the_stack() -> None:
     for each in manifests(plan(labels={"owner": "me"}), "", schedule()):
         labels = each["metadata"]["labels"]
         assert STACK_LABEL not in labels

@@ -87,7 +87,7 @@ def test_difference_of_five_percent_is_found_in_twelve_blocks(drift: str) -> Non
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_one_version_after_the_other_is_decided_by_the_drift(drift: str) -> None:
+def test_versions_measured_in_sequence_differ_by_the_drift(drift: str) -> None:
     alarms = sum(
         excludes_zero(row_of(grouped(seed), DRIFTS[drift], seed, is_paired=False))
         for seed in range(PAIRS)

@@ -32,7 +32,7 @@ def bend(second: float) -> int:
     return 7 * SECOND + round(40_000 * abs((second % 3_600) - 1_800))
 
 
-def test_run_of_any_length_keeps_a_fixed_number_of_estimates() -> None:
+def test_number_of_estimates_is_fixed_for_any_run() -> None:
     for seconds in (1, 2, 127, 128, 129, 500, 20_000):
         kept = history(lambda s: s, seconds)
         assert len(kept) <= 129

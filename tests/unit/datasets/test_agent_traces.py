@@ -168,7 +168,7 @@ def test_orchestrator_repeats_its_rounds() -> None:
     ]
 
 
-def test_session_that_starts_before_the_first_turn_is_in_the_background() -> None:
+def test_session_before_the_first_turn_is_in_background() -> None:
     (tree,) = dag(session("a", {}, {}, pre_session_spawns=["b"]), session("b", {})).trees()
     assert [(plan.stream, plan.after) for plan in tree.plans] == [(1, ()), (0, ()), (0, (1,))]
 

@@ -257,7 +257,7 @@ def test_picture_that_is_no_regular_file_is_named(config: Config, tmp_path: Path
     assert str(raised.value) == f"{file}:2: /dev/zero: a device; expected a regular file"
 
 
-def test_pictures_of_all_lines_are_held_up_to_a_size(
+def test_pictures_of_all_lines_have_a_size_limit(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = media.png_of(np.zeros((4, 4, 3), np.uint8))

@@ -86,7 +86,7 @@ def media(count: int, seed: int = 1) -> list[PromptConversation]:
     return with_media(entries, images, Sounds(number=1, sample_rates=(1_000,)), seed)
 
 
-def test_media_of_first_requests_do_not_depend_on_the_count() -> None:
+def test_first_requests_media_are_independent_of_the_count() -> None:
     entries = media(6)
     data = [each.data for entry in entries for each in entry.turns[0].prompt.media]
     assert len(set(data)) == len(data) == 18

@@ -29,7 +29,7 @@ def test_ids_of_other_runs_and_phases_are_others() -> None:
     assert len(said) == 6
 
 
-def test_turns_of_a_long_conversation_have_ids_of_their_own() -> None:
+def test_turns_of_a_long_conversation_have_own_ids() -> None:
     said = [request_id("89abcdef0123", Phase.PROFILING, 51, turn) for turn in range(65_535)]
     assert len(set(said)) == len(said)
     assert said[4_002] == "89abcdef-0123-8102-8002-800000000051"

@@ -61,7 +61,7 @@ def test_rounds_begin_in_order_up_to_the_limit(limit: int) -> None:
     assert ended(schedule, THREE) == [EndSession()]
 
 
-def test_a_round_is_closed_when_all_its_members_are_gone() -> None:
+def test_round_closes_with_its_last_member() -> None:
     schedule = Schedule([1, 2], ["eu", "us"])
     eu, us = Part(1, "eu"), Part(1, "us")
     assert schedule.begin() == [StartPart(eu), StartPart(us)]
@@ -81,7 +81,7 @@ def test_the_time_limit_skips_the_rounds_that_wait() -> None:
     assert schedule.handle(OutOfTime()) == [SkipPart(TWO, OUT_OF_TIME)]
 
 
-def test_a_failure_ends_the_session_only_if_it_is_to_stop() -> None:
+def test_failure_ends_only_a_session_that_stops_on_it() -> None:
     goes_on, stops = (Schedule([1, 2], stops_on_failure=each) for each in (False, True))
     for each in (goes_on, stops):
         each.begin()
@@ -121,14 +121,14 @@ def test_a_round_that_is_alone_needs_no_room() -> None:
     assert ended(schedule, ONE) == [StartPart(TWO), FindRoom((2,), (3,))]
 
 
-def test_room_that_is_found_after_an_interrupt_is_not_used() -> None:
+def test_room_found_after_an_interrupt_is_unused() -> None:
     schedule = roomy()
     schedule.handle(Interrupted())
     assert ended(schedule, ONE) == [EndSession()]
     assert schedule.handle(RoomFound(2)) == []
 
 
-def test_a_mistake_in_the_search_for_room_fails_the_rounds_that_wait() -> None:
+def test_error_in_the_search_for_room_fails_waiting_rounds() -> None:
     schedule = roomy()
     expected = [SkipPart(part, "KeyError", has_failed=True) for part in (TWO, THREE)]
     assert schedule.handle(RoomFailed("KeyError")) == expected
@@ -192,7 +192,7 @@ def over(schedule: Schedule, serial: int, state: RunState = RunState.DONE) -> li
     return schedule.handle(RoundClosed(serial, trial))
 
 
-def test_a_driver_names_each_trial_when_the_last_is_over() -> None:
+def test_driver_names_a_trial_after_the_last_ended() -> None:
     schedule, (one, two) = driven([Trial(1, {}), Trial(2, {})])
     first, second = BeginTrial(1, one, 1), BeginTrial(2, two, 1)
     assert schedule.begin() == [StartPart(Part(1, n), first) for n in ("eu", "us")]

@@ -24,7 +24,7 @@ def test_each_metric_of_the_steady_part_is_a_value() -> None:
     assert {key.tag for key in steady} <= found.metrics.keys()
 
 
-def test_headline_has_the_steady_value_behind_that_of_the_run() -> None:
+def test_headline_ends_with_the_steady_value() -> None:
     keys = [(key.tag, key.stat) for key in measured(steady_state=RULE).headline]
     place = keys.index(("request_throughput", "avg"))
     assert keys[place + 1] == ("steady_state.request_throughput", "avg")

@@ -113,7 +113,7 @@ def test_an_experiment_cannot_vary_what_a_target_sets() -> None:
         target_configs(parsed(targets=TARGETS, experiment=experiment))
 
 
-def test_trials_of_targets_are_rounds_where_they_need_other_processes() -> None:
+def test_targets_trials_with_other_processes_are_rounds() -> None:
     in_one = {"product": {"load.concurrency": [1, 2]}}
     in_two = {"product": {"workers.max": [1, 2]}, "repetitions": 2}
     one, two = (expand_local(parsed(targets=TARGETS, experiment=e)) for e in (in_one, in_two))

@@ -10,7 +10,7 @@ def line(message: str, **fields: str) -> str:
     return json.dumps({"level": "error", "service": "worker", "message": message, **fields}) + "\n"
 
 
-def test_the_last_lines_are_of_the_log_and_of_standard_error(tmp_path: Path) -> None:
+def test_last_lines_combine_log_and_standard_error(tmp_path: Path) -> None:
     (tmp_path / "worker-3.log").write_text("".join(line(f"m{n}") for n in range(20)))
     (tmp_path / "worker-3.stderr").write_text("Segmentation fault\n")
     assert processes.last_lines(tmp_path, "worker-3", 3) == (
@@ -24,7 +24,7 @@ def test_an_exception_comes_with_its_line(tmp_path: Path) -> None:
     assert "ValueError" in processes.last_lines(tmp_path, "control")
 
 
-def test_the_logs_of_a_process_of_several_services_are_one_story(tmp_path: Path) -> None:
+def test_logs_of_a_processes_services_are_merged(tmp_path: Path) -> None:
     def at(second: int, service: str) -> str:
         return json.dumps({"time": f"0{second}", "service": service, "message": f"at {second}"})
 

@@ -54,7 +54,7 @@ def test_a_line_in_a_file_says_everything(
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_foreign_text_in_a_log_line_is_safe_and_bounded(
+def test_foreign_text_in_logs_is_safe_and_bounded(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_FORMAT": form})

@@ -36,7 +36,7 @@ async def test_the_latest_trials_are_shown(progress: FanOutProgress) -> None:
     assert [r.number for r in shown.rows] == list(range(4, SHOWN_ROWS + 4))
 
 
-async def test_the_time_left_follows_from_the_trials_of_this_process(
+async def test_time_left_follows_from_trials_of_this_process(
     progress: FanOutProgress,
 ) -> None:
     progress.count([row(number) for number in range(1, 21)])
@@ -50,7 +50,7 @@ async def test_the_time_left_follows_from_the_trials_of_this_process(
     assert after.left_s == (100 - 24) * 10.0 / 4
 
 
-async def test_an_experiment_that_is_over_has_results_when_its_files_are_written(
+async def test_finished_experiment_has_results_once_files_are_written(
     progress: FanOutProgress,
 ) -> None:
     progress.running[1] = "pod"

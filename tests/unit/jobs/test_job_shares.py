@@ -64,7 +64,7 @@ async def test_silent_cluster_gets_the_value_later(jobs: FakeJobs, shares: JobSh
     assert jobs.told == [("a", 2)]
 
 
-def test_a_job_may_run_pods_while_its_share_is_not_zero(shares: JobShares) -> None:
+def test_job_with_a_share_may_run_pods(shares: JobShares) -> None:
     shares.set("a", 2)
     shares.set("b", 0)
     assert shares.released == ["a"]

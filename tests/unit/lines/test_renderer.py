@@ -130,7 +130,7 @@ def test_late_turns_have_the_ids_that_were_sent() -> None:
         assert metadata["x_correlation_id"] == request_id(RUN, Phase.PROFILING, 12, 0)
 
 
-def test_late_streams_of_a_tree_have_the_ids_that_were_sent() -> None:
+def test_late_streams_of_a_tree_keep_sent_ids() -> None:
     count = 2_601
     numbers = np.zeros((count, 4), dtype="<u2")
     numbers[2_600] = (2_500, 2_100, 0, 2)

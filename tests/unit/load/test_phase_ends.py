@@ -278,7 +278,7 @@ def check_account(seed: int) -> None:
 
 
 @pytest.mark.parametrize("ended", [0, 1])
-def test_load_stops_after_a_large_step_back_of_the_clock(ended: int) -> None:
+def test_load_stops_when_the_clock_steps_back_far(ended: int) -> None:
     machine = started("a", duration_ns=10 * S, credits=ended or None)
     now = machine.start_wall_ns + 5 * S
     machine.handle(TimePassed(now))

@@ -52,7 +52,7 @@ def test_join_waits_for_the_last_child() -> None:
     ]
 
 
-def test_delay_runs_from_the_latest_end_and_not_the_last_report() -> None:
+def test_delay_runs_from_latest_end_not_last_report() -> None:
     requests = (PlannedRequest(), PlannedRequest(), PlannedRequest((0, 1), 10))
     assert play(
         SessionTree(requests), TreeStarted(0), RequestEnded(0, 50), RequestEnded(1, 40)

@@ -28,7 +28,7 @@ def footprint(gpus: int, hours: int = 1) -> Footprint:
     )
 
 
-def test_each_pod_may_be_on_a_node_of_its_own() -> None:
+def test_each_pod_may_have_its_own_node() -> None:
     plan = make_plan()
     assert plan.footprint.nodes == plan.footprint.pods == plan.totals.pods
 

@@ -29,7 +29,7 @@ def accused(found: Qualification) -> set[tuple[str, ...]]:
 # A cluster of 33 nodes costs as much as twelve of 8.
 @pytest.mark.parametrize(("count", "clusters"), [(8, 100), (16, 100), (33, 30)])
 @pytest.mark.parametrize("culprit", ["node", "path", "none"])
-def test_slow_node_or_path_is_found_and_no_other_accused(
+def test_only_the_slow_node_or_path_is_accused(
     culprit: str, count: int, clusters: int, drift: float
 ) -> None:
     missed = wrong = 0

@@ -69,7 +69,7 @@ def test_slow_node_fails_with_value_median_and_peer() -> None:
     assert found.result == "7 of 8 nodes qualify; failed: n3"
 
 
-def test_slow_path_between_good_nodes_is_a_fault_of_the_path() -> None:
+def test_slow_path_between_good_nodes_is_at_fault() -> None:
     cluster = FakeNodes(8, paths={("n2", "n6"): 0.6})
     found, _ = cluster.qualify(cluster.rules(["pairs"]))
     assert verdicts(found) == {}
@@ -162,7 +162,7 @@ def test_nodes_after_the_time_limit_are_not_measured() -> None:
     assert [(stage.planned, stage.ended) for stage in found.stages] == [(1, 1), (1, 0)]
 
 
-def test_path_of_few_nodes_within_its_limit_again_is_degraded() -> None:
+def test_path_within_its_limit_again_is_degraded() -> None:
     first, again = (FakeNodes(4, paths={("n0", "n1"): factor}) for factor in (0.85, 0.93))
     rules = first.rules(["pairs"], limits=[Limit(check="pairs_speed", value=0.9 * USUAL)])
     measured = [
@@ -173,7 +173,7 @@ def test_path_of_few_nodes_within_its_limit_again_is_degraded() -> None:
     assert (path.source, path.target, path.result.verdict) == ("n0", "n1", Verdict.DEGRADED)
 
 
-def test_failed_measurement_of_a_path_is_no_fault_of_its_nodes() -> None:
+def test_failed_path_measurement_does_not_accuse_its_nodes() -> None:
     cluster = FakeNodes(4)
     rules = cluster.rules(["pairs"])
     measured = [

@@ -85,7 +85,7 @@ def test_the_timing_managers_own_total_must_agree() -> None:
     assert "timing manager" in books.violations[0]
 
 
-def test_a_lost_workers_credits_are_lost_and_not_a_violation() -> None:
+def test_credits_of_a_lost_worker_are_no_violation() -> None:
     counts = WorkerCounts(
         phase=Phase.PROFILING, granted=100, completed=60, requests_sent=75, in_flight=15
     )
@@ -104,14 +104,14 @@ def test_a_lost_workers_retries_are_no_lost_records() -> None:
     assert (books.records_lost, books.requests_sent, books.retries) == (12, 75, 5)
 
 
-def test_records_newer_than_a_lost_workers_last_word_count_as_sent() -> None:
+def test_records_newer_than_a_lost_workers_report_are_sent() -> None:
     counts = WorkerCounts(phase=Phase.PROFILING, granted=100, completed=60, requests_sent=60)
     account = WorkerAccount(worker="worker-1", counts=counts, records=64, is_lost=True)
     books = balance(Phase.PROFILING, [account])
     assert (books.requests_sent, books.records, books.records_lost) == (64, 64, 0)
 
 
-def test_records_that_a_worker_has_dropped_are_lost_and_no_errors() -> None:
+def test_records_dropped_by_a_worker_are_lost() -> None:
     # All responses were good; a record processor was lost with 30 records that were kept no more.
     counts = WorkerCounts(
         Phase.PROFILING, granted=500, completed=500, requests_sent=500, records_dropped=30
@@ -122,7 +122,7 @@ def test_records_that_a_worker_has_dropped_are_lost_and_no_errors() -> None:
     assert books.violations == ()
 
 
-def test_records_that_had_arrived_before_they_were_dropped_are_not_lost() -> None:
+def test_records_that_arrived_before_a_drop_are_not_lost() -> None:
     counts = WorkerCounts(
         Phase.PROFILING, granted=500, completed=500, requests_sent=500, records_dropped=30
     )

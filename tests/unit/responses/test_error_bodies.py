@@ -82,7 +82,7 @@ def test_unreadable_body_is_explained(
         "The input token count (9) exceeds the maximum number of tokens allowed (8).",  # Gemini
     ],
 )
-def test_prompt_that_is_too_long_has_a_kind_of_its_own(message: str) -> None:
+def test_too_long_prompt_has_its_own_error_kind(message: str) -> None:
     assert kind_of(ErrorKind.STATUS, message) is ErrorKind.CONTEXT_OVERFLOW
     assert kind_of(ErrorKind.SERVER, message) is ErrorKind.CONTEXT_OVERFLOW
     assert kind_of(ErrorKind.MALFORMED, message) is ErrorKind.MALFORMED

@@ -60,7 +60,7 @@ def test_events_are_the_same_under_every_split(name: str) -> None:
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
-def test_event_ends_with_the_last_byte_of_its_empty_line(newline: bytes) -> None:
+def test_event_ends_with_its_empty_line(newline: bytes) -> None:
     raw = (b"data: one" + newline * 2) * 2
     half = len(raw) // 2
     # An LF after a CR is not waited for.

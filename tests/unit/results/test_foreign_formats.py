@@ -136,7 +136,7 @@ def agent_rows() -> Rows:
     return rows
 
 
-def test_row_of_agents_is_valid_by_the_schema_of_agentx() -> None:
+def test_agentx_row_is_valid_by_its_schema() -> None:
     rows = agent_rows()
     columns = fake_run.columns_of(rows)
     row = agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), columns)
@@ -153,7 +153,7 @@ def test_row_of_agents_is_valid_by_the_schema_of_agentx() -> None:
     assert row["kv_offload_backend"] == {"name": "lmcache"}
 
 
-def test_row_of_agents_has_the_numbers_of_a_slow_way() -> None:
+def test_agentx_row_has_the_numbers_recomputed_slowly() -> None:
     rows = agent_rows()
     row = agentx_row_of(agent_run(rows), read_facts(ALL_FACTS), fake_run.columns_of(rows))
     found, done = row["request_metrics"], rows[1:][rows["outcome"][1:] == Outcome.COMPLETED]
@@ -195,7 +195,7 @@ def slow_stats(values: list[float]) -> dict[str, float]:
     return found | {"std": statistics.pstdev(values)}
 
 
-def test_row_of_agents_without_a_completed_request_has_no_rates() -> None:
+def test_agentx_row_without_completed_requests_has_no_rates() -> None:
     rows = agent_rows()
     rows["outcome"] = Outcome.CANCELLED
     row = agentx_row_of(agent_run(rows), {"kv_offloading": "none"}, fake_run.columns_of(rows))

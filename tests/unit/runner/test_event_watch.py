@@ -97,7 +97,7 @@ async def test_each_trial_has_the_events_again() -> None:
     await load.stop()
 
 
-async def test_event_after_the_end_of_the_load_is_a_problem() -> None:
+async def test_event_after_the_load_is_a_problem() -> None:
     load = Load(KILL, LATER, perform=do_it)
     load.set_start(time_ns())
     await load.api.wait_for(lambda: bool(load.api.reports))
@@ -108,7 +108,7 @@ async def test_event_after_the_end_of_the_load_is_a_problem() -> None:
     await load.stop()
 
 
-async def test_what_is_under_way_is_undone_when_the_runner_stops() -> None:
+async def test_running_event_is_undone_when_the_runner_stops() -> None:
     began, undone = asyncio.Event(), asyncio.Event()
 
     async def stall(run: EventRun) -> None:

@@ -213,7 +213,7 @@ async def test_locks_of_dead_local_processes_are_taken_over() -> None:
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-async def test_lock_of_a_pod_is_taken_over_when_it_has_ended(has_ended: bool) -> None:
+async def test_lock_of_an_ended_pod_is_taken_over(has_ended: bool) -> None:
     async def ended(lock: Lock) -> bool:
         return has_ended
 

@@ -44,7 +44,7 @@ def event(reason: str, message: str, **about: str) -> Json:
     return {"reason": reason, "message": message, "involvedObject": about}
 
 
-def test_moments_are_those_of_the_first_message_that_shows_them() -> None:
+def test_moment_is_that_of_the_first_message() -> None:
     log = ReplicaLog(LABELS)
     scheduled = "PodScheduled"
     steps = [

@@ -31,7 +31,7 @@ def test_notes_name_limit_reason_and_what_was_not_seen() -> None:
     ]
 
 
-def test_csv_has_a_row_for_each_replica_with_its_decision() -> None:
+def test_csv_row_of_a_replica_has_its_decision() -> None:
     (row,) = csv.DictReader(io.StringIO(render_csv(FOUND).decode()))
     assert (row["replica"], row["gpus"], row["ready_s"], row["loaded_s"]) == (
         "llm-b", "2", "60.000", "",

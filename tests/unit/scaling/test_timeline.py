@@ -172,7 +172,7 @@ def test_metrics_are_the_longest_times() -> None:
     }
 
 
-def test_metric_of_an_increase_that_was_not_reached_is_absent() -> None:
+def test_increase_that_was_not_reached_has_no_metric() -> None:
     changes = change(70, 1, 2), change(100, 2, 4)
     found = scaling_scalars(result(changes, (coming("b", 71), coming("c", 130))))
     assert "scale_up_time" not in found

@@ -106,7 +106,7 @@ def test_a_user_that_starts_late_is_lost_slot_time() -> None:
     assert use(rows, concurrency=2, stop_ms=500).ratio == pytest.approx(949 / 1000)
 
 
-def test_starts_before_the_end_of_the_ramp_do_not_count() -> None:
+def test_starts_during_the_ramp_do_not_count() -> None:
     rows = np.concatenate([a_request(0, 105), a_request(110, 200)])
     assert use(rows, begin_ms=100, stop_ms=200).ratio == pytest.approx(0.95)
 

@@ -32,7 +32,7 @@ def test_only_the_user_can_enter_the_private_folder(temporary: Path) -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_the_private_folder_is_gone_afterwards_even_after_an_error(temporary: Path) -> None:
+def test_private_folder_is_removed_after_an_error_too(temporary: Path) -> None:
     def fail() -> None:
         with folders.private_folder() as folder:
             (folder / "sub").mkdir()
@@ -44,7 +44,7 @@ def test_the_private_folder_is_gone_afterwards_even_after_an_error(temporary: Pa
     assert list(temporary.iterdir()) == []
 
 
-def test_socket_paths_fit_however_long_the_temporary_folder_is_called(
+def test_socket_paths_fit_with_a_long_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / ("x" * 80)
@@ -55,7 +55,7 @@ def test_socket_paths_fit_however_long_the_temporary_folder_is_called(
     assert list(deep.iterdir()) == []
 
 
-def test_a_folder_into_which_not_all_results_came_is_found_by_its_run(tmp_path: Path) -> None:
+def test_folder_with_partial_results_is_found_by_run(tmp_path: Path) -> None:
     whole, broken = (folders.make_dated_folder(tmp_path, name) for name in "ab")
     with folders.collecting(whole, "run"):
         assert folders.unfinished(tmp_path, "run") == whole
@@ -90,7 +90,7 @@ def test_a_folder_that_a_killed_runner_left_is_removed(temporary: Path) -> None:
     assert not left.exists()
 
 
-def test_a_folder_of_a_run_that_goes_on_is_kept(temporary: Path) -> None:
+def test_folder_of_a_running_benchmark_is_kept(temporary: Path) -> None:
     with folders.private_folder() as first, folders.private_folder() as second:
         assert first != second
         folders.remove_stale()
@@ -133,7 +133,7 @@ def test_a_folder_whose_maker_was_killed_is_removed(temporary: Path) -> None:
     assert not left.exists()
 
 
-def test_a_folder_is_kept_while_a_process_has_inherited_its_lock(temporary: Path) -> None:
+def test_folder_with_an_inherited_lock_is_kept(temporary: Path) -> None:
     with folders.locked_private_folder() as (folder, lock):
         assert lock is not None
         inherited = os.dup(lock)
@@ -172,7 +172,7 @@ def test_artifacts_are_in_a_folder_of_name_and_time(tmp_path: Path) -> None:
     assert folder.is_dir()
 
 
-def test_a_folder_of_artifacts_into_which_nothing_came_goes_and_others_stay(tmp_path: Path) -> None:
+def test_only_empty_artifact_folders_are_removed(tmp_path: Path) -> None:
     empty, logged, full = (folders.make_dated_folder(tmp_path, name) for name in "abc")
     folders.make_folder(empty)
     (folders.make_folder(logged) / "logs" / "worker.log").touch()

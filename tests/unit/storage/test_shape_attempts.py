@@ -60,7 +60,7 @@ def reasons(trials: ShapeTrials, shape: int = 1) -> set[str]:
     return {row.outcome.reason for row in trials.rows_of(shape)}
 
 
-def test_trials_of_a_stopped_attempt_count_if_no_other_leaves_any(
+def test_trials_of_a_stopped_attempt_count_without_others(
     tmp_path: Path, trials: ShapeTrials, attempts: Attempts
 ) -> None:
     attempts.set_aside(1, sent(tmp_path / "first", reason="of the first"))
@@ -71,7 +71,7 @@ def test_trials_of_a_stopped_attempt_count_if_no_other_leaves_any(
     assert (reasons(trials), attempts.set_aside_shapes) == ({"of the first"}, [])
 
 
-def test_trials_of_an_attempt_count_in_the_place_of_those_that_were_kept(
+def test_trials_of_an_attempt_replace_those_kept(
     tmp_path: Path, trials: ShapeTrials, attempts: Attempts
 ) -> None:
     for name in ("first", "second"):
@@ -90,7 +90,7 @@ def test_trials_that_were_being_taken_are_taken_again(
     assert (reasons(trials), reasons(trials, 2)) == (set(), {"of the second shape"})
 
 
-def test_a_folder_that_cannot_be_moved_is_an_error_of_the_environment(
+def test_unmovable_folder_is_an_environment_error(
     tmp_path: Path, trials: ShapeTrials, attempts: Attempts
 ) -> None:
     folder = sent(tmp_path / "first", reason="of the first")

@@ -263,7 +263,7 @@ def test_energy_without_a_counter_is_the_integral_of_power() -> None:
     assert "gpu_energy" not in gap.metrics
 
 
-def test_share_of_limited_time_counts_as_the_exporter_states_it() -> None:
+def test_limited_time_counts_as_the_exporter_states_it() -> None:
     label = '{serial_number="1",hostname="node-m"}'
     name = f"gpu_violation_ppt_residency_percentage{label}"
     report = judged(source(({name: n % 5, "tick": n} for n in range(25)), is_gpu=True))

@@ -283,9 +283,7 @@ def test_a_client_that_is_the_limit_is_named_so() -> None:
         ({"workers": (BUSY,), "fastest_ms": 2.0}, MORE_WORKERS),
     ],
 )
-def test_more_cpu_is_advised_only_when_the_client_lacks_it(
-    facts: dict[str, Any], words: str
-) -> None:
+def test_more_cpu_is_advised_only_to_starved_clients(facts: dict[str, Any], words: str) -> None:
     found = judge(
         changed(CLOSED, held_ratio=0.5, bounds=(replace(BOUND, with_lag_ms=130),), **facts)
     )
@@ -336,7 +334,7 @@ def test_errors_within_their_budget_do_not_explain_a_shortfall(budget: float, la
     assert judge(failing).label == label
 
 
-def test_load_of_leaving_clients_is_not_blamed_on_the_server() -> None:
+def test_load_of_leaving_clients_does_not_blame_server() -> None:
     (found,) = judge(changed(CLOSED, completed=0, abandoned=10_000)).reasons
     assert found.check == "successes"
     assert "the clients of 10,000 left" in found.text
@@ -411,7 +409,7 @@ def test_text_of_failures_fits_their_outcomes() -> None:
     assert "did not respond" in hung.remedy
 
 
-def test_status_of_a_few_errors_is_not_that_of_most() -> None:
+def test_status_of_few_errors_is_not_the_common_one() -> None:
     timeouts = ErrorSample(Phase.PROFILING, ErrorKind.TIMEOUT, 0, "no response", 9)
     busy = ErrorSample(Phase.PROFILING, ErrorKind.STATUS, 429, "busy", 2)
     warm = ErrorSample(Phase.WARMUP, ErrorKind.STATUS, 500, "", 50)
