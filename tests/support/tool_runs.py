@@ -10,7 +10,7 @@ from aiperf_svc.workloads.steps import Rank
 RECORDED = Path(__file__).parents[1] / "unit/workloads/recorded"
 
 
-def tool_config(kind: str, *, on: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[Any]:
+def tool_config(kind: str, *, on: Any = None, **spec: Any) -> WorkloadConfig[Any]:
     """Return the config of a kind with the given keys of its spec, and of `deployment.ranks`.
     Raises ConfigError."""
     data = {"workload": {"kind": kind, **spec}, "deployment": {"ranks": on or {}}}

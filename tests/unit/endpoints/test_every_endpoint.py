@@ -18,6 +18,7 @@ from aiperf_svc.domain.endpoint_types import EndpointType, Feature, types_with
 from tests.support.endpoint_requests import endpoint_options, request_body
 
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda found: found.type.value)
+BY_NAME = {endpoint.type.value: endpoint for endpoint in ENDPOINTS.values()}
 RANKINGS = ("cohere_rankings", "hf_tei_rankings", "nim_rankings")
 NOT_STREAMED = ("embeddings", *RANKINGS)
 SOUND = Media("audio/wav", base64.b64encode(b"needle").decode())
@@ -77,12 +78,12 @@ def test_payload_keeps_its_members_but_not_its_streaming(
     is_plain = kind in ("huggingface_generate", "hf_tei_rankings")
     streaming = {} if is_plain else {"stream": True, "stream_options": {}}
     prompt = Prompt(payload=payload | streaming, output_tokens=9)
-    assert request_body(ENDPOINTS[EndpointType(kind)], prompt) == payload | added
+    assert request_body(BY_NAME[kind], prompt) == payload | added
 
 
 @pytest.mark.parametrize("kind", ["completions", "huggingface_generate", "messages", "responses"])
 def test_output_tokens_of_a_prompt_are_requested(kind: str) -> None:
-    endpoint = ENDPOINTS[EndpointType(kind)]
+    endpoint = BY_NAME[kind]
     rendered = endpoint.render(Prompt(texts=("a",), output_tokens=5), endpoint_options())
     assert rendered.requested_tokens == 5
 
@@ -126,7 +127,7 @@ def test_prompts_of_another_api_are_refused(
     for kind in kinds:
         for prompt in prompts:
             with pytest.raises(ValueError, match=words):
-                ENDPOINTS[EndpointType(kind)].render(prompt, endpoint_options())
+                BY_NAME[kind].render(prompt, endpoint_options())
 
 
 @EVERY
