@@ -6,13 +6,14 @@ nothing large, and one in the module with its work. Only this module imports the
 and when they are needed, so that `--help`, completion and a mistake in a flag are fast.
 """
 
-import argparse
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from aiperf_svc.cli.arguments import Parser, command_line, did_you_mean, exit_code_help
@@ -102,15 +103,17 @@ def _code(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except AiperfError as error:
-        _print_error(str(error), error, arguments)
-        return int(error.exit_code)
+        code, text = error.exit_code, str(error)
+        _print_error(text, error, arguments)
     except KeyboardInterrupt as error:
-        _print_json("stopped by the user", error, arguments)
-        return int(ExitCode.INTERRUPTED)
+        code, text = ExitCode.INTERRUPTED, "stopped by the user"
+        _print_json(text, error, arguments)
     except Exception as error:
+        code = ExitCode.ERROR
         text = f"unexpected {type(error).__name__}: {error}; set AIPERF_DEBUG=1 for a traceback"
         _print_error(text, error, arguments)
-        return int(ExitCode.ERROR)
+    _write_junit(arguments, code, text)
+    return int(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -132,11 +135,7 @@ def _run(arguments: list[str]) -> int:
             from aiperf_svc.adapters.host.private_files import private_files
 
             files.enter_context(private_files())
-        try:
-            return int(work_of(name)(args))
-        except AiperfError as error:
-            _write_junit(args, error)
-            raise
+        return int(work_of(name)(args))
 
 
 def load_parser(name: str) -> Parser:
@@ -160,16 +159,21 @@ def _function(name: str, column: int) -> Callable[..., Any]:
     return found
 
 
-def _write_junit(args: argparse.Namespace, error: AiperfError) -> None:
-    """Replace the test cases of an earlier run, so that they are not mistaken for this run's."""
-    path = getattr(args, "junit", None)
-    if path is None:
+def _write_junit(arguments: Sequence[str], code: ExitCode, reason: str) -> None:
+    """Replace the test cases of an earlier run, so that they are not mistaken for this run's. The
+    command line may have mistakes, so the flag is looked for in its words."""
+    name = ""
+    for word, following in pairwise((*arguments, "-")):
+        flag, equals, value = word.partition("=")
+        if flag == "--junit":
+            name = value if equals else following
+    if not name or name.startswith("-"):
         return
     from aiperf_svc.adapters.storage.junit_file import write_cases
 
     # That the file cannot be written can be the error itself.
     with suppress(EnvironmentProblem):
-        write_cases(path, [], error.exit_code, str(error))
+        write_cases(Path(name), [], code, reason)
 
 
 def _help() -> str:

@@ -9,12 +9,19 @@ from junitparser import Error, Failure, JUnitXml, TestCase
 
 from aiperf_svc.adapters.exports.qualify_export import render_json
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE, read_run
-from aiperf_svc.adapters.storage.junit_file import Case, comparison_cases, render, write_runs
+from aiperf_svc.adapters.storage.junit_file import (
+    COMMAND,
+    Case,
+    comparison_cases,
+    render,
+    write_runs,
+)
+from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.groups import Group, compare_groups
 from aiperf_svc.core.qualify.result import CheckResult, NodeResult, Qualification, Verdict
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.runs_to_compare import side
+from tests.support.runs_to_compare import inference_run, side
 
 
 def cases(file: Path) -> dict[tuple[str, str], TestCase]:
@@ -93,10 +100,30 @@ def test_sweep_that_succeeds_has_no_failure(stored: Path, tmp_path: Path) -> Non
 
 def test_command_that_fails_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
-    file.write_text("of the last run")
     flags = ["-u", "localhost:1", "-m", "m", "--concurrency", "-1", "--junit", str(file)]
     assert main(["profile", *flags]) == ExitCode.BAD_CONFIG
     assert "--concurrency" in broken(file)["command"]
+
+
+@pytest.mark.parametrize("form", ["--junit {}", "--junit={}"])
+def test_misspelt_flag_replaces_the_last_file(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "junit.xml"
+    file.write_text("of the last run")
+    assert main(["run", "bench-smoke", *form.format(file).split(), "--wnat"]) == 2
+    assert "--wnat is not a flag" in broken(file)["command"]
+
+
+def test_unexpected_error_replaces_the_last_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(_args: object) -> int:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(cli, "work_of", lambda _name: work)
+    file = tmp_path / "junit.xml"
+    file.write_text("of the last run")
+    assert main(["export", str(tmp_path), "--junit", str(file)]) == ExitCode.ERROR
+    assert "unexpected RuntimeError: boom" in broken(file)["command"]
 
 
 def test_leak_is_an_error_of_the_command(stored: Path, tmp_path: Path) -> None:
@@ -121,6 +148,26 @@ def test_comparison_has_a_case_for_each_row(tmp_path: Path) -> None:
     assert [type(each) for each in found["comparison"]] == [Failure]
     assert "+50.0%" in found["comparison"][0].message
     assert [type(each) for each in found["few"]] == [Error]
+
+
+def compared(file: Path, base: Path, new: Path) -> int:
+    return main(["compare", str(base), str(new), "--fail-on", "worse", "--junit", str(file)])
+
+
+def test_comparison_keeps_its_rows_whatever_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    for side_name, ttft_ms in (("base", 20.0), ("new", 30.0)):
+        for seed in range(3):
+            folder = tmp_path / side_name / str(seed)
+            inference_run(folder, f"{side_name}-{seed}", seed=seed, ttft_ms=ttft_ms + seed / 100)
+    assert compared(file, tmp_path / "base", tmp_path / "new") == ExitCode.WORSE
+    worse = cases(file)
+    assert "Time to First Token p99" in broken(file)
+    assert worse[COMMAND, "command"].system_out == "exit code 7"
+    single = (tmp_path / "base" / "0", tmp_path / "new" / "0")
+    assert compared(file, *single) == ExitCode.INCOMPARABLE
+    assert cases(file).keys() == worse.keys()
+    assert broken(file)["Time to First Token p99"].startswith("too few runs")
 
 
 def test_text_of_a_server_stays_xml(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ EXPLAINED = (
     ExitCode.SLO_MISSED,
     ExitCode.SLO_NOT_JUDGED,
     ExitCode.VERDICT_INVALID,
+    ExitCode.WORSE,
+    ExitCode.INCOMPARABLE,
 )
 """Exit codes that the cases explain."""
 

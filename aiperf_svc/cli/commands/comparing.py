@@ -26,7 +26,7 @@ from aiperf_svc.core.compare.history import history as changes_over_time
 from aiperf_svc.core.qualify.changes import changes
 from aiperf_svc.core.rules import agentx, mlperf_endpoints
 from aiperf_svc.core.rules.report import RulesReport
-from aiperf_svc.domain.errors import ConfigError, Incomparable
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 
@@ -48,9 +48,12 @@ def compare(args: argparse.Namespace) -> int:
         curves = curves_of([*args.folders, *(args.to or ())])
         write_file(args.html, lambda: page.render(found, groups, curves))
     _print(found, args)
+    code, reason = _judged(found) if args.fail_on else (ExitCode.OK, "")
     if args.junit is not None:
-        junit_file.write_cases(args.junit, junit_file.comparison_cases(found), ExitCode.OK, "")
-    return int(_judged(found) if args.fail_on else ExitCode.OK)
+        junit_file.write_cases(args.junit, junit_file.comparison_cases(found), code, reason)
+    if reason:
+        print(f"error: {reason}", file=sys.stderr)
+    return int(code)
 
 
 def _compare_nodes(args: argparse.Namespace) -> int:
@@ -78,15 +81,16 @@ def read_tolerance(text: str) -> float:
         raise ConfigError(f"--tolerance {text}: {error}") from error
 
 
-def _judged(found: Comparisons) -> ExitCode:
+def _judged(found: Comparisons) -> tuple[ExitCode, str]:
+    """Return the exit code of `--fail-on`, and why the comparison was not judged."""
     if found.is_worse:
-        return ExitCode.WORSE
+        return ExitCode.WORSE, ""
     if not found.is_judged:
-        raise Incomparable(
+        return ExitCode.INCOMPARABLE, (
             "--fail-on: not every row can be judged; compare at least 3 runs on each side, with "
             "the same metrics, or choose rows with --metric"
         )
-    return ExitCode.OK
+    return ExitCode.OK, ""
 
 
 def _print(found: Comparisons, args: argparse.Namespace) -> None:
