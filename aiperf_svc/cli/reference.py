@@ -123,12 +123,13 @@ complete -o default -F _aiperf_svc {PROGRAM}
 def zsh(commands: list[CommandText]) -> str:
     """Return the completion for zsh."""
     names = "\n".join(f"      {_quoted(f'{c.name}:{c.text}')}" for c in commands)
-    cases = "\n".join(f"    {c.name})\n{_zsh_flags(c)}    ;;" for c in commands)
+    cases = "\n".join(f"    {c.name})\n{_zsh_flags(c)}{_zsh_values(c)}    ;;" for c in commands)
     return f"""\
 #compdef {PROGRAM}
-# Completion of {PROGRAM} {__version__} for zsh: source <({PROGRAM} completion zsh)
-_aiperf_svc() {{
+# Completion of {PROGRAM} {__version__} for zsh: source this, or a file _{PROGRAM} in fpath
+_{PROGRAM}() {{
   local -a commands flags stacks
+  local values='{{compadd -a stacks; _files}}'
   if (( CURRENT == 2 )); then
     commands=(
 {names}
@@ -141,9 +142,14 @@ _aiperf_svc() {{
   case $words[2] in
 {cases}
   esac
-  _arguments -S $flags '*:argument:{{compadd -a stacks; _files}}'
+  _arguments -S $flags "*:argument:$values"
 }}
-compdef _aiperf_svc {PROGRAM}
+# The first completion runs a file of fpath as the function of its name.
+if [[ ${{funcstack[1]}} == _{PROGRAM} ]]; then
+  _{PROGRAM} "$@"
+else
+  compdef _{PROGRAM} {PROGRAM}
+fi
 """
 
 
@@ -158,6 +164,11 @@ def _zsh_flags(command: CommandText) -> str:
             value = f":{re.sub(r'[^A-Za-z]+', ' ', flag.metavar).strip() or 'value'}:_files"
         lines += [f"        {_quoted(f'*{name}[{text}]{value}')}" for name in flag.names]
     return "      flags=(\n" + "\n".join(lines) + "\n      )\n"
+
+
+def _zsh_values(command: CommandText) -> str:
+    words = _quoted(f"({' '.join(command.choices)})")
+    return f"      values={words}\n" if command.choices else ""
 
 
 def fish(commands: list[CommandText]) -> str:
@@ -175,7 +186,7 @@ def fish(commands: list[CommandText]) -> str:
         )
         seen = f"complete -c {PROGRAM} -n '__fish_seen_subcommand_from {command.name}'"
         words = " ".join(command.choices) or stacks
-        lines.append(f'{seen} -a "{words}"' if command.choices else f"{seen} -a {_fish(words)}")
+        lines.append(f'{seen} -f -a "{words}"' if command.choices else f"{seen} -a {_fish(words)}")
         for flag in command.flags:
             names = " ".join(
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"

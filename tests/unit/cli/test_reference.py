@@ -1,5 +1,6 @@
 """Completions and the manual page have what `--help` has."""
 
+import shutil
 import subprocess
 from datetime import date
 from pathlib import Path
@@ -17,33 +18,81 @@ def commands() -> list[reference.CommandText]:
     return reference.describe_commands()
 
 
-@pytest.fixture(scope="module")
-def bash(commands: list[reference.CommandText], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("completion") / "aiperf-svc.bash"
-    path.write_text(reference.bash(commands))
-    return path
+BASH = """
+source "$1/aiperf-svc.bash"
+read -ra COMP_WORDS <<<"$2"
+[[ $2 != *" " ]] || COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_aiperf_svc
+printf "%s\n" "${COMPREPLY[@]}"
+"""
+ZSH = r"""
+zmodload zsh/zpty
+export FOLDER=$1
+zpty shell zsh -f -i
+zpty -w shell 'fpath=($FOLDER $fpath); autoload -Uz compinit; compinit -D -u'
+zpty -w shell 'compadd() {
+  local -a offered
+  case " $* " in
+    (*" -O "* | *" -A "* | *" -D "*) ;;
+    (*) builtin compadd -O offered "$@"; print -rC1 -- $offered >>$FOLDER/offered ;;
+  esac
+  builtin compadd "$@"
+}'
+zpty -w shell 'finish() { zle complete-word; exit }; zle -N finish; bindkey "^I" finish'
+zpty -w -n shell "$2"$'\t'
+while zpty -r shell ignored; do :; done
+cat $FOLDER/offered
+"""
+"""A terminal whose first TAB writes down what it offers, and ends the shell."""
+FISH = r"source $argv[1]/aiperf-svc.fish; complete -C $argv[2] | string split -f 1 \t; true"
+READERS = {
+    "bash": ("bash", "-c", BASH, "bash"),
+    "zsh": ("zsh", "-f", "-c", ZSH, "zsh"),
+    "fish": ("fish", "-N", "-c", FISH),
+}
+"""Commands that print what a shell offers after the typed text, its last argument."""
+FILES = {"bash": "aiperf-svc.bash", "zsh": "_aiperf-svc", "fish": "aiperf-svc.fish"}
+TYPED = [
+    ("aiperf-svc pre", {"preview"}),
+    ("aiperf-svc mock-server --tt", {"--ttft"}),
+    ("aiperf-svc mock-server --usage ", {"requested", "always", "never"}),
+    ("aiperf-svc schema st", {"stack"}),
+    ("aiperf-svc run bench-100k", {"bench-100k", "bench-100k-lean"}),
+]
 
 
-def complete(script: Path, *words: str) -> set[str]:
-    """Return what bash offers for the last word."""
-    line = (
-        f'source {script}; COMP_WORDS=(aiperf-svc "$@"); COMP_CWORD=$#; _aiperf_svc; '
-        'printf "%s\\n" "${COMPREPLY[@]}"'
+@pytest.mark.parametrize(("typed", "offered"), TYPED)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shell_completes_commands_flags_and_values(
+    shell: str,
+    typed: str,
+    offered: set[str],
+    commands: list[reference.CommandText],
+    tmp_path: Path,
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / FILES[shell]).write_text(reference.SHELLS[shell](commands))
+    command = (*READERS[shell], str(tmp_path), typed)
+    done = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60.0
     )
-    command = ("bash", "-c", line, "bash", *words)
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    return {*done.stdout.split()}
+    assert {*done.stdout.split()} == offered
 
 
-def test_bash_completes_commands_flags_and_values(bash: Path) -> None:
-    assert complete(bash, "pre") == {"preview"}
-    assert complete(bash, "mock-server", "--tt") == {"--ttft"}
-    assert complete(bash, "mock-server", "--usage", "") == {"requested", "always", "never"}
-    assert complete(bash, "schema", "st") == {"stack"}
-
-
-def test_bash_completes_names_of_stacks(bash: Path) -> None:
-    assert complete(bash, "run", "bench-100k") == {"bench-100k", "bench-100k-lean"}
+def test_sourced_zsh_completion_registers_itself(
+    commands: list[reference.CommandText], tmp_path: Path
+) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    (tmp_path / FILES["zsh"]).write_text(reference.zsh(commands))
+    script = (
+        "autoload -Uz compinit; compinit -D -u; source $1/_aiperf-svc; print $_comps[aiperf-svc]"
+    )
+    command = ("zsh", "-f", "-c", script, "zsh", str(tmp_path))
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "_aiperf-svc\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
