@@ -17,13 +17,16 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports import inference_file
 from aiperf_svc.adapters.exports.joint_export import JointExperimentResult
+from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import VerdictFile
 from aiperf_svc.cli.key_docs import REQUIRED, describe_fields
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.qualify.result import Qualification
+from aiperf_svc.core.quality.gate import Answer
 from aiperf_svc.core.results.joint_result import Joint
+from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.workloads.registry import kinds, tool
@@ -146,6 +149,9 @@ SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "qualification": _from_struct(Qualification),
     "joint": _joint,
     "verdict": _from_struct(VerdictFile),
+    "manifest": _from_struct(Manifest),
+    "provenance": _from_struct(Provenance),
+    "quality": _from_struct(Answer),
 }
 """Makers of the schemas by the name of a file: a stack file, a plain config, result files."""
 

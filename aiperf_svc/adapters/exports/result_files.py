@@ -26,6 +26,8 @@ INFERENCE_FILE = "profile_export_aiperf.json"
 TOOL_FILE = "results.json"
 FILES = (INFERENCE_FILE, TOOL_FILE)
 """Files that hold the results of a run."""
+VERDICT_SCHEMA = "verdict/1"
+"""`schema_version` of verdict.json. The number is raised when a key changes its meaning."""
 _TOOL_KEYS = (
     *("schema_version", "run_id", "name", "workload", "version", "cli_command"),
     *("start_wall_ns", "end_wall_ns", "failure", "was_cancelled", "verdict", "cause"),
@@ -56,6 +58,7 @@ class CheckEntry(msgspec.Struct, frozen=True, kw_only=True):
 class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):
     """Content of verdict.json."""
 
+    schema_version: str = VERDICT_SCHEMA
     verdict: Severity
     cause: str
     """Cause of an invalid run if it is known."""

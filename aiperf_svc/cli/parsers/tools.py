@@ -20,13 +20,14 @@ def workloads(parser: argparse.ArgumentParser) -> None:
 
 SCHEMA = """Print the JSON Schema of a file, for editors and other programs.
 
-`stack` is a stack file, `config` a plain config; the others are result files. An editor with a YAML
-language server reads the schema that the first line of a file names:
+`stack` is a stack file, `config` a plain config; the others are result files, `qualification` is
+qualify.json and `quality` a line of quality.jsonl. An editor with a YAML language server reads the
+schema that the first line of a file names:
 
   # yaml-language-server: $schema=schema.json"""
 SCHEMAS = (
     *("stack", "config", "profile_export_aiperf", "results", "experiment", "qualification"),
-    *("joint", "verdict"),
+    *("joint", "verdict", "manifest", "provenance", "quality"),
 )
 
 

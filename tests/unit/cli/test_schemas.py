@@ -11,16 +11,24 @@ import pytest
 import yaml
 
 import aiperf_svc
+from aiperf_svc.adapters.exports.qualify_export import render_json
+from aiperf_svc.adapters.exports.result_files import VERDICT_SCHEMA, render_verdict
+from aiperf_svc.adapters.storage.answers_file import write_answers
+from aiperf_svc.adapters.storage.provenance_file import write_provenance
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.parsers.tools import SCHEMAS as NAMES
 from aiperf_svc.cli.schemas import SCHEMAS, json_schema
+from aiperf_svc.core.quality.gate import Answer
+from aiperf_svc.core.results.provenance import provenance_of
+from aiperf_svc.core.verdict.check_result import Severity, Verdict
+from tests.support.fake_nodes import FakeNodes
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "docs" / "schemas"
 STACKS = sorted((ROOT / "stacks").glob("Pulumi.*.yaml"))
 RESULTS = {
     *("profile_export_aiperf.json", "results.json", "experiment.json", "joint.json"),
-    "verdict.json",
+    *("verdict.json", "manifest.json"),
 }
 """Result files in the stored folders."""
 
@@ -86,6 +94,20 @@ def test_stored_results_fit() -> None:
                 assert problems(path.stem, json.load(file)) == [], member.name
                 checked.add(path.name)
     assert checked == RESULTS
+
+
+def test_written_files_fit(tmp_path: Path) -> None:
+    nodes = FakeNodes(4, nodes={"n3": 0.1})
+    found, _ = nodes.qualify(nodes.rules())
+    assert problems("qualification", json.loads(render_json(found))) == []
+    write_provenance(tmp_path, provenance_of({"cpus": "2"}, (), (), begin_ns=0, end_ns=1))
+    assert problems("provenance", json.loads((tmp_path / "provenance.json").read_text())) == []
+    answers = [Answer(question=0, repeat=0), Answer(question=1, repeat=0, is_right=True)]
+    write_answers(tmp_path, answers)
+    for line in (tmp_path / "quality.jsonl").read_text().splitlines():
+        assert problems("quality", json.loads(line)) == []
+    written = json.loads(render_verdict(Verdict(Severity.VALID, "", ()), ()))
+    assert (problems("verdict", written), written["schema_version"]) == ([], VERDICT_SCHEMA)
 
 
 def test_joint_and_verdict_refuse_a_missing_key() -> None:
