@@ -1,6 +1,8 @@
 """Completes a wheel or an sdist: the compiled steps (`compile_steps`), where a C compiler is there,
-and the commit."""
+the commit, and addresses in the repository. A release sets REPOSITORY_URL, which no file names."""
 
+import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -9,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|#|mailto:)([^)\s]+)\)")
 COMMIT = "aiperf_svc/_commit"
 """File with the commit of a build. `aiperf-svc version --json` shows it."""
 
@@ -36,6 +40,41 @@ class BuildHook(BuildHookInterface[Any]):
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{platform}"
             build_data["artifacts"] += libraries
+
+
+class MetadataHook(MetadataHookInterface):
+    """Called by hatchling for the description and the addresses on the package's page."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add the README and the addresses. An sdist has them already."""
+        url = os.environ.get("REPOSITORY_URL", "").rstrip("/")
+        if "readme" not in metadata:
+            text = Path(self.root, "README.md").read_text("utf-8")
+            text = with_addresses(text, url, metadata["version"]) if url else text
+            metadata["readme"] = {"content-type": "text/markdown", "text": text}
+        if url:
+            metadata.setdefault("urls", addresses(url))
+
+
+def addresses(url: str) -> dict[str, str]:
+    """Return the addresses of a repository's pages by the labels of the package index."""
+    return {
+        "Source": url,
+        "Documentation": f"{url}/tree/main/docs",
+        "Changelog": f"{url}/blob/main/CHANGELOG.md",
+        "Issues": f"{url}/issues",
+    }
+
+
+def with_addresses(text: str, url: str, version: str) -> str:
+    """Return the README with links to files of the repository at the tag of a version, as a page
+    outside of the repository needs them."""
+
+    def replaced(match: re.Match[str]) -> str:
+        mark, label, path = match.groups()
+        return f"{mark}{label}({url}/{'raw' if mark else 'blob'}/v{version}/{path})"
+
+    return _LINK.sub(replaced, text)
 
 
 def _commit(root: Path) -> str:

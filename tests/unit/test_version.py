@@ -78,3 +78,22 @@ def test_wheel_gets_every_compiled_step(tmp_path: Path, monkeypatch: pytest.Monk
     hook.initialize("standard", data)
     assert set(data["artifacts"]) == expected
     assert data["tag"].startswith("cp311-abi3-")
+
+
+def test_package_page_links_to_the_released_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts import build_hook
+
+    url = "https://forge.example/owner/aiperf_svc"
+    monkeypatch.setenv("REPOSITORY_URL", url)
+    hook = build_hook.MetadataHook(str(ROOT), {})
+    found: dict[str, Any] = {"version": "1.2.3"}
+    hook.update(found)
+    text = found["readme"]["text"]
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert not [link for link in links if not link.startswith(("https://", "#"))]
+    assert f"({url}/blob/v1.2.3/docs/usage.md)" in text
+    assert f"({url}/raw/v1.2.3/docs/images/report.png)" in text
+    assert found["urls"]["Source"] == url
+    kept = {"version": "1.2.3", "readme": "of the sdist"}
+    hook.update(kept)
+    assert kept["readme"] == "of the sdist"
