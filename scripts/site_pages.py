@@ -4,6 +4,7 @@ repository's root, and the files outside docs/ that pages name. Usage: site_page
 Whatever builds the site then needs to know nothing of this repository.
 """
 
+import os
 import re
 import shutil
 import sys
@@ -40,6 +41,9 @@ def main(folder: Path) -> None:
     shutil.copyfile(ROOT / "scripts" / "site.css", pages / "site.css")
     config = yaml.safe_load((ROOT / "scripts" / "mkdocs.yml").read_text("utf-8"))
     _fill(config["nav"], pages)
+    # The address of a released site, which the links from each version to the latest need.
+    if url := os.environ.get("SITE_URL"):
+        config["site_url"] = url
     (folder / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
 
 

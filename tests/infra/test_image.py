@@ -81,6 +81,19 @@ def test_tagged_base_is_noted_or_refused(tmp_path: Path) -> None:
     assert "error: REQUIRE_DIGESTS is set and python:3.12 has none" in refused.stderr
 
 
+def test_resolved_tags_are_built_by_their_digests(tmp_path: Path) -> None:
+    skopeo = tmp_path / "skopeo"
+    skopeo.write_text(f"#!/bin/sh\necho sha256:{'0c' * 32}\n")
+    skopeo.chmod(0o700)
+    done, asked = _build(tmp_path, RESOLVE_DIGESTS="1", REQUIRE_DIGESTS="1")
+    base = f"docker.io/library/python:3.12-slim-bookworm@sha256:{'0c' * 32}"
+    assert (done.returncode, f"BASE={base}" in asked) == (0, True)
+    assert f"org.opencontainers.image.base.digest=sha256:{'0c' * 32}" in asked
+    assert done.stdout.splitlines()[-1] == _tag(BASE=base, BUILDER=base.replace("-slim", ""))
+    skopeo.write_text("#!/bin/sh\nexit 1\n")
+    assert _build(tmp_path, RESOLVE_DIGESTS="1")[0].returncode == 1
+
+
 def test_workload_image_has_the_rank_name(tmp_path: Path) -> None:
     done, asked = _build(tmp_path, WORKLOAD="iperf", IMAGE_REPOSITORY="registry.example/x")
     name = f"registry.example/x-iperf:{aiperf_svc.__version__}"

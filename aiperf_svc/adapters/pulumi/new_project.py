@@ -40,13 +40,31 @@ _README = """\
 # Benchmarks
 
 `requirements.txt` pins aiperf-svc. Each file in `stacks/` is a benchmark: set its `endpoint`.
-`run` also needs the Pulumi CLI, a kubeconfig, and the image of the services in AIPERF_IMAGE.
+`run` also needs the Pulumi CLI, a kubeconfig, and in AIPERF_IMAGE the image of `Containerfile`.
 
     python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && . .venv/bin/activate
     aiperf-svc validate                 # checks all stack files
     aiperf-svc preview {stack}      # pods, cost and egress; needs no cluster
     aiperf-svc run {stack}          # creates the stack, measures, collects the results, removes it
     pulumi stack init {stack} && pulumi up      # or with plain Pulumi
+"""
+_IMAGE = """\
+# The image of the services, for a registry that the cluster can pull from:
+#   docker build -f Containerfile -t registry.example/aiperf-svc:{version} .
+#   docker push registry.example/aiperf-svc:{version}
+#   export AIPERF_IMAGE=registry.example/aiperf-svc:{version}
+# BASE is any image with Python 3.11 or later; name it with its digest, NAME@sha256:DIGEST.
+ARG BASE=docker.io/library/python:3.12-slim-bookworm
+FROM ${{BASE}}
+ARG PACKAGE=aiperf-svc[s3,media,nvml]=={version}
+RUN python3 -m venv /opt/aiperf \\
+ && /opt/aiperf/bin/pip install --no-cache-dir "${{PACKAGE}}"
+ENV PATH=/opt/aiperf/bin:/usr/local/bin:/usr/bin:/bin \\
+    PYTHONDONTWRITEBYTECODE=1 \\
+    PYTHONUNBUFFERED=1
+USER 65532:65532
+WORKDIR /tmp
+ENTRYPOINT ["/opt/aiperf/bin/aiperf-svc"]
 """
 _SCHEMA_LINE = "# yaml-language-server: $schema=schema.json"
 
@@ -58,6 +76,7 @@ def project_files(stacks: Sequence[str], schema: Mapping[str, object]) -> dict[s
         "Pulumi.yaml": _PULUMI,
         "__main__.py": _PROGRAM,
         "requirements.txt": f"aiperf-svc[stack]=={__version__}\n",
+        "Containerfile": _IMAGE.format(version=__version__),
         "README.md": _README.format(stack=stacks[0]),
         ".gitignore": ".venv/\n__pycache__/\nartifacts/\n",
         "stacks/schema.json": json.dumps(schema, ensure_ascii=False) + "\n",

@@ -184,8 +184,8 @@ def gc(parser: argparse.ArgumentParser) -> None:
 
 INIT = """Write a Pulumi project for benchmarks into a folder.
 
-It has the Pulumi program, stack files to start from, and a requirements.txt that pins this version.
-Nothing is overwritten."""
+It has the Pulumi program, stack files to start from, a requirements.txt that pins this version, and
+the Containerfile of its image. Nothing is overwritten."""
 FIRST_STACK = "bench-smoke"
 
 

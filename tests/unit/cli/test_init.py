@@ -13,7 +13,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.recording import ROOT
 
 FILES = {
-    *("Pulumi.yaml", "README.md", "__main__.py", "requirements.txt", ".gitignore"),
+    *("Pulumi.yaml", "README.md", "__main__.py", "requirements.txt", ".gitignore", "Containerfile"),
     *("stacks/Pulumi.bench-smoke.yaml", "stacks/schema.json"),
 }
 
@@ -28,6 +28,7 @@ def test_init_pins_this_version(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert len(capsys.readouterr().out.splitlines()) == len(FILES)
     pinned = (tmp_path / "requirements.txt").read_text()
     assert pinned == f"aiperf-svc[stack]=={aiperf_svc.__version__}\n"
+    assert f"=={aiperf_svc.__version__}\n" in (tmp_path / "Containerfile").read_text()
     assert len((tmp_path / "README.md").read_text().splitlines()) <= 10
 
 
