@@ -24,6 +24,10 @@ class RunValues:
     cli_command: str = ""
     """Command line of the run, which is kept with its results."""
 
+    def bucket_folder(self, own: str) -> str:
+        """Return the folder of the bucket for this run, which is `own` if it shares none."""
+        return self.upload_into or own
+
     def environment(self) -> dict[str, str]:
         """Return the variables of the values that differ from the defaults."""
         values = {_variable(each.name): getattr(self, each.name) for each in fields(self)}

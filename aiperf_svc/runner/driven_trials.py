@@ -6,37 +6,31 @@ have measured. Then `core/experiments/machine.py` runs here: each trial is a run
 experiment, in the folder that the services would have given it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.exports.result_files import Results
-from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
-from aiperf_svc.config.experiment import MOST_TRIALS
+from aiperf_svc.adapters.storage.experiment_artifacts import read_finished
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.joint_trials import joint_finding, joint_result
 from aiperf_svc.core.experiments.machine import (
     BeginTrial,
     EndExperiment,
-    ExperimentMachine,
     Finding,
-    PlannedTrials,
-    Strategy,
     TrialEnded,
 )
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.search import Search
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
-from aiperf_svc.core.experiments.trials import Trial, folder_of, plan_trials
+from aiperf_svc.core.experiments.search_trials import SearchTrials, report_of
+from aiperf_svc.core.experiments.trials import folder_of
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.driver import attempt_config, experiment_machine
 from aiperf_svc.workloads.shapes import Shape
-from aiperf_svc.workloads.trials import TrialConfig, trial_config
+from aiperf_svc.workloads.trials import TrialConfig
 
 
 class DrivenTrials:
@@ -46,41 +40,21 @@ class DrivenTrials:
         """`folders` are those of the members, by name. Trials that all of them have finished are
         not run again. Raises ConfigError."""
         assert config.experiment is not None
-        self._experiment = config.experiment
-        self._search: SearchTrials | None = None
-        self.machine = ExperimentMachine(
-            self._strategy(config, _finished(folders)),
-            retries=config.experiment.retries,
-            replacements=config.experiment.replacements,
-            on_failure=config.experiment.on_failure,
-        )
+        self._search = config.experiment.search
+        ended = []
+        for by_name in _finished(folders):
+            found = {name: each.results for name, each in by_name.items()}
+            if (finding := self._finding(found, None)) is not None:
+                ended.append((next(iter(by_name.values())).trial, finding))
+        self.machine = experiment_machine(config, ended)
         self.ended: EndExperiment | None = None
         """How the experiment has ended; None while it runs."""
-
-    def _strategy(self, config: Config, finished: Sequence[dict[str, TrialOutcome]]) -> Strategy:
-        if self._experiment.search is None:
-            numbers = {_trial(by_name).number for by_name in finished}
-            trials = plan_trials(self._experiment, config.random_seed)
-            return PlannedTrials(trials, finished=numbers)
-        assert config.inference is not None
-        self._search = SearchTrials(search_machine(config.inference))
-        for by_name in finished:
-            trial = _trial(by_name)
-            if self._search.next() != trial:
-                break  # The rest was found in another way.
-            found = {name: each.results for name, each in by_name.items()}
-            self._search.add(trial, self._finding(found, None))
-        return self._search
 
     @staticmethod
     def shape_of(config: Config, begun: BeginTrial) -> Shape:
         """Return the shape of a trial, whose config is that of a run without an experiment."""
         trial = begun.trial
-        own = workload_of(config).with_own_prompts(
-            trial_config(config, trial.parameters),
-            # The server may still have the prompts of an earlier attempt in a cache.
-            trial.number + MOST_TRIALS * (begun.attempt - 1),
-        )
+        own = attempt_config(config, trial, begun.attempt)
         return Shape(trial.parameters, (TrialConfig(trial, own),))
 
     @staticmethod
@@ -114,7 +88,7 @@ class DrivenTrials:
         known = {name: each for name, each in found.items() if isinstance(each, RunResult)}
         if len(known) < len(found):
             return None
-        search = self._experiment.search
+        search = self._search
         if search is None:
             return joint_finding(list(known.values()))
         own = {n: each for n, each in known.items() if isinstance(each, InferenceResult)}
@@ -126,8 +100,8 @@ class DrivenTrials:
     @property
     def search_report(self) -> SearchReport | None:
         """The progress of a search for a limit; None without one."""
-        machine = self._search.machine if self._search is not None else None
-        return machine.report if isinstance(machine, Search) else None
+        strategy = self.machine.strategy
+        return report_of(strategy.machine) if isinstance(strategy, SearchTrials) else None
 
     @property
     def is_done(self) -> bool:
@@ -137,17 +111,9 @@ class DrivenTrials:
 
 def _finished(folders: Mapping[str, Path]) -> list[dict[str, TrialOutcome]]:
     """Return the trials that are in all folders and have results, in the order of running."""
-    by_member: dict[str, dict[int, TrialOutcome]] = {}
-    for name, folder in folders.items():
-        entries = read_experiment_file(folder).trials if is_experiment(folder) else ()
-        by_member[name] = {
-            each.trial.number: each
-            for each in read_outcomes(folder, entries)
-            if each.state == RunState.DONE and each.results is not None
-        }
+    by_member = {
+        name: {each.trial.number: each for each in read_finished(folder)}
+        for name, folder in folders.items()
+    }
     numbers = sorted(set[int].intersection(*map(set, by_member.values())))
     return [{name: found[number] for name, found in by_member.items()} for number in numbers]
-
-
-def _trial(by_name: Mapping[str, TrialOutcome]) -> Trial:
-    return next(iter(by_name.values())).trial

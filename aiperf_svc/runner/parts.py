@@ -25,6 +25,7 @@ from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.runner.follower import StartGate
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, Where, is_side_by_side, shapes, shapes_of
 from aiperf_svc.workloads.trials import TrialConfig
 
@@ -180,6 +181,13 @@ def expand(members: Sequence[Member], where: Where, *, kind: Kind = "targets") -
     experiment, shapes = config.experiment, found[members[0].name]
     has_search = experiment is not None and experiment.search is not None
     has_retries = experiment is not None and experiment.retries > 0
+    if len(members) > 1 and has_retries:
+        trials = [each.trial for each in members[0].trials]
+        if workload_of(config).strategy(config, trials, ()) is not None:
+            raise ConfigError(
+                "experiment.retries: each cluster chooses its trials by what its own nodes have "
+                "measured, so that the clusters cannot repeat a trial together; leave it out"
+            )
     return Expansion(
         kind=kind,
         members=tuple(members),

@@ -174,10 +174,10 @@ class SessionResults:
         if trial is not None:
             name = folder_of(trial.trial, trial.attempt)
             folder = folder / TRIALS / name
-            if run.upload_into:
-                run = replace(run, upload_into=f"{run.upload_into}/{TRIALS}/{name}")
             logs = folder / "logs"
+            assert trials is not None
             assert self.driven is not None
+            run = trials.run_values(run, name)
             shape = self.driven.shape_of(results.member.config, trial)
             config = shape.configs[0]
         elif self._expansion.is_in_turn:
@@ -241,7 +241,6 @@ class SessionResults:
         assert self.driven is not None
         try:
             results.trials.add_outcome(self.driven.outcome_of(begun, outcome))
-            results.trials.write_progress()
         except AiperfError as error:
             results.error = results.error or str(error)
 

@@ -9,33 +9,32 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest, written_manifest
+from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.provider import TrialResults
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
+from aiperf_svc.adapters.results_api.status import TrialRow as ShownTrial
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.events.report import EventReport
-from aiperf_svc.core.experiments.combinations import TrialRow as EndedTrial
-from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
+from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.criteria import failed_trial, searched_trial
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.headline import headline, time_left_s
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.scenarios import Scenario
-from aiperf_svc.core.experiments.search import Search, SearchedTrial
+from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.search_trials import search_machine
-from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+from aiperf_svc.core.experiments.search_trials import report_of, search_machine
+from aiperf_svc.core.experiments.summary import EndedTrials, finding_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
-from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -69,15 +68,13 @@ class ExperimentResults:
         self._numbers_before = 0
         """Highest number of a status of earlier trials."""
         self._changed = asyncio.Event()
-        self._ended: list[EndedTrial] = []
-        """Ended trials in the order of running, with the last attempt of each."""
-        self._results_of_search: list[SearchedTrial] = []
+        self._ended = EndedTrials()
+        self._searched: dict[int, SearchedTrial] = {}
         """Result of each of these trials for a search."""
-        self._written: ExperimentFolder | None = None
-        self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
-        self._upload_name = context.run.upload_into or _upload_name(context)
+        self._folder: ExperimentFolder | None = None
+        self._shown: deque[ShownTrial] = deque(maxlen=SHOWN_ROWS)
+        self._upload_name = context.run.bucket_folder(_upload_name(context))
         self._uploaded_to = ""
-        self._failed = 0
         self._artifact_error = ""
         self._started_mono_s = monotonic()
         self._begun_mono_s = self._ended_mono_s = 0.0
@@ -85,9 +82,8 @@ class ExperimentResults:
         self._planned = _numbers(context)
         self._cancel_reason = ""
         for each in finished_trials(context):
-            result = self._searched(each.results)
-            self._keep(row_of(each), result or failed_trial(each.reason))
-        self._resumed = tuple(self._ended)
+            self._add(each)
+        self._resumed = len(self._ended.by_number)
 
     async def close(self) -> None:
         """Stop serving."""
@@ -135,11 +131,9 @@ class ExperimentResults:
         self._ended_mono_s = monotonic()
         trial = trial_of(published)
         own = folder_of(trial, published.attempt) if published.attempt > 1 else ""
-        result = self._searched(results)
-        row = row_of(TrialOutcome(trial, state.value, reason, results, own, self._replaced(trial)))
-        self._keep(row, result or failed_trial(reason))
+        row, finding = self._add(TrialOutcome(trial, state.value, reason, results, own))
         self._shown.append(
-            TrialRow(
+            ShownTrial(
                 number=trial.number,
                 parameters=trial.parameters,
                 repetition=trial.repetition,
@@ -150,48 +144,25 @@ class ExperimentResults:
                 text=headline(row.measured) if row.measured is not None else "",
             )
         )
-        await self._write(self._write_progress)
-        if row.measured is None:
-            return None
-        return Finding(
-            row.measured.verdict,
-            row.measured.cause,
-            result,
-            measured=row.measurements,
-            length_s=row.length_s,
-        )
+        await self._write(partial(self._write_progress, row))
+        return finding
 
-    def _replaced(self, trial: Trial) -> tuple[str, ...]:
-        """Return the reasons why earlier attempts of the ended trial do not count."""
-        if not self._ended or self._ended[-1].number != trial.number:
-            return ()
-        before = self._ended[-1]
-        return (*before.outcome.replaced, before.left_out)
-
-    def _keep(self, row: EndedTrial, result: SearchedTrial) -> None:
-        if self._ended and self._ended[-1].number == row.number:
-            self._ended.pop()  # an earlier attempt
-            self._results_of_search.pop()
-        self._ended.append(row)
-        self._results_of_search.append(result)
-        self._failed = sum(each.outcome.state == RunState.FAILED for each in self._ended)
-
-    def _searched(self, results: RunResult | None) -> SearchedTrial | None:
-        if self.search is None or not isinstance(results, InferenceResult):
-            return None
-        return trial_result(results, self.search)
+    def _add(self, outcome: TrialOutcome) -> tuple[TrialRow, Finding | None]:
+        row, result = self._ended.add(outcome), searched_trial(outcome.results, self.search)
+        self._searched[row.number] = result or failed_trial(outcome.reason)
+        return row, finding_of(row, result)
 
     def _search_report(self) -> SearchReport | None:
         """Return the state of the search for a limit; None without one."""
         if self.search is None:
             return None
         machine = search_machine(self._context.inference)
-        for row, result in zip(self._ended, self._results_of_search, strict=True):
+        for row in self._ended.rows:
             # A cancelled trial does not judge its load, and is repeated when the experiment is
             # resumed.
             if row.outcome.state != RunState.CANCELLED:
-                machine.add(row.outcome.trial.parameters, result)
-        return machine.report if isinstance(machine, Search) else None
+                machine.add(row.outcome.trial.parameters, self._searched[row.number])
+        return report_of(machine)
 
     async def _write(self, write: Callable[[], None]) -> None:
         try:
@@ -200,46 +171,29 @@ class ExperimentResults:
             log.error("%s", error)
             self._artifact_error = str(error)
 
-    def _write_progress(self) -> None:
-        latest = self._ended[-1]
+    def _write_progress(self, latest: TrialRow) -> None:
         folder = self._folder_of_experiment()
-        folder.add(latest)
-        self._write_scenario(latest)
-        folder.write_progress(latest, self._search_report())
+        folder.write_scenario(latest)
+        folder.write_progress(self._search_report())
+        folder.list_files(self._context.run_id)
 
     def _write_all(self) -> None:
-        manifest = self._folder_of_experiment().write_all(self._ended, self._search_report())
-        s3 = self._context.config.artifacts.s3
-        if s3 is not None and not self._context.run.upload_into:
+        folder = self._folder_of_experiment()
+        folder.write(self._context.run_id, self._search_report())
+        if not self._context.run.upload_into:
             # Trials are uploaded already, except those that ended before this process was started.
-            done = uploads.upload(self._context.artifacts, manifest, s3, into=self._upload_name)
-            log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
-            self._uploaded_to = done.url
+            self._uploaded_to = folder.upload()
 
     def _folder_of_experiment(self) -> "ExperimentFolder":
         # Reports and Parquet take long to import, and only this process needs them.
         from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 
-        if self._written is None:
-            context = self._context
-            self._written = ExperimentFolder(context.artifacts, context.config, context.run_id)
-            for row in self._resumed:
-                self._written.add(row)
-        return self._written
-
-    def _write_scenario(self, row: EndedTrial) -> None:
-        """Write the scenario's result of a trial, if the trial has results."""
-        from aiperf_svc.adapters.storage.artifacts import write_manifest
-        from aiperf_svc.adapters.storage.experiment_folder import write_scenario
-
-        experiment = self._context.config.experiment
-        folder = self._context.artifacts / TRIALS / row.outcome.folder
-        if experiment is None or experiment.scenario is None:
-            return
-        if row.measured is not None and (folder / MANIFEST).exists():
-            run_id = read_manifest(folder).run_id
-            write_scenario(folder, Scenario(experiment.scenario), self._context.inference)
-            write_manifest(folder, run_id)
+        if self._folder is None:
+            context, name = self._context, self._upload_name
+            self._folder = ExperimentFolder(
+                context.config, context.artifacts, self._ended, bucket_folder=name
+            )
+        return self._folder
 
     def _note_change(self) -> None:
         self._changed.set()
@@ -267,7 +221,7 @@ class ExperimentResults:
             state=state,
             reason=reason,
             elapsed_s=monotonic() - self._started_mono_s,
-            results_ready=is_over and bool(self._ended),
+            results_ready=is_over and bool(self._ended.by_number),
             is_settled=is_over,
             artifact_error=status.artifact_error or self._artifact_error,
             uploaded_to=self._uploaded_to,
@@ -278,12 +232,10 @@ class ExperimentResults:
         published = self._published
         if published is None:
             return None
-        ended = len(self._ended)
-        left = len(self._planned - {each.number for each in self._ended})
-        here = ended - len(self._resumed)
+        rows = self._ended.rows
         left_s = time_left_s(
-            left=left,
-            ended=here,
+            left=len(self._planned.difference(self._ended.by_number)),
+            ended=len(rows) - self._resumed,
             took_s=self._ended_mono_s - self._begun_mono_s,
             since_s=monotonic() - self._ended_mono_s,
         )
@@ -293,8 +245,8 @@ class ExperimentResults:
             repetition=published.repetition,
             attempt=published.attempt,
             total=published.total,
-            ended=ended,
-            failed=self._failed,
+            ended=len(rows),
+            failed=sum(each.outcome.state == RunState.FAILED for each in rows),
             left_s=left_s if published.total else None,
             rows=tuple(self._shown),
         )
@@ -337,11 +289,11 @@ class ExperimentResults:
     def results(self) -> ExperimentResult | None:
         """Return the results of the experiment once a trial has ended. They need no
         experiment.json, which a full disk may prevent."""
-        if not self._ended:
+        if not self._ended.by_number:
             return None
         from aiperf_svc.adapters.exports.experiment_export import experiment_result
 
-        found = summarise_rows(self._ended)
+        found = summarise_rows(self._ended.rows)
         return experiment_result(found, self._context.config, self._search_report())
 
     def folder(self) -> Path:
@@ -366,12 +318,9 @@ def finished_trials(context: RunContext) -> list[TrialOutcome]:
     """Return the trials that had ended before this process was started, in the order of running."""
     if not context.run.is_resumed:
         return []
-    from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
-    from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+    from aiperf_svc.adapters.storage.experiment_artifacts import read_finished
 
-    found = read_experiment_file(context.artifacts)
-    outcomes = read_outcomes(context.artifacts, found.trials)
-    return [each for each in outcomes if each.state == RunState.DONE and each.results is not None]
+    return read_finished(context.artifacts)
 
 
 def _numbers(context: RunContext) -> frozenset[int]:

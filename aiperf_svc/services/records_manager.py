@@ -21,7 +21,7 @@ from aiperf_svc.adapters.host.machine import host_facts
 from aiperf_svc.adapters.inference.lm_eval_process import check_lm_eval, measure_lm_eval
 from aiperf_svc.adapters.inference.quality_requests import measure_quality
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, ask, decode, encode, receive_each
-from aiperf_svc.adapters.storage import artifacts, uploads
+from aiperf_svc.adapters.storage import artifacts
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.column_store import ColumnStore
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
@@ -424,12 +424,7 @@ class RecordsManager(ResultsService[RunProgress]):
         manifest = artifacts.write_all(
             self.context.artifacts, summary, columns, known=(self._jsonl.entry(),)
         )
-        s3 = self.context.config.artifacts.s3
-        if s3 is not None:
-            into = self.bucket_folder(summary.first_start_wall_ns)
-            done = uploads.upload(self.context.artifacts, manifest, s3, into=into)
-            self.log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
-            self.progress.set_uploaded(done.url)
+        self.upload(manifest, summary.first_start_wall_ns)
 
     def _finished_run(self, columns: Columns) -> FinishedRun:
         has_trees = self.context.inference.dataset.kind in AGENT_TRACES

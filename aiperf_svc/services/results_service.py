@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -18,27 +18,11 @@ from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.base_progress import BaseProgress
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.serving import Serving, serve_results
 
-
-class Progress(Protocol):
-    """Builds the status of a run."""
-
-    def set_results_ready(self, is_ready: bool) -> None:
-        """Set whether the summary can be fetched, as the last change."""
-        ...
-
-    def status(self) -> Status:
-        """Return the current status."""
-        ...
-
-    async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the number of the status differs from `after`, or the time is up."""
-        ...
-
-
-ProgressT = TypeVar("ProgressT", bound=Progress)
+ProgressT = TypeVar("ProgressT", bound=BaseProgress)
 
 
 class ResultsService(BaseService, ABC, Generic[ProgressT]):
@@ -95,13 +79,16 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
             reason = self.progress.status().reason
             self._finding = await self.experiment.add(self.state, reason, self.result)
 
-    def bucket_folder(self, started_wall_ns: int) -> str:
-        """Return the folder in the bucket for the files of this run."""
+    def upload(self, manifest: Manifest, started_wall_ns: int) -> None:
+        """Upload the files of this run if its config names a bucket. Raises EnvironmentProblem."""
+        context = self.context
+        if (s3 := context.config.artifacts.s3) is None:
+            return
+        own = uploads.folder_of(context.config.name, context.run_id, started_wall_ns)
+        into = context.run.bucket_folder(own)
         if self.experiment is not None:
-            return self.experiment.bucket_folder(self.context.artifacts.name)
-        return self.context.run.upload_into or uploads.folder_of(
-            self.context.config.name, self.context.run_id, started_wall_ns
-        )
+            into = self.experiment.bucket_folder(context.artifacts.name)
+        self.progress.set_uploaded(uploads.upload(context.artifacts, manifest, s3, into=into).url)
 
     async def repeat_requests(self) -> None:
         """Repeat the request for the end or the start of the run until the published state shows

@@ -25,21 +25,17 @@ from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, encode, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.adapters.storage.atomic_files import write_file
-from aiperf_svc.config.experiment import MOST_TRIALS
-from aiperf_svc.core.experiments.criteria import trial_result
+from aiperf_svc.core.experiments.criteria import searched_trial
 from aiperf_svc.core.experiments.machine import (
     BeginTrial,
     EndExperiment,
     ExperimentMachine,
     Finding,
     Instruction,
-    PlannedTrials,
     TrialEnded,
 )
-from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
-from aiperf_svc.core.experiments.summary import row_of
-from aiperf_svc.core.experiments.trials import TRIALS, folder_of, plan_trials
-from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.experiments.summary import finding_of, row_of
+from aiperf_svc.core.experiments.trials import TRIALS, folder_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.events import TrialPublished
@@ -49,8 +45,7 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_set_within
 from aiperf_svc.services.context import ExperimentContext, RunContext, make_bus
 from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of
-from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.trials import trial_config
+from aiperf_svc.workloads.driver import attempt_config, experiment_machine
 
 REPUBLISH_S = 0.5
 RUN_ID_LENGTH = 8
@@ -245,27 +240,13 @@ async def following_trials(context: RunContext, names: Sequence[Service]) -> Asy
 def _machine(context: RunContext) -> ExperimentMachine:
     experiment = context.config.experiment
     assert experiment is not None
-    ended = finished_trials(context)
-    trials = plan_trials(experiment, context.config.random_seed)
-    finished = {each.trial.number for each in ended}
-    rows = [row_of(each) for each in ended]
-    strategy = workload_of(context.config).strategy(context.config, trials, rows)
-    strategy = strategy or PlannedTrials(trials, finished=finished, total=experiment.size)
-    if experiment.search is not None:
-        strategy = SearchTrials(search_machine(context.inference))
-        for each in ended:
-            if strategy.next() != each.trial:
-                break  # The search takes another path from here.
-            assert isinstance(each.results, InferenceResult)
-            result = trial_result(each.results, experiment.search)
-            strategy.add(each.trial, Finding(each.results.verdict, each.results.cause, result))
-    return ExperimentMachine(
-        strategy,
-        retries=experiment.retries,
-        # Runs that start together must run the same trials.
-        replacements=0 if context.run.is_held else experiment.replacements,
-        on_failure=experiment.on_failure,
-    )
+    ended = []
+    for each in finished_trials(context):
+        searched = searched_trial(each.results, experiment.search)
+        if (finding := finding_of(row_of(each), searched)) is not None:
+            ended.append((each.trial, finding))
+    # Runs that start together must run the same trials.
+    return experiment_machine(context.config, ended, has_replacements=not context.run.is_held)
 
 
 def context_of(
@@ -276,11 +257,7 @@ def context_of(
     return replace(
         context,
         run_id=f"{context.run_id[:RUN_ID_LENGTH]}{published.serial:04x}",
-        config=workload_of(context.config).with_own_prompts(
-            trial_config(context.config, trial.parameters),
-            # The server may have cached the prompts of an earlier attempt.
-            trial.number + MOST_TRIALS * (published.attempt - 1),
-        ),
+        config=attempt_config(context.config, trial, published.attempt),
         artifacts=context.artifacts / TRIALS / folder_of(trial, published.attempt),
         experiment=shared,
         epoch=time_ns(),

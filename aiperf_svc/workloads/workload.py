@@ -27,7 +27,7 @@ from aiperf_svc.protocol.services import Service
 
 if TYPE_CHECKING:
     from aiperf_svc.core.experiments.combinations import TrialRow
-    from aiperf_svc.core.experiments.machine import Strategy
+    from aiperf_svc.core.experiments.machine import EndedTrial, Strategy
     from aiperf_svc.core.qualify.result import Qualification
 
 ReplayNs = Callable[[BenchmarkConfig], int | None]
@@ -148,7 +148,7 @@ class Workload(ABC, Generic[ConfigT]):
         return data
 
     def strategy(
-        self, config: ConfigT, trials: Sequence[Trial], ended: Sequence["TrialRow"]
+        self, config: ConfigT, trials: Sequence[Trial], ended: Sequence["EndedTrial"]
     ) -> "Strategy | None":
         """Return what chooses among the planned trials by the results so far; None: they are run as
         planned. `ended` need not run again."""

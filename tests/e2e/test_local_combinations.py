@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.adapters.exports.manifest import read_manifest
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
@@ -126,6 +127,19 @@ def test_a_failed_trial_is_run_again_by_all_targets(
     assert [name.partition("-attempt")[2] for name in names] == ["", "2", "", "2"]
     assert [each["state"] for each in trials_of(folder / "absent")] == ["failed", "failed"]
     command.assert_nothing_is_left()
+
+
+def test_trials_of_a_driver_have_the_files_of_a_scenario(
+    servers: dict[str, RunningMockServer], tmp_path: Path
+) -> None:
+    experiment = {"scenario": "single-stream", "retries": 1}
+    command = started(tmp_path, servers, experiment=experiment, load={"requests": 5})
+    command.finish()
+    for name in NAMES:
+        (trial,) = (artifacts(tmp_path) / name / "trials").iterdir()
+        assert "SingleStream" in (trial / "mlperf" / "mlperf_log_summary.txt").read_text()
+        listed = {entry.name for entry in read_manifest(trial).files}
+        assert "mlperf/mlperf_log_summary.txt" in listed
 
 
 def test_rounds_of_several_targets_go_on_after_an_interrupt(

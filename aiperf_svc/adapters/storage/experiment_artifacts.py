@@ -12,7 +12,7 @@ Every file is written atomically.
 """
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +23,18 @@ from aiperf_svc.adapters.exports import (
     experiment_export,
     qualify_export,
 )
-from aiperf_svc.adapters.exports.experiment_file import NAME, TrialEntry, encode
+from aiperf_svc.adapters.exports.experiment_file import (
+    NAME,
+    TrialEntry,
+    encode,
+    is_experiment,
+    read_experiment_file,
+)
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.exports.result_files import decode_run, find_results
 from aiperf_svc.adapters.report import experiment_page, qualify_page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
-from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult, TrialResult
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
@@ -66,18 +71,21 @@ def write_experiment(
     return results
 
 
-def write_progress(folder: Path, config: Config, rows: Sequence[TrialRow]) -> None:
-    """Write experiment.json while trials are left, with those that have ended, and the links to
-    them. Raises EnvironmentProblem."""
-    rendered = [experiment_export.render_trial(row) for row in rows]
-    write_file(folder / NAME, lambda: experiment_export.render_progress(rendered, config, None))
-    write_links(folder, {row.number: row.outcome.folder for row in rows})
-
-
 def read_outcomes(folder: Path, trials: Iterable[TrialEntry | TrialResult]) -> list[TrialOutcome]:
     """Return the trials of an experiment with what was measured, from its folder. A trial without
     results has none, and one with unreadable results has failed."""
     return [_read_outcome(folder / TRIALS / each.folder, each) for each in trials]
+
+
+def read_finished(folder: Path) -> list[TrialOutcome]:
+    """Return the trials in the folder of an experiment that ran to their end and left results, in
+    the order of running; none if it is no such folder. Raises ConfigError."""
+    entries = read_experiment_file(folder).trials if is_experiment(folder) else ()
+    return [
+        each
+        for each in read_outcomes(folder, entries)
+        if each.state == RunState.DONE and each.results is not None
+    ]
 
 
 def _read_outcome(folder: Path, entry: TrialEntry | TrialResult) -> TrialOutcome:

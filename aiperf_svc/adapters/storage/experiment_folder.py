@@ -1,10 +1,12 @@
-"""The folder of an experiment while its trials run.
+"""The folder of an experiment.
 
 After each trial its part of experiment.json is rendered, its files are listed and its link is made;
 nothing of the trials before it is read or rendered again. Files about all trials together are
 written at the end.
 """
 
+import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +29,11 @@ from aiperf_svc.adapters.exports.parquet_export import read_records
 from aiperf_svc.adapters.storage.artifacts import save_manifest, write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_file
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment, write_links
+from aiperf_svc.adapters.storage.uploads import folder_of_experiment, upload
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.scenario_files import (
     endpoints_config,
     result_summary,
@@ -42,7 +46,7 @@ from aiperf_svc.core.experiments.scenario_result import (
 )
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.summary import summarise_rows
+from aiperf_svc.core.experiments.summary import EndedTrials, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.outcomes import Outcome, Phase
 
@@ -56,64 +60,92 @@ ENDPOINTS_CONFIG = "config.yaml"
 class ExperimentFolder:
     """Writes the files of one experiment."""
 
-    def __init__(self, folder: Path, config: Config, run_id: str) -> None:
-        self._folder, self._config, self._run_id = folder, config, run_id
-        self._trials: list[tuple[int, msgspec.Raw]] = []
-        """Number of each trial that has ended, and its part of experiment.json."""
+    def __init__(
+        self, config: Config, folder: Path, ended: EndedTrials, *, bucket_folder: str = ""
+    ) -> None:
+        """`ended` are the trials that the files are about; `bucket_folder` is the folder for
+        uploads, by default after `folder`."""
+        self._config, self.folder, self._ended = config, folder, ended
+        self._bucket_folder = bucket_folder
+        self._rendered: dict[int, tuple[TrialRow, msgspec.Raw]] = {}
+        """Each trial that is in experiment.json, and its part of it."""
         self._files: dict[str, tuple[ManifestEntry, ...]] = {}
         """Files of each folder of a trial, those of attempts that failed too."""
-        self._unlisted: list[Path] = []
-        """Folders of trials whose files are not listed yet."""
 
-    def add(self, row: TrialRow) -> None:
-        """Add a trial that has ended; another attempt replaces the one before."""
-        if self._trials and self._trials[-1][0] == row.number:
-            self._trials.pop()
-        self._trials.append((row.number, render_trial(row)))
-        self._unlisted.append(self._folder / TRIALS / row.outcome.folder)
+    def write_progress(self, search: SearchReport | None = None) -> None:
+        """Write experiment.json with the trials so far, and the links to them. `search` is the
+        report of a search. Raises EnvironmentProblem."""
+        rows, known = self._ended.rows, self._rendered
+        new = [row for row in rows if row.number not in known or known[row.number][0] is not row]
+        rendered = known | {row.number: (row, render_trial(row)) for row in new}
+        parts = [rendered[row.number][1] for row in rows]
+        write_file(self.folder / NAME, lambda: render_progress(parts, self._config, search))
+        write_links(self.folder, {row.number: row.outcome.folder for row in new})
+        self._rendered = rendered
 
-    def write_progress(self, latest: TrialRow, search: SearchReport | None) -> None:
-        """Write the files after a trial. Raises EnvironmentProblem."""
-        rendered = [each for _, each in sorted(self._trials, key=lambda each: each[0])]
-        data = render_progress(rendered, self._config, search)
-        write_file(self._folder / NAME, lambda: data)
-        write_links(self._folder, {latest.number: latest.outcome.folder})
+    def list_files(self, run_id: str) -> None:
+        """Write manifest.json with the files so far. Raises EnvironmentProblem."""
         try:
             own = [
                 entry
-                for path in self._folder.iterdir()
+                for path in self.folder.iterdir()
                 if path.name != TRIALS
-                for entry in list_files(self._folder, path)
+                for entry in list_files(self.folder, path)
             ]
-            of_trials = self._of_trials()
+            for name in {row.outcome.folder for row in self._ended.rows} - self._files.keys():
+                self._files[name] = self._files_of(self.folder / TRIALS / name)
         except OSError as error:
-            raise unwritable(self._folder, error) from error
-        files = sorted([*own, *of_trials], key=lambda each: each.name)
-        save_manifest(self._folder, Manifest(self._run_id, tuple(files)))
+            raise unwritable(self.folder, error) from error
+        files = sorted([*own, *self._known], key=lambda each: each.name)
+        save_manifest(self.folder, Manifest(run_id, tuple(files)))
 
-    def write_all(self, rows: list[TrialRow], search: SearchReport | None) -> Manifest:
-        """Write all files after the last trial. Raises EnvironmentProblem."""
-        write_experiment(self._folder, self._config, summarise_rows(rows), search)
-        known = tuple(entry for files in self._files.values() for entry in files)
-        return write_manifest(self._folder, self._run_id, known=known)
+    def _files_of(self, trial: Path) -> tuple[ManifestEntry, ...]:
+        """List the files of a trial. Those that it has listed itself are not read again."""
+        listed = read_manifest(trial).files if (trial / MANIFEST).exists() else ()
+        prefix = trial.relative_to(self.folder).as_posix()
+        known = [msgspec.structs.replace(each, name=f"{prefix}/{each.name}") for each in listed]
+        return list_files(self.folder, trial, known=known)
 
-    def _of_trials(self) -> list[ManifestEntry]:
-        while self._unlisted:
-            folder = self._unlisted[-1]
-            known = self._known(folder)
-            self._files[folder.name] = list_files(self._folder, folder, known=known)
-            self._unlisted.pop()
-        return [entry for files in self._files.values() for entry in files]
+    @property
+    def _known(self) -> tuple[ManifestEntry, ...]:
+        return tuple(entry for files in self._files.values() for entry in files)
 
-    def _known(self, folder: Path) -> list[ManifestEntry]:
-        """The files that a trial has listed itself."""
-        if not (folder / MANIFEST).exists():
-            return []
-        prefix = folder.relative_to(self._folder).as_posix()
-        return [
-            msgspec.structs.replace(entry, name=f"{prefix}/{entry.name}")
-            for entry in read_manifest(folder).files
-        ]
+    def write(self, run_id: str, search: SearchReport | None = None) -> ExperimentResult | None:
+        """Write all files after the last trial, and return the results. Raises
+        EnvironmentProblem."""
+        summary = summarise_rows(self._ended.rows)
+        results = write_experiment(self.folder, self._config, summary, search)
+        write_manifest(self.folder, run_id, known=self._known)
+        return results
+
+    def write_scenario(self, row: TrialRow) -> None:
+        """Write the result of a trial for the experiment's scenario, if it has one and the trial
+        has results. Raises EnvironmentProblem."""
+        experiment, folder = self._config.experiment, self.folder / TRIALS / row.outcome.folder
+        if experiment is None or experiment.scenario is None or row.measured is None:
+            return
+        if (folder / MANIFEST).exists():
+            assert self._config.inference is not None
+            write_scenario(folder, Scenario(experiment.scenario), self._config.inference)
+            write_manifest(folder, read_manifest(folder).run_id)
+
+    def upload(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Upload what the folder has and the bucket has not, and return where to; empty if the
+        results are not uploaded. `environ` has the keys. Raises EnvironmentProblem."""
+        s3 = self._config.artifacts.s3
+        if s3 is None or not self._ended.by_number:
+            return ""
+        manifest = read_manifest(self.folder)
+        return upload(self.folder, manifest, s3, into=self._upload_folder, environ=environ).url
+
+    @property
+    def _upload_folder(self) -> str:
+        """Folder of the bucket for all trials, the same for a later runner of the experiment; empty
+        if the results are not uploaded."""
+        experiment = self._config.experiment
+        if self._config.artifacts.s3 is None or experiment is None:
+            return ""
+        return self._bucket_folder or folder_of_experiment(self.folder, experiment)
 
 
 def write_scenario(folder: Path, scenario: Scenario, config: BenchmarkConfig) -> ScenarioResult:

@@ -6,27 +6,22 @@ leave is merged here, so that the files of the experiment are over all trials.
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, read_manifest
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.storage import folders
-from aiperf_svc.adapters.storage.artifacts import write_manifest
-from aiperf_svc.adapters.storage.experiment_artifacts import (
-    read_outcomes,
-    write_experiment,
-    write_progress,
-)
-from aiperf_svc.adapters.storage.uploads import folder_of_experiment, upload
+from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+from aiperf_svc.core.experiments.summary import EndedTrials, row_of
 from aiperf_svc.core.experiments.trials import SHAPES, TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
@@ -50,25 +45,15 @@ def experiment_of(folder: Path) -> tuple[Path, str]:
     return folder, ""
 
 
-class ShapeTrials:
+class ShapeTrials(ExperimentFolder):
     """Outcomes of the trials of all shapes."""
 
     def __init__(
-        self,
-        config: Config,
-        shapes: Sequence[Shape],
-        folder: Path,
-        run: RunValues | None = None,
-        *,
-        bucket_folder: str = "",
+        self, config: Config, shapes: Sequence[Shape], folder: Path, *, bucket_folder: str = ""
     ) -> None:
-        """`run` are the values of the run that these trials are part of, if there are any;
-        `bucket_folder` is the folder for uploads unless they name one, by default after `folder`.
-        """
-        self._config, self._shapes, self.folder = config, shapes, folder
-        self._bucket_folder = run.upload_into if run and run.upload_into else bucket_folder
-        self._rows: dict[int, TrialRow] = {}
-        """Trials that have ended, by number. Their results as a whole would be 100 KB each."""
+        """`bucket_folder` is the folder for uploads, by default after `folder`."""
+        super().__init__(config, folder, EndedTrials(), bucket_folder=bucket_folder)
+        self._shapes = shapes
         self._moved: list[Path] = []
         """Folders of shapes that list trials which the progress does not have yet. A runner that
         continues after this one was killed reads them there."""
@@ -93,9 +78,13 @@ class ShapeTrials:
         return all(trial.number in known for trial in self._shapes[shape - 1].trials)
 
     @property
-    def rows(self) -> "list[TrialRow]":
-        """Return the outcomes of all ended trials."""
-        return [self._rows[number] for number in sorted(self._rows)]
+    def rows(self) -> list[TrialRow]:
+        """The outcomes of all ended trials."""
+        return self._ended.rows
+
+    @property
+    def _rows(self) -> dict[int, TrialRow]:
+        return self._ended.by_number
 
     @property
     def finished(self) -> frozenset[int]:
@@ -115,7 +104,7 @@ class ShapeTrials:
 
     def keep_only(self, numbers: frozenset[int]) -> None:
         """Forget all other trials."""
-        self._rows = {number: self._rows[number] for number in sorted(numbers)}
+        self._ended.by_number = {number: self._rows[number] for number in sorted(numbers)}
 
     def of_whole_shapes(self, finished: frozenset[int]) -> frozenset[int]:
         """Return those trials without the ones of shapes that have others too, which are run again
@@ -148,13 +137,10 @@ class ShapeTrials:
             self.move(shape)
 
     def add_outcome(self, outcome: TrialOutcome) -> None:
-        """Add a trial that has ended, in place of an earlier attempt of it."""
-        before = self._rows.get(outcome.trial.number)
-        if before is not None:
-            reason = before.left_out or "it failed for another target or cluster"
-            reasons = (*before.outcome.replaced, reason)
-            outcome = outcome._replace(replaced=reasons)
-        self._rows[outcome.trial.number] = row_of(outcome)
+        """Add a trial that has ended, and write what its scenario and the progress show of it.
+        Raises EnvironmentProblem."""
+        self.write_scenario(self._ended.add(outcome))
+        self.write_progress()
 
     def move(self, shape: int) -> None:
         """Move the trials from the folder of a shape to those of the experiment, and add them.
@@ -187,28 +173,11 @@ class ShapeTrials:
         """Whether the results are uploaded."""
         return self._config.artifacts.s3 is not None and self._config.experiment is not None
 
-    def run_values(self, run: RunValues) -> RunValues:
-        """Return the values of a run of one shape: all shapes share one folder of the bucket."""
-        return replace(run, upload_into=self._upload_folder())
-
-    def _upload_folder(self) -> str:
-        """Return the folder of the bucket for all trials, the same for a later runner of the
-        experiment; empty if the results are not uploaded."""
-        experiment = self._config.experiment
-        if self._config.artifacts.s3 is None or experiment is None:
-            return ""
-        if self._bucket_folder:
-            return self._bucket_folder
-        return folder_of_experiment(self.folder, experiment)
-
-    def upload(self, environ: Mapping[str, str]) -> str:
-        """Upload what the folder has and the bucket has not, and return where to; empty if the
-        results are not uploaded. `environ` has the keys. Raises EnvironmentProblem."""
-        s3 = self._config.artifacts.s3
-        if s3 is None or not self._rows:
-            return ""
-        manifest = read_manifest(self.folder)
-        return upload(self.folder, manifest, s3, into=self._upload_folder(), environ=environ).url
+    def run_values(self, run: RunValues, trial: str = "") -> RunValues:
+        """Return the values of a run of one shape, or of the trial with this folder: all shapes
+        share one folder of the bucket."""
+        into = self._upload_folder
+        return replace(run, upload_into=f"{into}/{TRIALS}/{trial}" if into and trial else into)
 
     def fail_unfinished(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
         """Record the trials of a shape that have not ended as failed; `with_stopped`: those too
@@ -224,11 +193,11 @@ class ShapeTrials:
         trials = self._shapes[shape - 1].trials
         return [self._rows[t.number] for t in trials if t.number in self._rows]
 
-    def write_progress(self) -> None:
+    def write_progress(self, search: SearchReport | None = None) -> None:
         """Write experiment.json with the trials so far, and their links, for a runner that
         continues after this one was killed. Raises EnvironmentProblem."""
         began = time.monotonic()
-        write_progress(self.folder, self._config, self.rows)
+        super().write_progress(search)
         while self._moved:
             _clear(self._moved[-1])
             self._moved.pop()
@@ -238,19 +207,14 @@ class ShapeTrials:
 
     def write(self, run_id: str, search: SearchReport | None = None) -> ExperimentResult | None:
         """Write the files of the experiment, and return its results; None if no trial has begun.
-        `search` is the report of a search. Raises EnvironmentProblem."""
+        Raises EnvironmentProblem."""
         if self._moved:
             self.write_progress()
         for each in (self.folder / "logs", *self.folder.glob(f"{SHAPES}/*")):
             folders.remove_if_empty(each)
         with suppress(OSError):
             (self.folder / SHAPES).rmdir()
-        if not self._rows:
-            return None
-        summary = summarise_rows(self.rows)
-        results = write_experiment(self.folder, self._config, summary, search)
-        write_manifest(self.folder, run_id)
-        return results
+        return super().write(run_id, search) if self._rows else None
 
 
 def _clear(folder: Path) -> None:

@@ -114,6 +114,7 @@ def upload(
     except EnvironmentProblem as error:
         at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
         raise EnvironmentProblem(f"cannot upload the results to {url}{at}: {error}") from error
+    log.info("results uploaded to %s: %d files", url, len(manifest.files))
     names = [(entry.name, sent) for entry, sent in zip(manifest.files, was_sent, strict=True)]
     return Uploaded(
         url,

@@ -36,6 +36,8 @@ one."""
 _LARGEST_COUNT = 2**31 - 1
 
 _MESSAGE_LIMIT = 500
+"""Most characters of an error message that are kept: enough to recognise it, small in every
+record."""
 _READ_LIMIT = 16_384
 """Bytes of a body that are searched for a message: a page in HTML can begin with long styles."""
 _NO_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
@@ -43,8 +45,6 @@ _NO_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\b(?:NaN|Infinity)\b',
 _HTML = re.compile(r"<(!doctype\s+html|html)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style)\b.*?(</\1\s*>|$)|<!--.*?(-->|$)|<[^>]*>?", re.I | re.S)
 """What a browser does not show: the code of scripts and styles, comments, tags."""
-"""Most characters of an error message that are kept: enough to recognise it, small in every
-record."""
 
 
 class MalformedResponse(ValueError):

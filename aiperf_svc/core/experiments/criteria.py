@@ -6,6 +6,7 @@ from aiperf_svc.core.experiments.evidence import Evidence
 from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.objective_batches import allowed_share
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo import check_slo, unknown_metric
 from aiperf_svc.core.results.slo_results import GOODPUT, ObjectiveResult
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING, Severity
@@ -79,6 +80,13 @@ def trial_result(found: InferenceResult, search: Search) -> SearchedTrial:
         # What was measured of a load that ended early is not what that load does.
         statistics={} if found.early_end else statistics_of(found, search.maximize),
     )
+
+
+def searched_trial(found: RunResult | None, search: Search | None) -> SearchedTrial | None:
+    """Return what a search needs of a trial; None without a search or without results."""
+    if search is None or not isinstance(found, InferenceResult):
+        return None
+    return trial_result(found, search)
 
 
 def _without_data(found: InferenceResult) -> str:

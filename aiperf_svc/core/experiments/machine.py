@@ -40,6 +40,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 _OF_THE_SERVER = (TARGET_FAILING, ENDED_EARLY)
 
+EndedTrial = tuple[Trial, Finding]
+"""A trial that has ended with results."""
+
 
 class TrialEnded(NamedTuple):
     """Event: a trial is over, and every service that is left has done its last work for it."""
@@ -121,7 +124,7 @@ class ExperimentMachine:
     ) -> None:
         """`retries` is the number of further attempts of a trial that fails, `replacements` that
         of all invalid trials."""
-        self._strategy = strategy
+        self.strategy = strategy
         self._retries = retries
         self._replacements = replacements
         self._replaced = 0
@@ -136,7 +139,7 @@ class ExperimentMachine:
     @property
     def total(self) -> int:
         """Number of trials; 0 while it is unknown."""
-        return self._strategy.total
+        return self.strategy.total
 
     def begin(self) -> Instruction:
         """Return the first instruction."""
@@ -162,7 +165,7 @@ class ExperimentMachine:
                 return EndExperiment(RunState.FAILED, reason)
         if self._is_replaced(event.finding):
             return self._begin(current.trial, current.attempt + 1)
-        self._strategy.add(current.trial, event.finding)
+        self.strategy.add(current.trial, event.finding)
         return self._next()
 
     def _is_replaced(self, finding: Finding | None) -> bool:
@@ -178,7 +181,7 @@ class ExperimentMachine:
         if self._cancelled:
             return EndExperiment(RunState.CANCELLED, self._cancelled)
         self._failures = 0
-        trial = self._strategy.next()
+        trial = self.strategy.next()
         if trial is None:
             return EndExperiment(RunState.DONE, "")
         return self._begin(trial, attempt=1)

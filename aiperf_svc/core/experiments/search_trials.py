@@ -15,6 +15,7 @@ from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.criteria import failed_trial
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.search import Search, SearchedTrial, SearchSpace
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.json_objects import Parameters
 
@@ -149,6 +150,11 @@ def search_machine(config: BenchmarkConfig) -> Search | MaximumSearch:
         return MaximumSearch(spaces, search.maximize)
     usual, longer = lengths(config.load)
     return Search(msgspec.structs.replace(spaces[0], usual=usual, longer=longer))
+
+
+def report_of(machine: Machine) -> SearchReport | None:
+    """Return the progress of a search for a limit; None for another one."""
+    return machine.report if isinstance(machine, Search) else None
 
 
 def _space(search: SearchConfig, key: str, span: Span) -> SearchSpace:

@@ -29,7 +29,9 @@ from aiperf_svc.core.experiments.combinations import (
     identity,
     is_number,
 )
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.outcomes import Measured, TrialOutcome, measured_in
+from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.qualify.measurements import STAGE, Measurement, measurements_of
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_result import ToolResult
@@ -144,6 +146,38 @@ def row_of(outcome: TrialOutcome) -> TrialRow:
         length_s=length_s,
         end_wall_ns=results.end_wall_ns,
     )
+
+
+def finding_of(row: TrialRow, searched: SearchedTrial | None) -> Finding | None:
+    """Return what decides which trial follows this one; None without results. `searched` is its
+    result for a search."""
+    measured = row.measured
+    if measured is None:
+        return None
+    nodes = row.measurements
+    return Finding(measured.verdict, measured.cause, searched, nodes, row.length_s)
+
+
+class EndedTrials:
+    """The trials of an experiment that have ended, each with its last attempt. Their results as a
+    whole would be 100 KB each."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, TrialRow] = {}
+
+    def add(self, outcome: TrialOutcome) -> TrialRow:
+        """Add a trial, in place of an earlier attempt of it."""
+        before = self.by_number.get(outcome.trial.number)
+        if before is not None:
+            reason = before.left_out or "it failed for another target or cluster"
+            outcome = outcome._replace(replaced=(*before.outcome.replaced, reason))
+        row = self.by_number[outcome.trial.number] = row_of(outcome)
+        return row
+
+    @property
+    def rows(self) -> list[TrialRow]:
+        """The trials by their numbers, which are in the order of running."""
+        return [self.by_number[number] for number in sorted(self.by_number)]
 
 
 def summarise(outcomes: Iterable[TrialOutcome]) -> ExperimentSummary:

@@ -124,8 +124,9 @@ class Collector:
             config,
             self._shapes,
             context.artifacts,
-            context.run,
-            bucket_folder=uploads.folder_of(config.name, context.run_id, time.time_ns()),
+            bucket_folder=context.run.bucket_folder(
+                uploads.folder_of(config.name, context.run_id, time.time_ns())
+            ),
         )
         self._attempts = Attempts(self._trials)
         self._shares = JobShares(place.cluster)

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from aiperf_svc import __version__
 from aiperf_svc.adapters.messaging.bus import Bus, receive_each
 from aiperf_svc.adapters.results_api.status import Status, StepStatus
-from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.tool_artifacts import RawOutput, write_run
 from aiperf_svc.core.results.tool_result import RankFacts, RankLayout, ToolResult
 from aiperf_svc.core.telemetry.client_series import ClientSeries
@@ -197,12 +196,7 @@ class StepResults(ResultsService[StepsProgress]):
             self.progress.set_artifact_error(self._raw.error)
         config = self.context.ranks
         manifest = write_run(self.context.artifacts, result, self._workload.plots(config))
-        s3 = config.artifacts.s3
-        if s3 is not None:
-            into = self.bucket_folder(self._started_wall_ns)
-            done = uploads.upload(self.context.artifacts, manifest, s3, into=into)
-            self.log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
-            self.progress.set_uploaded(done.url)
+        self.upload(manifest, self._started_wall_ns)
 
     async def _end(self) -> None:
         if self.result is None and self.state is RunState.FAILED and self._steps:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.experiments.combinations import TrialRow
-from aiperf_svc.core.experiments.machine import Finding, Strategy
+from aiperf_svc.core.experiments.machine import EndedTrial, Strategy
 from aiperf_svc.core.experiments.qualify_trials import QualifyTrials, planned_parameters
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.judgement import MOST_SUSPECTS, Judgement
@@ -231,18 +231,17 @@ class Qualify(ToolWorkload[QualifySpec]):
     # --- the qualification -----------------------------------------------------------------------
 
     def strategy(
-        self, config: Config, trials: Sequence[Trial], ended: Sequence[TrialRow]
+        self, config: Config, trials: Sequence[Trial], ended: Sequence[EndedTrial]
     ) -> Strategy:
         limit_ns = config.workload.time_limit
         found = QualifyTrials(
             trials,
             rules_of(config),
-            finished=[row.number for row in ended],
+            finished=[trial.number for trial, _ in ended],
             time_limit_s=None if limit_ns is None else limit_ns / 1e9,
         )
-        for row in ended:
-            finding = Finding("", measured=row.measurements, length_s=row.length_s)
-            found.add(row.outcome.trial, finding)
+        for trial, finding in ended:
+            found.add(trial, finding)
         return found
 
     def needless(

@@ -15,7 +15,7 @@ from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.summary import row_of, summarise
+from aiperf_svc.core.experiments.summary import EndedTrials, summarise
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from tests.support import fake_run
 from tests.support.fake_trials import outcome, sweep
@@ -187,19 +187,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_running_experiment_lists_its_finished_trials(tmp_path: Path) -> None:
-    folder = ExperimentFolder(tmp_path, CONFIG, "run")
+    ended = EndedTrials()
+    folder = ExperimentFolder(CONFIG, tmp_path, ended)
     first = outcome(1, {"load.concurrency": 1}, throughput=1.0)
     failed = outcome(2, {"load.concurrency": 2}, state="failed", reason="refused")
     again = outcome(2, {"load.concurrency": 2}, throughput=2.0)
     again = again._replace(attempt_folder=f"{failed.folder}-attempt2")
-    rows = [row_of(each) for each in (first, failed, again)]
-    for row in rows:
-        own = tmp_path / "trials" / row.outcome.folder
+    outcomes = (first, failed, again)
+    for each in outcomes:
+        own = tmp_path / "trials" / each.folder
         own.mkdir(parents=True)
-        (own / "results").write_text(row.outcome.folder)
+        (own / "results").write_text(each.folder)
         write_manifest(own, "trial")
-        folder.add(row)
-        folder.write_progress(row, None)
+        ended.add(each)
+        folder.write_progress()
+        folder.list_files("run")
     progress = json.loads((tmp_path / "experiment.json").read_text())
     assert [each["state"] for each in progress["trials"]] == ["done", "done"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -208,11 +210,12 @@ def test_running_experiment_lists_its_finished_trials(tmp_path: Path) -> None:
     listed = read_manifest(tmp_path)
     assert {entry.name for entry in listed.files} == {
         "experiment.json",
-        *(f"trials/{r.outcome.folder}/{n}" for r in rows for n in ("results", "manifest.json")),
+        *(f"trials/{o.folder}/{n}" for o in outcomes for n in ("results", "manifest.json")),
     }
     assert all(is_whole(tmp_path / entry.name, entry) for entry in listed.files)
     assert read_experiment_file(tmp_path).trials[1].folder == again.attempt_folder
-    whole = folder.write_all([rows[0], rows[2]], None)
+    folder.write("run")
+    whole = read_manifest(tmp_path)
     written = json.loads((tmp_path / "experiment.json").read_text())
     assert written["trials"] == progress["trials"]
     assert written["config"] == progress["config"]

@@ -13,13 +13,14 @@ from rich.console import Console
 from aiperf_svc.adapters.terminal.live_display import MEMBER_ROWS, LiveTable
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.cluster.stack_stages import Stage
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import Member, PartContext, Placement, Work, expand
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.session_results import SessionResults
+from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import Where
 from aiperf_svc.workloads.trials import trial_configs
 from tests.support.fake_results import inference_result
@@ -104,6 +105,25 @@ class Fake:
         await session._run()
         members = session._results.members
         return [outcome for each in members.values() for outcome in each.ended.values()]
+
+
+def test_clusters_cannot_repeat_trials_of_a_qualification() -> None:
+    config = parse_benchmark(
+        {
+            "workload": {
+                "kind": "qualify",
+                "stages": [{"nodes": "alone", "workload": {"kind": "fio"}}],
+            },
+            "deployment": {"ranks": {"pairs": "rounds", "count": 2}},
+            "experiment": {"retries": 1},
+        },
+        "",
+    )
+    trials = trial_configs(config)
+    members = [Member(name=name, config=config, trials=trials) for name in NAMES]
+    assert not expand(members[:1], "cluster").is_driven
+    with pytest.raises(ConfigError, match=r"experiment\.retries: each cluster chooses"):
+        expand(members, "cluster")
 
 
 async def test_a_part_that_fails_does_not_touch_the_others(

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
-from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
+from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.adapters.storage.resuming import check, keep_finished, read_resumed
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.summary import row_of
+from aiperf_svc.core.experiments.summary import EndedTrials
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.errors import ConfigError
@@ -28,7 +28,7 @@ def config(**changes: object) -> BenchmarkConfig:
 
 def write_trials(folder: Path, count: int) -> Path:
     """The folder of a target of which so many trials have ended, and one more has not."""
-    rows = []
+    ended = EndedTrials()
     for number in range(1, count + 1):
         trial = Trial(number, {"load.concurrency": number})
         own = folder / TRIALS / trial.folder
@@ -39,9 +39,9 @@ def write_trials(folder: Path, count: int) -> Path:
         summary = summarise(columns, None, context)
         write_all(own, summary, columns)
         results = result_of(summary)
-        rows.append(row_of(TrialOutcome(trial, "done", "", results)))
+        ended.add(TrialOutcome(trial, "done", "", results))
     (folder / TRIALS / f"{count + 1:03}-begun").mkdir()
-    write_progress(folder, config(), rows)
+    ExperimentFolder(config(), folder, ended).write_progress()
     return folder
 
 

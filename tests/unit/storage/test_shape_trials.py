@@ -2,7 +2,6 @@
 
 import json
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +10,8 @@ import pytest
 
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.storage import shape_trials
-from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
+from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
-from aiperf_svc.config.workload import Config
-from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.trials import SHAPES, TRIALS, Trial
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
@@ -54,14 +51,15 @@ def test_progress_of_many_shapes_is_cheap_and_survives_kills(
 ) -> None:
     now_s, writes = 0.0, 0
 
-    def write(folder: Path, config: Config, rows: Sequence[TrialRow]) -> None:
+    def write(trials: ShapeTrials, search: None) -> None:
         nonlocal now_s, writes
-        now_s += 0.01 * len(rows)
+        now_s += 0.01 * len(trials.rows)
         writes += 1
-        write_progress(folder, config, rows)
+        write_progress(trials, search)
 
+    write_progress = ExperimentFolder.write_progress
     monkeypatch.setattr(shape_trials, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(shape_trials, "write_progress", write)
+    monkeypatch.setattr(ExperimentFolder, "write_progress", write)
     args = [["--seed", str(number)] for number in range(COUNT)]
     config = parse_benchmark(jobs({"product": {"deployment.target.args": args}}), "")
     shapes = index_shapes(config)

@@ -1,0 +1,54 @@
+"""What goes through the trials of an experiment: beside the system controller, or in a session that
+names them one by one (docs/decisions/0053-one-session-for-every-run.md)."""
+
+from collections.abc import Sequence
+
+from aiperf_svc.config.experiment import MOST_TRIALS
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.machine import (
+    EndedTrial,
+    ExperimentMachine,
+    PlannedTrials,
+    Strategy,
+)
+from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
+from aiperf_svc.core.experiments.trials import Trial, plan_trials
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.trials import trial_config
+
+
+def experiment_machine(
+    config: Config, ended: Sequence[EndedTrial], *, has_replacements: bool = True
+) -> ExperimentMachine:
+    """Return what decides which trial of an experiment is next. Those that have `ended` in a folder
+    that is resumed, in the order of running, are not run again."""
+    experiment = config.experiment
+    assert experiment is not None
+    strategy: Strategy | None
+    if experiment.search is not None:
+        assert config.inference is not None
+        strategy = SearchTrials(search_machine(config.inference))
+        for trial, finding in ended:
+            if strategy.next() != trial:
+                break  # The search takes another path from here.
+            strategy.add(trial, finding)
+    else:
+        trials = plan_trials(experiment, config.random_seed)
+        strategy = workload_of(config).strategy(config, trials, ended)
+        finished = {trial.number for trial, _ in ended}
+        strategy = strategy or PlannedTrials(trials, finished=finished, total=experiment.size)
+    return ExperimentMachine(
+        strategy,
+        retries=experiment.retries,
+        replacements=experiment.replacements if has_replacements else 0,
+        on_failure=experiment.on_failure,
+    )
+
+
+def attempt_config(config: Config, trial: Trial, attempt: int) -> Config:
+    """Return the config of an attempt of a trial, which is a run without an experiment."""
+    return workload_of(config).with_own_prompts(
+        trial_config(config, trial.parameters),
+        # The server may have cached the prompts of an earlier attempt.
+        trial.number + MOST_TRIALS * (attempt - 1),
+    )
