@@ -19,11 +19,11 @@ import msgspec
 from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.provider import TrialResults
+from aiperf_svc.adapters.results_api.run_api import Told
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
 from aiperf_svc.adapters.results_api.status import TrialRow as ShownTrial
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
-from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.criteria import failed_trial, searched_trial
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
@@ -36,7 +36,6 @@ from aiperf_svc.core.experiments.search_trials import report_of, search_machine
 from aiperf_svc.core.experiments.summary import EndedTrials, finding_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.run_states import RunState
@@ -267,20 +266,10 @@ class ExperimentResults:
         if self._results is not None:
             self._results.cancel(reason)
 
-    def set_scaling(self, report: ScalingReport) -> None:
-        """Set all that the runner has seen of the server's replicas."""
+    def tell(self, told: Told) -> None:
+        """Handle what the runner tells the current trial."""
         if self._results is not None:
-            self._results.set_scaling(report)
-
-    def start(self, at_wall_ns: int) -> None:
-        """Set the start time of the current trial."""
-        if self._results is not None:
-            self._results.start(at_wall_ns)
-
-    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the current trial."""
-        if self._results is not None:
-            self._results.set_events(start_wall_ns, reports)
+            self._results.tell(told)
 
     def collected(self) -> None:
         """Let this process end: the results have been fetched."""

@@ -21,6 +21,7 @@ from aiperf_svc.adapters.host.machine import host_facts
 from aiperf_svc.adapters.inference.lm_eval_process import check_lm_eval, measure_lm_eval
 from aiperf_svc.adapters.inference.quality_requests import measure_quality
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, ask, decode, encode, receive_each
+from aiperf_svc.adapters.results_api.run_api import Events, Told
 from aiperf_svc.adapters.storage import artifacts
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.column_store import ColumnStore
@@ -334,10 +335,20 @@ class RecordsManager(ResultsService[RunProgress]):
             self.log.error("%s", error)
             self.progress.set_artifact_error(str(error))
 
-    def set_scaling(self, report: ScalingReport) -> None:
-        """Set all that the runner has seen of the server's replicas."""
-        self._scaling = report
-        self._scaling_came.set()
+    def tell(self, told: Told) -> None:
+        match told:
+            case ScalingReport():
+                self._scaling = told
+                self._scaling_came.set()
+            case Events(start_wall_ns, reports):
+                profiling = self._phases.get(Phase.PROFILING)
+                if profiling is None or profiling.start_wall_ns != start_wall_ns:
+                    return
+                self._events, wanted = reports, len(self.context.inference.events)
+                if len(reports) == wanted and all(report.is_over for report in reports):
+                    self._events_reported.set()
+            case _:
+                super().tell(told)
 
     async def _await_scaling(self) -> None:
         """Wait for a report that covers the load. The runner sends one each second, unless it is
@@ -351,15 +362,6 @@ class RecordsManager(ResultsService[RunProgress]):
             if left_s <= 0 or not await is_set_within(self._scaling_came, left_s):
                 self.log.warning("scaling: the runner has not reported the end of the load")
                 return
-
-    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the load that started at this time."""
-        profiling = self._phases.get(Phase.PROFILING)
-        if profiling is None or profiling.start_wall_ns != start_wall_ns:
-            return
-        self._events = reports
-        if len(reports) == len(self.context.inference.events) and all(r.is_over for r in reports):
-            self._events_reported.set()
 
     async def _await_events(self) -> None:
         """Wait for the last report on the events of the config. The runner sends it when the load

@@ -8,12 +8,11 @@ import msgspec
 
 from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.messaging.bus import UP, Bus
+from aiperf_svc.adapters.results_api.run_api import Start, Told
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
-from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -112,17 +111,11 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         """Request the end of the run."""
         self._cancel_reason = reason
 
-    def set_scaling(self, report: ScalingReport) -> None:
-        """Set all that the runner has seen of the server's replicas. A benchmark of a tool has
-        none."""
-
-    def start(self, at_wall_ns: int) -> None:
-        """Set the start time of a held run."""
-        self._given_start_wall_ns = at_wall_ns
-
-    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the load that started at this time. A benchmark of
-        a tool has none."""
+    def tell(self, told: Told) -> None:
+        """Handle what the runner tells the run. A benchmark of a tool has no events and no
+        replicas."""
+        if isinstance(told, Start):
+            self._given_start_wall_ns = told.at_wall_ns
 
     def collected(self) -> None:
         """Let this process end: the results have been fetched."""

@@ -10,6 +10,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
 from aiperf_svc.adapters.exports.result_files import Results
+from aiperf_svc.adapters.results_api.run_api import Events, Start, Told
 from aiperf_svc.adapters.results_api.server import ResultsServer
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.core.events.report import EventReport
@@ -66,14 +67,14 @@ class Provider:
     def cancel(self, reason: str) -> None:
         self.cancelled.append(reason)
 
-    def set_scaling(self, report: ScalingReport) -> None:
-        self.scaling = report
-
-    def start(self, at_wall_ns: int) -> None:
-        self.started.append(at_wall_ns)
-
-    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        self.events.append((start_wall_ns, reports))
+    def tell(self, told: Told) -> None:
+        match told:
+            case Start():
+                self.started.append(told.at_wall_ns)
+            case Events(start_wall_ns, reports):
+                self.events.append((start_wall_ns, reports))
+            case ScalingReport():
+                self.scaling = told
 
     def collected(self) -> None:
         self.was_collected.set()

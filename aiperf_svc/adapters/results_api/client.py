@@ -21,11 +21,15 @@ from aiperf_svc.adapters.exports.manifest import (
     is_whole,
     render_manifest,
 )
-from aiperf_svc.adapters.exports.result_files import Results, decode
-from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
-from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.core.events.report import EventReport
-from aiperf_svc.core.scaling.report import ScalingReport
+from aiperf_svc.adapters.results_api.run_api import (
+    ApiRefused,
+    ApiUnavailable,
+    GetClock,
+    GetStatus,
+    GetSummary,
+    Operation,
+    RunApi,
+)
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -38,7 +42,7 @@ CHUNK = 256 * 1024
 MESSAGE_BYTES = 4096
 
 
-class ResultsClient:
+class ResultsClient(RunApi):
     """A client for one run's API. An async context manager."""
 
     def __init__(self, base_url: str, *, token: str, retry_s: float = RETRY_S) -> None:
@@ -61,46 +65,9 @@ class ResultsClient:
             await self._session.close()
             self._session = None
 
-    async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
-        """Return the run's state. With `after`, wait until its number differs or the time is up."""
-        query = "" if after is None else f"?after={after}&timeout={timeout_s:g}"
-        body = await self._call("GET", f"/v1/status{query}", wait_s=timeout_s)
-        return msgspec.json.decode(body, type=Status)
-
-    async def results(self) -> Results:
-        """Return the results of the run or experiment."""
-        return decode(await self._call("GET", "/v1/summary"))
-
     async def manifest(self) -> Manifest:
         """Return name, size and hash of every result file."""
-        return msgspec.json.decode(await self._call("GET", "/v1/results"), type=Manifest)
-
-    async def cancel(self, reason: str) -> None:
-        """Stop the run. Results so far are kept and reported."""
-        await self._call("POST", "/v1/cancel", body=msgspec.json.encode({"reason": reason}))
-
-    async def set_scaling(self, report: ScalingReport) -> None:
-        """Set all that is known of the server's replicas, by the clock of the records manager."""
-        await self._call("POST", "/v1/scaling", body=msgspec.json.encode(report))
-
-    async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
-        """Start the load of a held run, or of this trial of it, at this time by the clock of its
-        records manager."""
-        body = msgspec.json.encode({"at_wall_ns": at_wall_ns, "trial": trial})
-        await self._call("POST", "/v1/start", body=body)
-
-    async def clock(self) -> int:
-        """Return the time in ns by the clock of the records manager."""
-        return int(msgspec.json.decode(await self._call("GET", "/v1/clock"))["wall_ns"])
-
-    async def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the load that started at this time."""
-        body = msgspec.json.encode({"start_wall_ns": start_wall_ns, "events": reports})
-        await self._call("POST", "/v1/events", body=body)
-
-    async def collected(self) -> None:
-        """Tell the records manager that the results were fetched, so that it may end."""
-        await self._call("POST", "/v1/collected")
+        return msgspec.json.decode(await self._send("GET", "results"), type=Manifest)
 
     async def download_all(self, folder: Path) -> Manifest:
         """Download every result file and the manifest into `folder`. Existing files with the right
@@ -162,13 +129,21 @@ class ResultsClient:
                 async for chunk in response.content.iter_chunked(CHUNK):
                     file.write(chunk)
 
-    async def _call(
+    async def _call(self, operation: Operation, *, wait_s: float = 0.0) -> bytes:
+        path = str(type(operation).__struct_config__.tag)
+        if isinstance(operation, GetStatus | GetSummary | GetClock):
+            if isinstance(operation, GetStatus) and operation.after is not None:
+                path += f"?after={operation.after}&timeout={operation.timeout_s:g}"
+            return await self._send("GET", path, wait_s=wait_s)
+        return await self._send("POST", path, body=msgspec.json.encode(operation))
+
+    async def _send(
         self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0
     ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=wait_s + RESPONSE_S, sock_connect=RESPONSE_S)
         try:
             async with self._open().request(
-                method, self._base + path, data=body, timeout=timeout
+                method, f"{self._base}/v1/{path}", data=body, timeout=timeout
             ) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:

@@ -11,35 +11,25 @@ connection.
 
 import asyncio
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.exports.result_files import Results, decode, encode
 from aiperf_svc.adapters.host.tasks import cancel
-from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
-from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
-from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.core.events.report import EventReport
+from aiperf_svc.adapters.results_api.provider import Refused, ResultsProvider, respond
+from aiperf_svc.adapters.results_api.run_api import (
+    ApiRefused,
+    ApiUnavailable,
+    Collected,
+    Operation,
+    RunApi,
+)
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.domain.foreign_text import one_line
 
 RESPONSE_S = 10.0
 """Longest time until a response, in addition to the wait that the request asks for."""
 CONFLICT = 409
 """Status of a refusal because something is not available yet, as over HTTP."""
-
-
-class _Request(msgspec.Struct, omit_defaults=True):
-    method: str
-    """`status`, `summary`, `cancel`, `start`, `clock`, `events` or `collected`."""
-    after: int | None = None
-    timeout_s: float = 0.0
-    reason: str = ""
-    at_wall_ns: int = 0
-    trial: int = 1
-    events: tuple[EventReport, ...] = ()
 
 
 class _Response(msgspec.Struct, omit_defaults=True):
@@ -73,86 +63,37 @@ class LocalResultsServer:
         assert task is not None
         self._responding.add(task)
         try:
-            request = msgspec.json.decode(await reader.readline(), type=_Request)
-            writer.write(msgspec.json.encode(await _respond(self._provider, request)))
+            operation = msgspec.json.decode(await reader.readline(), type=Operation)
+            writer.write(msgspec.json.encode(await _response(self._provider, operation)))
             await writer.drain()
         except (ConnectionError, msgspec.DecodeError):
             return  # The runner has left.
         finally:
             writer.close()
             self._responding.discard(task)
-        if request.method == "collected":
+        if isinstance(operation, Collected):
             self._provider.collected()
 
 
-async def _respond(provider: ResultsProvider, request: _Request) -> _Response:
-    content: Any = None
-    match request.method:
-        case "status":
-            if request.after is not None:
-                await provider.wait_change(request.after, request.timeout_s)
-            content = provider.status()
-        case "summary":
-            found = provider.results()
-            if found is None:
-                return _Response(refused="the summary is not computed yet")
-            content = msgspec.Raw(encode(found))
-        case "cancel":
-            provider.cancel(one_line(request.reason))
-        case "start":
-            if problem := refused_start(provider, request.at_wall_ns, request.trial):
-                return _Response(refused=problem)
-            provider.start(request.at_wall_ns)
-        case "events":
-            provider.set_events(request.at_wall_ns, request.events)
-        case "clock":
-            content = time_ns()
-        case "collected" if not provider.status().is_settled:
-            return _Response(refused="the results are not final yet")
-    return _Response(msgspec.Raw(msgspec.json.encode(content)))
+async def _response(provider: ResultsProvider, operation: Operation) -> _Response:
+    try:
+        return _Response(msgspec.Raw(await respond(provider, operation)))
+    except Refused as refused:
+        return _Response(refused=str(refused))
 
 
-class LocalResultsClient:
-    """A `RunApi` for the run that serves the socket file `path`."""
+class LocalResultsClient(RunApi):
+    """A client of the run that serves the socket file `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
-        """Return the run's state. With `after`, wait until its number differs or the time is up."""
-        content = await self._call(_Request("status", after=after, timeout_s=timeout_s))
-        return msgspec.json.decode(content, type=Status)
-
-    async def results(self) -> Results:
-        """Return the results of the run or experiment."""
-        return decode(await self._call(_Request("summary")))
-
-    async def cancel(self, reason: str) -> None:
-        """Stop the run; what was measured is kept and reported."""
-        await self._call(_Request("cancel", reason=reason))
-
-    async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
-        """Start the load of a held run, or of this trial of it, at this time."""
-        await self._call(_Request("start", at_wall_ns=at_wall_ns, trial=trial))
-
-    async def clock(self) -> int:
-        """Return the time in ns by the clock of the records manager."""
-        return msgspec.json.decode(await self._call(_Request("clock")), type=int)
-
-    async def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the load that started at this time."""
-        await self._call(_Request("events", at_wall_ns=start_wall_ns, events=reports))
-
-    async def collected(self) -> None:
-        """Tell the records manager that the results were fetched, so that it may end."""
-        await self._call(_Request("collected"))
-
-    async def _call(self, request: _Request) -> msgspec.Raw:
+    async def _call(self, operation: Operation, *, wait_s: float = 0.0) -> bytes:
         writer: asyncio.StreamWriter | None = None
         try:
-            async with asyncio.timeout(request.timeout_s + RESPONSE_S):
+            async with asyncio.timeout(wait_s + RESPONSE_S):
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
-                writer.write(msgspec.json.encode(request) + b"\n")
+                writer.write(msgspec.json.encode(operation) + b"\n")
                 response = msgspec.json.decode(await reader.read(), type=_Response)
         except TimeoutError as error:
             raise ApiUnavailable("the records manager did not respond in time") from error
@@ -163,4 +104,4 @@ class LocalResultsClient:
                 writer.close()
         if response.refused:
             raise ApiRefused(f"results: {response.refused}", status=CONFLICT)
-        return response.content
+        return bytes(response.content)

@@ -4,15 +4,33 @@ from pathlib import Path
 from time import time_ns
 from typing import Protocol
 
+import msgspec
+
 from aiperf_svc.adapters.exports.manifest import Manifest
-from aiperf_svc.adapters.exports.result_files import Results
+from aiperf_svc.adapters.exports.result_files import Results, encode
+from aiperf_svc.adapters.results_api.run_api import (
+    Cancel,
+    Clock,
+    Collected,
+    Events,
+    GetClock,
+    GetStatus,
+    GetSummary,
+    Operation,
+    Start,
+    Told,
+)
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.scaling.report import ScalingReport
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.protocol.run_states import RunState
 
 FURTHEST_START_NS = 60_000_000_000
 """Longest time until a start, so that a wrong clock holds no run for hours."""
+
+
+class Refused(Exception):
+    """Raised for an operation that the run cannot carry out in its state."""
 
 
 class TrialResults(Protocol):
@@ -30,16 +48,8 @@ class TrialResults(Protocol):
         """Request the end of the run."""
         ...
 
-    def set_scaling(self, report: ScalingReport) -> None:
-        """Set all that the runner has seen of the server's replicas."""
-        ...
-
-    def start(self, at_wall_ns: int) -> None:
-        """Set the start of the load of a held run, or of the current trial."""
-        ...
-
-    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Set all that is known of the events of the load that started at this time."""
+    def tell(self, told: Told) -> None:
+        """Handle what the runner tells the run, or the current trial."""
         ...
 
 
@@ -63,13 +73,39 @@ class ResultsProvider(TrialResults, Protocol):
         ...
 
 
-def refused_start(provider: ResultsProvider, at_wall_ns: int, trial: int) -> str:
-    """Return why the run, or this trial of it, cannot be started; empty if it can."""
+async def respond(provider: ResultsProvider, operation: Operation) -> bytes:
+    """Carry out an operation and return its response as JSON. After that of `Collected`, call
+    `provider.collected`. Raises Refused."""
+    match operation:
+        case GetStatus(after, timeout_s):
+            if after is not None:
+                await provider.wait_change(after, timeout_s)
+            return msgspec.json.encode(provider.status())
+        case GetSummary():
+            found = provider.results()
+            if found is None:
+                raise Refused("the summary is not computed yet")
+            return encode(found)
+        case GetClock():
+            return msgspec.json.encode(Clock(time_ns()))
+        case Cancel(reason):
+            provider.cancel(one_line(reason))
+        case Start() | Events() | ScalingReport():
+            if isinstance(operation, Start):
+                _check_start(provider, operation)
+            provider.tell(operation)
+        case Collected() if not provider.status().is_settled:
+            raise Refused("the results are not final yet")
+    return b"null"
+
+
+def _check_start(provider: ResultsProvider, start: Start) -> None:
+    """Raise Refused if the run, or this trial of it, cannot be started."""
     status = provider.status()
     if status.state != RunState.READY:
-        return f"the run is {status.state} and does not wait for a start"
-    if status.trial != trial:
-        return f"trial {trial} does not wait for a start; trial {status.trial} is on"
-    if abs(at_wall_ns - time_ns()) > FURTHEST_START_NS:
-        return "a start is at most a minute away; the clocks differ by more"
-    return ""
+        raise Refused(f"the run is {status.state} and does not wait for a start")
+    if status.trial != start.trial:
+        text = f"trial {start.trial} does not wait for a start; trial {status.trial} is on"
+        raise Refused(text)
+    if abs(start.at_wall_ns - time_ns()) > FURTHEST_START_NS:
+        raise Refused("a start is at most a minute away; the clocks differ by more")

@@ -1,11 +1,17 @@
-"""Defines the runner's interface to a run, over HTTP (`client.py`) or, on this machine, over a
-socket file (`local_socket.py`)."""
+"""The operations of a run's results API. The runner calls them over HTTP (`client.py`) or, on this
+machine, over a socket file (`local_socket.py`); `provider.py` carries them out.
 
-from typing import Protocol
+Each operation is a message, whose tag names it: GET or POST /v1/<tag> over HTTP.
+"""
 
-from aiperf_svc.adapters.exports.result_files import Results
+from abc import ABC, abstractmethod
+
+import msgspec
+
+from aiperf_svc.adapters.exports.result_files import Results, decode
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.core.events.report import EventReport
+from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 
@@ -21,35 +27,94 @@ class ApiRefused(EnvironmentProblem):
         self.status = status
 
 
-class RunApi(Protocol):
-    """The interface of a run's records manager. Its methods raise ApiUnavailable and ApiRefused."""
+class GetStatus(msgspec.Struct, tag="status", omit_defaults=True):
+    """Return the status, with `after` when its number differs or the time is up."""
+
+    after: int | None = None
+    timeout_s: float = 0.0
+
+
+class GetSummary(msgspec.Struct, tag="summary"):
+    """Return the results of the run or experiment."""
+
+
+class GetClock(msgspec.Struct, tag="clock"):
+    """Return the time at the records manager."""
+
+
+class Cancel(msgspec.Struct, tag="cancel"):
+    """Stop the run. Results so far are kept and reported."""
+
+    reason: str = "asked for through the API"
+
+
+class Start(msgspec.Struct, tag="start"):
+    """Start the load of a held run, or of this trial of it."""
+
+    at_wall_ns: int
+    trial: int = 1
+
+
+class Events(msgspec.Struct, tag="events"):
+    """All that is known of the events of the load that started at this time."""
+
+    start_wall_ns: int
+    events: tuple[EventReport, ...]
+
+
+class Collected(msgspec.Struct, tag="collected"):
+    """The results were fetched, so that the process may end."""
+
+
+class Clock(msgspec.Struct):
+    """The time at the records manager."""
+
+    wall_ns: int
+
+
+Told = Start | Events | ScalingReport
+"""What the runner tells a run, or the current trial of an experiment."""
+Operation = GetStatus | GetSummary | GetClock | Cancel | Told | Collected
+
+
+class RunApi(ABC):
+    """A client of a run's records manager. Its methods raise ApiUnavailable and ApiRefused."""
+
+    @abstractmethod
+    async def _call(self, operation: Operation, *, wait_s: float = 0.0) -> bytes:
+        """Return the response to an operation, which may wait so long."""
 
     async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
         """Return the run's state. With `after`, wait until its number differs or the time is up."""
-        ...
+        asked = GetStatus(after, timeout_s)
+        return msgspec.json.decode(await self._call(asked, wait_s=timeout_s), type=Status)
 
-    async def results(self) -> "Results":
+    async def results(self) -> Results:
         """Return the results of the run or experiment."""
-        ...
+        return decode(await self._call(GetSummary()))
 
     async def cancel(self, reason: str) -> None:
         """Stop the run. Results so far are kept and reported."""
-        ...
+        await self._call(Cancel(reason))
 
     async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
         """Start the load of a held run, or of this trial of it, at this time by the clock of its
         records manager."""
-        ...
+        await self._call(Start(at_wall_ns, trial))
 
     async def clock(self) -> int:
         """Return the time in ns by the clock of the records manager."""
-        ...
+        return msgspec.json.decode(await self._call(GetClock()), type=Clock).wall_ns
 
     async def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
         """Set all that is known of the events of the run, or of the trial, whose load started at
         this time by the clock of its records manager."""
-        ...
+        await self._call(Events(start_wall_ns, reports))
+
+    async def set_scaling(self, report: ScalingReport) -> None:
+        """Set all that is known of the server's replicas, by the clock of the records manager."""
+        await self._call(report)
 
     async def collected(self) -> None:
         """Tell the records manager that the results were fetched, so that it may end."""
-        ...
+        await self._call(Collected())

@@ -31,29 +31,34 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable, Set
 from pathlib import Path
-from time import time_ns
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import msgspec
 from aiohttp import web
 
 from aiperf_svc.adapters.exports.manifest import Manifest
-from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.results_api.guarded_connections import (
     ConnectionLimits,
     GuardedConnection,
     GuardedConnections,
 )
 from aiperf_svc.adapters.results_api.prometheus_text import CONTENT_TYPE, render_metrics
-from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
-from aiperf_svc.core.events.report import EventReport
+from aiperf_svc.adapters.results_api.provider import Refused, ResultsProvider, respond
+from aiperf_svc.adapters.results_api.run_api import (
+    Cancel,
+    Collected,
+    Events,
+    GetClock,
+    GetStatus,
+    GetSummary,
+    Operation,
+    Start,
+)
 from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.domain.foreign_text import one_line
 
 log = logging.getLogger(__name__)
 
-_Body = TypeVar("_Body")
 CHUNK = 1024 * 1024
 _PACKED = (".parquet", ".gz", ".zst")
 """Suffixes of files that are compressed already."""
@@ -134,15 +139,13 @@ def _make_app(provider: ResultsProvider, check: Any) -> web.Application:
     app.router.add_get("/readyz", routes.ready)
     app.router.add_get(METRICS, routes.metrics)
     app.router.add_get("/v1/status", routes.status)
-    app.router.add_get("/v1/summary", routes.summary)
+    app.router.add_get("/v1/summary", routes.get(GetSummary()))
+    app.router.add_get("/v1/clock", routes.get(GetClock()))
     app.router.add_get("/v1/results", routes.results)
     app.router.add_get("/v1/results/{name:.+}", routes.result)
-    app.router.add_post("/v1/cancel", routes.cancel)
-    app.router.add_get("/v1/clock", routes.clock)
-    app.router.add_post("/v1/scaling", routes.scaling)
-    app.router.add_post("/v1/start", routes.start)
-    app.router.add_post("/v1/events", routes.events)
-    app.router.add_post("/v1/collected", routes.collected)
+    for kind, expected, said in _POSTS:
+        path = f"/v1/{kind.__struct_config__.tag}"
+        app.router.add_post(path, routes.post(kind, expected, said))
     return app
 
 
@@ -193,19 +196,42 @@ class _Routes:
     async def status(self, request: web.Request) -> web.Response:
         after = _number(request, "after", int)
         timeout_s = _number(request, "timeout", float)
-        if after is not None:
-            wait_s = min(20.0 if timeout_s is None else timeout_s, LONGEST_POLL_S)
-            await self._provider.wait_change(int(after), wait_s)
-        return _json(self._provider.status())
+        wait_s = min(20.0 if timeout_s is None else timeout_s, LONGEST_POLL_S)
+        asked = GetStatus(None if after is None else int(after), wait_s)
+        return _json(await respond(self._provider, asked))
 
-    async def summary(self, _request: web.Request) -> web.Response:
-        results = self._provider.results()
-        if results is None:
-            raise web.HTTPConflict(text="the summary is not computed yet\n")
-        return web.Response(body=encode(results), content_type="application/json")
+    def get(self, operation: Operation) -> Handler:
+        """Return what responds with the result of an operation."""
+
+        async def handle(_request: web.Request) -> web.Response:
+            return _json(await self._respond(operation))
+
+        return handle
+
+    def post(self, kind: type[Operation], expected: str, said: str) -> Handler:
+        """Return what carries out the operation of this kind in a body."""
+
+        async def handle(request: web.Request) -> web.Response:
+            try:
+                operation = msgspec.json.decode(await request.read() or b"{}", type=kind)
+            except msgspec.DecodeError as error:
+                raise web.HTTPBadRequest(text=f"expected {expected}: {error}\n") from error
+            await self._respond(operation)
+            if isinstance(operation, Collected):
+                # The response must be on its way before the process may end.
+                asyncio.get_running_loop().call_later(0.05, self._provider.collected)
+            return web.Response(status=202, text=f"{said}\n")
+
+        return handle
+
+    async def _respond(self, operation: Operation) -> bytes:
+        try:
+            return await respond(self._provider, operation)
+        except Refused as refused:
+            raise web.HTTPConflict(text=f"{refused}\n") from refused
 
     async def results(self, _request: web.Request) -> web.Response:
-        return _json(await self._manifest())
+        return _json(msgspec.json.encode(await self._manifest()))
 
     async def result(self, request: web.Request) -> web.StreamResponse:
         manifest = await self._manifest()
@@ -217,39 +243,6 @@ class _Routes:
         path = self._provider.folder() / name
         return await send_file(request, path, size=entry.size, sha256=entry.sha256)
 
-    async def cancel(self, request: web.Request) -> web.Response:
-        has_reason = bool(await request.read())
-        asked = await _read(request, _Cancel, '{"reason": "..."}') if has_reason else _Cancel()
-        self._provider.cancel(one_line(asked.reason))
-        return web.Response(status=202, text="stopping\n")
-
-    async def clock(self, _request: web.Request) -> web.Response:
-        return _json({"wall_ns": time_ns()})
-
-    async def scaling(self, request: web.Request) -> web.Response:
-        report = await _read(request, ScalingReport, '{"replicas": [...], "changes": [...]}')
-        self._provider.set_scaling(report)
-        return web.Response(status=202, text="noted\n")
-
-    async def start(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Start, '{"at_wall_ns": N}')
-        if problem := refused_start(self._provider, given.at_wall_ns, given.trial):
-            raise web.HTTPConflict(text=f"{problem}\n")
-        self._provider.start(given.at_wall_ns)
-        return web.Response(status=202, text="starting\n")
-
-    async def events(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Events, '{"start_wall_ns": N, "events": [...]}')
-        self._provider.set_events(given.start_wall_ns, given.events)
-        return web.Response(status=202, text="noted\n")
-
-    async def collected(self, _request: web.Request) -> web.Response:
-        if not self._provider.status().is_settled:
-            raise web.HTTPConflict(text="the results are not final yet\n")
-        # The response must be on its way before the process may end.
-        asyncio.get_running_loop().call_later(0.05, self._provider.collected)
-        return web.Response(status=202, text="ending\n")
-
     async def _manifest(self) -> Manifest:
         manifest = await asyncio.to_thread(self._provider.manifest)
         if manifest is None:
@@ -257,26 +250,14 @@ class _Routes:
         return manifest
 
 
-class _Start(msgspec.Struct):
-    at_wall_ns: int
-    trial: int = 1
-
-
-class _Events(msgspec.Struct):
-    start_wall_ns: int
-    events: tuple[EventReport, ...]
-
-
-class _Cancel(msgspec.Struct):
-    reason: str = "asked for through the API"
-
-
-async def _read(request: web.Request, kind: type[_Body], expected: str) -> _Body:
-    """Return the body of a request. Raises HTTPBadRequest."""
-    try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except msgspec.DecodeError as error:
-        raise web.HTTPBadRequest(text=f"expected {expected}: {error}\n") from error
+_POSTS: tuple[tuple[type[Operation], str, str], ...] = (
+    (Cancel, '{"reason": "..."}', "stopping"),
+    (Start, '{"at_wall_ns": N}', "starting"),
+    (Events, '{"start_wall_ns": N, "events": [...]}', "noted"),
+    (ScalingReport, '{"replicas": [...], "changes": [...]}', "noted"),
+    (Collected, "{}", "ending"),
+)
+"""Operations with the body and the response that they have over HTTP."""
 
 
 def _number(request: web.Request, name: str, kind: type[int] | type[float]) -> float | None:
@@ -292,8 +273,8 @@ def _number(request: web.Request, name: str, kind: type[int] | type[float]) -> f
     return value
 
 
-def _json(value: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+def _json(content: bytes) -> web.Response:
+    return web.Response(body=content, content_type="application/json")
 
 
 async def send_file(

@@ -50,7 +50,7 @@ class DesiredChange(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Why, as the autoscaler reports it."""
 
 
-class ScalingReport(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ScalingReport(msgspec.Struct, kw_only=True, omit_defaults=True, tag="scaling"):
     """All that the runner has seen."""
 
     replicas: tuple[Replica, ...] = ()

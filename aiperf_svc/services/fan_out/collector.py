@@ -20,11 +20,11 @@ from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobPods, JobShares, absent_job
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
+from aiperf_svc.adapters.results_api.run_api import Told
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.storage.shape_trials import Attempts, ShapeTrials
-from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
@@ -41,7 +41,6 @@ from aiperf_svc.core.experiments.fan_out import (
     ShapeEnded,
     ShapeTried,
 )
-from aiperf_svc.core.scaling.report import ScalingReport
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
@@ -368,14 +367,8 @@ class Collector:
                 log.error("%s", error)
             self._carry_out(self._machine.handle(Cancelled(reason)))
 
-    def set_scaling(self, report: ScalingReport) -> None:
-        """Do nothing: the pod of an index has one server."""
-
-    def set_events(self, start_wall_ns: int, reports: tuple[EventReport, ...]) -> None:
-        """Do nothing: a config with events has no Jobs."""
-
-    def start(self, at_wall_ns: int) -> None:
-        """Do nothing: indexes wait for no common start."""
+    def tell(self, told: Told) -> None:
+        """Do nothing: indexes have no common start, no events, and one server in each pod."""
 
     def collected(self) -> None:
         """Let this process end: it is not needed any more."""
