@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -166,15 +166,8 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
     the number of the trial that the run is of an experiment."""
     outcome, offset = run.outcome, run.offset(trial)
     results = outcome.results
-    where = outcome.artifacts
     member = JointMember(
-        name=run.name,
-        where=run.where,
-        folder=os.path.relpath(where, folder) if where is not None else "",
-        stack=str(outcome.more.get("stack", "")),
-        state=outcome.state,
-        reason=outcome.reason,
-        exit_code=int(outcome.exit_code),
+        **_end(run, folder),
         verdict=results.verdict if results is not None else None,
         cause=results.cause if results is not None else "",
         clock_ahead_ms=offset.ns / 1e6 if offset else None,
@@ -183,10 +176,24 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
     return FinishedMember(
         member=member,
         results=results if isinstance(results, RunResult) else None,
-        folder=where,
+        folder=outcome.artifacts,
         ahead_ns=offset.ns if offset else 0,
         uncertainty_ns=offset.uncertainty_ns if offset else None,
     )
+
+
+def _end(run: JointRun, folder: Path) -> dict[str, Any]:
+    """Return the fields of a `MemberEnd`, in the joint result whose folder this is."""
+    outcome, where = run.outcome, run.outcome.artifacts
+    return {
+        "name": run.name,
+        "where": run.where,
+        "folder": os.path.relpath(where, folder) if where is not None else "",
+        "stack": str(outcome.more.get("stack", "")),
+        "state": outcome.state,
+        "reason": outcome.reason,
+        "exit_code": int(outcome.exit_code),
+    }
 
 
 # --- an experiment -------------------------------------------------------------------------------
@@ -230,7 +237,10 @@ def join_experiment(
         kind=kind,
         name=name,
         exit_code=int(with_unreadable(exit_code, (joint for _, joint in trials))),
-        members=tuple(_ended(each, folder) for each in members),
+        members=tuple(
+            ExperimentMember(**_end(each.run, folder), summary=summarise_rows(each.rows))
+            for each in members
+        ),
         trials=tuple(trials),
         total=summarise_rows(totals),
         notes=(*notes, *problems),
@@ -289,18 +299,3 @@ def _outcome(member: _Member, trial: Trial) -> RunOutcome:
         artifacts=artifacts if artifacts.is_dir() else None,
         more=whole.more,
     ).outcome()
-
-
-def _ended(member: _Member, folder: Path) -> ExperimentMember:
-    outcome = member.run.outcome
-    where = outcome.artifacts
-    return ExperimentMember(
-        name=member.run.name,
-        where=member.run.where,
-        folder=str(where.relative_to(folder)) if where is not None else "",
-        stack=str(outcome.more.get("stack", "")),
-        state=outcome.state,
-        reason=outcome.reason,
-        exit_code=int(outcome.exit_code),
-        summary=summarise_rows(member.rows),
-    )

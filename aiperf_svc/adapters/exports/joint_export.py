@@ -17,7 +17,7 @@ from aiperf_svc.adapters.exports.file_content import csv_file, json_file
 from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentNumbers
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.results.joint_result import Joint, rows
+from aiperf_svc.core.results.joint_result import Joint, MemberEnd, rows
 from aiperf_svc.domain.foreign_text import csv_cell
 
 
@@ -40,19 +40,9 @@ EXPERIMENT_SCHEMA = "joint-experiment/1"
 TOTAL = "total"
 
 
-class MemberResult(msgspec.Struct, frozen=True, kw_only=True):
+class MemberResult(MemberEnd, frozen=True, kw_only=True):
     """One of the runs of an experiment."""
 
-    name: str
-    where: str
-    """The context of its cluster or the address of its target."""
-    folder: str
-    """Folder of its experiment, relative to that of the joint result; empty: it has none."""
-    stack: str
-    state: str
-    reason: str
-    """Why it failed or ended early."""
-    exit_code: int
     combinations: tuple[CombinationResult, ...]
 
 
@@ -115,16 +105,9 @@ def render_experiment_csv(joint: JointExperiment) -> bytes:
 
 
 def _member(each: ExperimentMember) -> MemberResult:
-    return MemberResult(
-        name=each.name,
-        where=each.where,
-        folder=each.folder,
-        stack=each.stack,
-        state=each.state,
-        reason=each.reason,
-        exit_code=each.exit_code,
-        combinations=tuple(map(combination_result, each.summary.combinations)),
-    )
+    own = {name: getattr(each, name) for name in MemberEnd.__struct_fields__}
+    combinations = tuple(map(combination_result, each.summary.combinations))
+    return MemberResult(**own, combinations=combinations)
 
 
 def _start(trial: Trial, joint: Joint) -> TrialStart:

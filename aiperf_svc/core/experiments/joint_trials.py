@@ -18,7 +18,7 @@ from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.inference_result import InferenceResult
-from aiperf_svc.core.results.joint_result import Joint, worst
+from aiperf_svc.core.results.joint_result import Joint, MemberEnd, worst
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Severity
@@ -29,20 +29,9 @@ Objectives = Sequence[ObjectiveResult]
 """The objectives of a run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExperimentMember:
-    """One of the runs."""
+class ExperimentMember(MemberEnd, frozen=True, kw_only=True):
+    """One of the runs of an experiment."""
 
-    name: str
-    where: str
-    """The context of its cluster or the address of its target."""
-    folder: str
-    """Folder of its experiment, relative to that of the joint result; empty: it has none."""
-    stack: str = ""
-    state: str
-    reason: str
-    """Why it failed or ended early."""
-    exit_code: int
     summary: ExperimentSummary
     """Its own trials."""
 

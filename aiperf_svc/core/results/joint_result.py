@@ -18,8 +18,8 @@ Metrics = dict[str, MetricStats]
 """Unit and statistics by tag."""
 
 
-class JointMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the runs."""
+class MemberEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How one of the runs has ended."""
 
     name: str
     where: str
@@ -30,9 +30,14 @@ class JointMember(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     reason: str
     """Why it failed or ended early."""
+    exit_code: int
+
+
+class JointMember(MemberEnd, frozen=True, kw_only=True):
+    """One of the runs."""
+
     problem: str = ""
     """Why its records cannot be read, so that it is not in the total."""
-    exit_code: int
     verdict: str | None
     cause: str = ""
     clock_ahead_ms: float | None = None
