@@ -5,7 +5,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -14,6 +13,7 @@ from typing import NoReturn
 from aiperf_svc.cli.foreign_flags import COUNTERPARTS, advice_for
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.nearest import nearest
 
 EXIT_CODES = {
     ExitCode.OK: "success: the results are valid and every SLO holds",
@@ -107,8 +107,8 @@ def add_junit_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return `; did you mean X?`, or nothing if no valid name is similar."""
-    close = get_close_matches(name, list(valid), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = nearest(name, valid)
+    return f"; did you mean {close}?" if close else ""
 
 
 def command_line(arguments: Sequence[str]) -> str:

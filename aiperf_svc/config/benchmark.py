@@ -32,6 +32,7 @@ from aiperf_svc.config.placement import Ranks
 from aiperf_svc.config.prompts import Passages, Prefix, Turns
 from aiperf_svc.config.quality import Quality
 from aiperf_svc.config.scaling import Scaling
+from aiperf_svc.config.search import Search
 from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
@@ -137,6 +138,11 @@ class BenchmarkConfig(Model):
     def tool(self) -> None:
         """None: this is not a benchmark of a tool."""
         return None
+
+    @property
+    def search(self) -> Search | None:
+        """The search of its experiment."""
+        return self.experiment.search if self.experiment is not None else None
 
     @property
     def counting_tokenizer(self) -> str:

@@ -5,7 +5,6 @@ None of this changes what is measured. Locally only `layout`, `raw_route`, `tran
 """
 
 import re
-from difflib import get_close_matches
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +13,7 @@ from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model, Verbati
 from aiperf_svc.config.placement import Placement, Pod, Ranks, check_fixed
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import CpuMillis, DurationNs, PositiveDurationNs, SizeBytes
+from aiperf_svc.domain.nearest import nearest
 
 POD_NAMES = (
     "control",
@@ -263,8 +263,8 @@ class Deployment(Model):
                 raise ValueError("pods.target: the target's keys are those of deployment.target")
             if name not in (*POD_NAMES, RANK_POD):
                 names = ", ".join((*POD_NAMES, RANK_POD))
-                close = get_close_matches(name, (*POD_NAMES, RANK_POD), n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; expected one of {names}"
+                close = nearest(name, (*POD_NAMES, RANK_POD))
+                hint = f"; did you mean {close}?" if close else f"; expected one of {names}"
                 raise ValueError(f"pods.{name}: no pod has this name{hint}")
         check_own(self.labels, "labels", OWN_LABELS)
         check_own(self.annotations, "annotations", OWN_ANNOTATIONS)

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.concurrency_regions import curve_defaults
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.names import nearest
 from aiperf_svc.config.parameters import (
     key_path,
     key_problems,
@@ -28,6 +27,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.nearest import nearest
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 

@@ -1,7 +1,6 @@
 """The valid names of a config, and the nearest of them to an invalid one."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -10,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.nearest import nearest
 
 
 @cache
@@ -57,13 +57,6 @@ def _type_at(path: tuple[str, ...], root: type[BaseModel]) -> Any:
     return annotation
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that was probably meant."""
-    by_plain = {_plain(candidate): candidate for candidate in valid}
-    close = get_close_matches(_plain(name), by_plain, n=1, cutoff=0.6)
-    return by_plain[close[0]] if close else None
-
-
 def nearest_key(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> str | None:
     """Return the key that was probably meant by an unknown one: a sibling first, then any key of
     this name elsewhere."""
@@ -80,10 +73,6 @@ def keys_named(name: str, root: type[BaseModel] = BenchmarkConfig) -> list[str]:
     plain = name.replace("-", "_")
     same = (key for key in all_keys(root) if key.rpartition(".")[2] == plain)
     return sorted(same, key=lambda key: key.count("."))
-
-
-def _plain(name: str) -> str:
-    return name.replace("-", "_").lower()
 
 
 def _keys_below(model: type[BaseModel], prefix: str) -> Iterable[str]:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.names import keys_at, keys_named, nearest, nearest_key, type_at
+from aiperf_svc.config.names import keys_at, keys_named, nearest_key, type_at
+from aiperf_svc.domain.nearest import nearest
 
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
 _MOST_PLACES = 3

@@ -84,6 +84,11 @@ class WorkloadConfig(Model, Generic[SpecT]):
         return self
 
     @property
+    def search(self) -> None:
+        """None: a search looks for a load of requests."""
+        return None
+
+    @property
     def targets(self) -> tuple[NamedTarget, ...]:
         """None: a tool has no targets."""
         return ()

@@ -179,7 +179,7 @@ def expand(members: Sequence[Member], where: Where, *, kind: Kind = "targets") -
         raise ConfigError(Problem("", problem, names_keys=True).line({}))
     found = {each.name: _shapes(each, where) for each in members}
     experiment, shapes = config.experiment, found[members[0].name]
-    has_search = experiment is not None and experiment.search is not None
+    has_search = config.search is not None
     has_retries = experiment is not None and experiment.retries > 0
     if len(members) > 1 and has_retries:
         trials = [each.trial for each in members[0].trials]
@@ -199,7 +199,6 @@ def expand(members: Sequence[Member], where: Where, *, kind: Kind = "targets") -
 
 
 def _shapes(member: Member, where: Where) -> tuple[Shape, ...]:
-    experiment = member.config.experiment
-    if experiment is not None and experiment.search is not None:
+    if member.config.search is not None:
         return shapes(member.trials, where)
     return shapes_of(member.config, where, member.trials)

@@ -68,7 +68,7 @@ class SessionResults:
         config = expansion.first.config
         self._expansion, self._placement = expansion, placement
         self._experiment, self._is_resumed = config.experiment, resume is not None
-        self._has_search = self._experiment is not None and self._experiment.search is not None
+        self._has_search = config.search is not None
         self._is_collected = expansion.is_driven or len(expansion.rounds) > 1
         """Whether the trials of a member come from several parts."""
         self.folder = resume or folders.make_dated_folder(Path(config.artifacts.dir), config.name)

@@ -93,8 +93,7 @@ class ExperimentResults:
     @property
     def search(self) -> SearchConfig | None:
         """The search of the experiment; None without one."""
-        experiment = self._context.config.experiment
-        return experiment.search if experiment is not None else None
+        return self._context.config.search
 
     def bucket_folder(self, folder: str) -> str:
         """Return the folder in the bucket for the trial with this folder."""

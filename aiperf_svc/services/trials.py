@@ -238,11 +238,9 @@ async def following_trials(context: RunContext, names: Sequence[Service]) -> Asy
 
 
 def _machine(context: RunContext) -> ExperimentMachine:
-    experiment = context.config.experiment
-    assert experiment is not None
     ended = []
     for each in finished_trials(context):
-        searched = searched_trial(each.results, experiment.search)
+        searched = searched_trial(each.results, context.config.search)
         if (finding := finding_of(row_of(each), searched)) is not None:
             ended.append((each.trial, finding))
     # Runs that start together must run the same trials.

@@ -14,9 +14,9 @@ from typing import Any
 import pulumi
 
 from aiperf_svc.adapters.cluster.ownership import owner_name
-from aiperf_svc.config.names import nearest
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.nearest import nearest
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.stack.benchmark import BenchmarkStack, BenchmarkStackArgs

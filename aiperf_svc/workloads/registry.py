@@ -19,12 +19,12 @@ from aiperf_svc.config.load_config import (
     read_config_data,
     refusal,
 )
-from aiperf_svc.config.names import nearest
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.nearest import nearest
 from aiperf_svc.workloads.tool import ToolWorkload
 from aiperf_svc.workloads.workload import Workload
 

@@ -89,7 +89,7 @@ def shapes_of(
     found = shapes(members, where, config.experiment.blocks if config.experiment else None)
     if config.experiment is not None and config.experiment.priority:
         found = in_order(found, config.experiment.priority)
-    if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:
+    if len(found) > 1 and config.search is not None:
         what = "processes" if where == "local" else "pods"
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
         raise ConfigError(
@@ -159,7 +159,7 @@ def shape_config(config: Config, shape: Shape) -> Config:
     """Return the config that the processes or pods of one shape read: the same experiment, of which
     they run the trials of the shape. It is the config itself if no trial needs others."""
     experiment = config.experiment
-    if experiment is None or experiment.search is not None:
+    if experiment is None or config.search is not None:
         return config
     part = Part(trials=tuple(t.number for t in shape.trials), given=tuple(shape.parameters))
     if not part.given and len(part.trials) == experiment.size:

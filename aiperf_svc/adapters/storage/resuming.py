@@ -87,7 +87,7 @@ def read_resumed(folder: Path, config: Config) -> Resumed:
     trials = ShapeTrials(config, (), folder)
     trials.add_finished()
     trials.move_collected()
-    if trials.finished and config.experiment.search is not None:
+    if trials.finished and config.search is not None:
         raise ConfigError(
             f"--resume: the results of this search are in {folder}, and the pods that know how it "
             "was to go on are gone or not needed any more; start a new search, and remove what "

@@ -7,12 +7,12 @@ A limit is a number in the metric's unit, or a text with a unit of its kind: `9G
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from aiperf_svc.config.names import nearest
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_size
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import STATS, MetricResult
+from aiperf_svc.domain.nearest import nearest
 
 _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 

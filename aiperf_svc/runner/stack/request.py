@@ -118,8 +118,7 @@ class StackRequest:
         return without_trials(found, self.resumed.finished) if self.resumed else found
 
     def _find_shapes(self) -> tuple[Shape, ...]:
-        experiment = self.config.experiment
-        if experiment is not None and experiment.search is not None:
+        if self.config.search is not None:
             # If its values need other pods, the session makes a stack for each of them.
             return (Shape({}, self.members),)
         return shapes_of(self.config, "cluster", self.members)

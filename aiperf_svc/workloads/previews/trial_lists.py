@@ -27,7 +27,7 @@ def headline(
 ) -> str:
     """Return how many trials there are and how long they take: `14 trials, about 16m`."""
     experiment = config.experiment
-    if experiment is not None and experiment.search is not None:
+    if experiment is not None and config.search is not None:
         return f"{_search(experiment)}, {_length_text(_times(config, members, replay_ns))}"
     words = [count(len(members), "trial")]
     if experiment is not None and experiment.repetitions > 1:
@@ -45,7 +45,7 @@ def as_lines(
     """Return the list as lines of a terminal: a row for each trial. `replay_ns` knows the traces
     that have been read."""
     lines = [headline(config, members, replay_ns)]
-    if config.experiment is None or config.experiment.search is not None:
+    if config.experiment is None or config.search is not None:
         return lines
     keys = config.experiment.keys
     has_repetitions = config.experiment.repetitions > 1
@@ -120,9 +120,8 @@ def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) 
     each_time = [times[id(each)] for each in configs]
     expected = [each.expected for each in each_time if each.expected is not None]
     longest = [each.longest for each in each_time if each.longest is not None]
-    is_search = config.experiment is not None and config.experiment.search is not None
     return TrialTimes(
-        sum(expected) + pauses if len(expected) == len(configs) and not is_search else None,
+        sum(expected) + pauses if len(expected) == len(configs) and config.search is None else None,
         sum(longest) + pauses if len(longest) == len(configs) else None,
     )
 

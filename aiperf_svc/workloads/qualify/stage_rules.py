@@ -4,13 +4,13 @@ limits, and what does not fit."""
 from collections.abc import Iterator
 from typing import Any
 
-from aiperf_svc.config.names import nearest
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.qualify_trials import planned_parameters
 from aiperf_svc.core.qualify.measurements import Limit, Rules, StagePlan
 from aiperf_svc.core.qualify.result import CheckInfo
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_objectives import limit_of
+from aiperf_svc.domain.nearest import nearest
 from aiperf_svc.workloads.pairs import circle_rounds
 from aiperf_svc.workloads.qualify.spec import QualifySpec, Stage
 from aiperf_svc.workloads.registry import tool

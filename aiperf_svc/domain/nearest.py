@@ -1,0 +1,15 @@
+"""The valid name that was probably meant by an unknown one."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """Return the valid name that was probably meant."""
+    by_plain = {_plain(candidate): candidate for candidate in valid}
+    close = get_close_matches(_plain(name), by_plain, n=1, cutoff=0.6)
+    return by_plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_").lower()
