@@ -16,6 +16,11 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import find_object
 from aiperf_svc.adapters.cluster.preflight.admission import path_of
+from aiperf_svc.adapters.cluster.preflight.probe_pods import (
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    USER,
+)
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
     granted_rights,
@@ -38,7 +43,6 @@ FOLDER = "/etc/aiperf-stack"
 WORK = "/work"
 """Folder of the runner's pod that it may write to: home, Pulumi's home, results until they are
 uploaded."""
-USER = 65_532
 LATE_S = 600
 """Longest time that a start may be late. One that is later is skipped."""
 MARGIN_S = 900
@@ -253,11 +257,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
             "requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
             "limits": {"memory": "2Gi", "ephemeral-storage": "20Gi"},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [
             {"name": "stack", "mountPath": FOLDER, "readOnly": True},
             {"name": "work", "mountPath": WORK},
@@ -271,13 +271,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         "enableServiceLinks": False,
         # After SIGTERM the runner removes the stack.
         "terminationGracePeriodSeconds": removal_s + GRACE_MARGIN_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {**POD_SECURITY, "fsGroup": USER},
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
         "containers": [container],
         "volumes": [

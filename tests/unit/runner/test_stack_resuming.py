@@ -10,7 +10,7 @@ import pytest
 
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import encode
-from aiperf_svc.adapters.storage import folders, resuming, shape_trials
+from aiperf_svc.adapters.storage import experiment_folder, folders, resuming, shape_trials
 from aiperf_svc.adapters.storage.uploads import Uploaded
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.load_config import parse_config
@@ -215,7 +215,7 @@ async def test_all_shapes_upload_to_one_bucket_folder(
         sent.append((into, environ, {entry.name for entry in manifest.files}))
         return Uploaded(f"s3://bucket/runs/{into}", (), ())
 
-    monkeypatch.setattr(shape_trials, "upload", upload)
+    monkeypatch.setattr(experiment_folder, "upload", upload)
     outcome = await stack_run.launched()
     ((into, environ, names),) = sent
     assert outcome.artifacts is not None

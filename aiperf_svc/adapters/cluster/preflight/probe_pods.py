@@ -30,6 +30,17 @@ from aiperf_svc.plan.stack import StackPlan
 
 USER = 65_532
 """User of the pod, the same as in a stack's own pods."""
+POD_SECURITY: Json = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 DEADLINE_S = 90
 """Deadline of the pod itself, so that it ends even if the runner is gone."""
 POLL_S = 0.5
@@ -79,12 +90,7 @@ def restricted_pod(
             "tolerations": [
                 {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
             ],
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": POD_SECURITY,
             "containers": list(containers),
         },
     }
@@ -113,11 +119,7 @@ def restricted_container(
                 "ephemeral-storage": format_size(requests.storage_limit_bytes),
             },
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
     }
 
 
