@@ -4,6 +4,9 @@ import asyncio
 from time import monotonic_ns, time_ns
 
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.results_api.status import TrialRow as ShownTrial
+from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
@@ -30,6 +33,25 @@ class StatusChanges:
         """Wait until the number differs from `after`, or the time is up."""
         if self.number == after:
             await is_set_within(self._next, timeout_s)
+
+
+SHOWN_ROWS = 20
+"""Number of ended trials in a status, the latest ones."""
+
+
+def shown_trial(found: TrialRow, attempt: int = 1) -> ShownTrial:
+    """Return an ended trial as it is in a status."""
+    outcome, measured = found.outcome, found.measured
+    return ShownTrial(
+        number=outcome.trial.number,
+        parameters=outcome.trial.parameters,
+        repetition=outcome.trial.repetition,
+        attempt=attempt,
+        state=outcome.state,
+        reason=outcome.reason,
+        verdict=None if measured is None else measured.verdict,
+        text="" if measured is None else headline(measured),
+    )
 
 
 class BaseProgress:

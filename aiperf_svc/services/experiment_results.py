@@ -27,7 +27,7 @@ from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.criteria import failed_trial, searched_trial
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
-from aiperf_svc.core.experiments.headline import headline, time_left_s
+from aiperf_svc.core.experiments.headline import time_left_s
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search import SearchedTrial
@@ -40,14 +40,12 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.base import wall_ns
+from aiperf_svc.services.base_progress import SHOWN_ROWS, shown_trial
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.serving import Serving, serve_results
 
 if TYPE_CHECKING:
     from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
-
-SHOWN_ROWS = 20
-"""Number of ended trials in a status, the latest ones."""
 
 log = logging.getLogger(__name__)
 
@@ -130,18 +128,7 @@ class ExperimentResults:
         trial = trial_of(published)
         own = folder_of(trial, published.attempt) if published.attempt > 1 else ""
         row, finding = self._add(TrialOutcome(trial, state.value, reason, results, own))
-        self._shown.append(
-            ShownTrial(
-                number=trial.number,
-                parameters=trial.parameters,
-                repetition=trial.repetition,
-                attempt=published.attempt,
-                state=state.value,
-                reason=reason,
-                verdict=self.status().verdict,
-                text=headline(row.measured) if row.measured is not None else "",
-            )
-        )
+        self._shown.append(shown_trial(row, published.attempt))
         await self._write(partial(self._write_progress, row))
         return finding
 

@@ -3,16 +3,13 @@
 from collections import deque
 from collections.abc import Sequence
 
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
-from aiperf_svc.core.experiments import combinations
-from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
+from aiperf_svc.adapters.results_api.status import TrialRow as ShownTrial
+from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.services.base_progress import StatusChanges
-
-SHOWN_ROWS = 20
-"""Number of ended trials in a status, the latest ones."""
+from aiperf_svc.services.base_progress import SHOWN_ROWS, StatusChanges, shown_trial
 
 
 class FanOutProgress:
@@ -31,18 +28,18 @@ class FanOutProgress:
         self.is_settled = False
         """Whether the files of the experiment are written, or cannot be."""
         self.has_summary = False
-        self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
+        self._rows: deque[ShownTrial] = deque(maxlen=SHOWN_ROWS)
         self._counted: set[int] = set()
         self._earlier = 0
         """Number of trials that had ended before this process began."""
         self.changes = StatusChanges()
 
-    def count(self, rows: Sequence[combinations.TrialRow]) -> bool:
+    def count(self, rows: Sequence[TrialRow]) -> bool:
         """Count trials that have ended, each once; return whether one of them has failed."""
         for each in rows:
             if each.number not in self._counted:
                 self._counted.add(each.number)
-                self._rows.append(_row(each))
+                self._rows.append(shown_trial(each))
                 self.failed += _has_failed(each)
         return any(map(_has_failed, rows))
 
@@ -90,19 +87,5 @@ class FanOutProgress:
         )
 
 
-def _has_failed(row: combinations.TrialRow) -> bool:
+def _has_failed(row: TrialRow) -> bool:
     return row.outcome.state == RunState.FAILED
-
-
-def _row(found: combinations.TrialRow) -> TrialRow:
-    outcome, measured = found.outcome, found.measured
-    return TrialRow(
-        number=outcome.trial.number,
-        parameters=outcome.trial.parameters,
-        repetition=outcome.trial.repetition,
-        attempt=1,
-        state=outcome.state,
-        reason=outcome.reason,
-        verdict=None if measured is None else measured.verdict,
-        text="" if measured is None else headline(measured),
-    )
