@@ -47,8 +47,9 @@ def experiment_machine(
 
 def attempt_config(config: Config, trial: Trial, attempt: int) -> Config:
     """Return the config of an attempt of a trial, which is a run without an experiment."""
-    return workload_of(config).with_own_prompts(
-        trial_config(config, trial.parameters),
-        # The server may have cached the prompts of an earlier attempt.
-        trial.number + MOST_TRIALS * (attempt - 1),
+    own = trial_config(config, trial.parameters)
+    # The server may have cached the prompts of an earlier attempt.
+    found: Config = workload_of(config).with_own_prompts(
+        own, trial.number + MOST_TRIALS * (attempt - 1)
     )
+    return found

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from aiperf_svc.adapters.results_api.run_api import Start
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
@@ -104,7 +105,7 @@ async def test_held_run_is_ready_after_its_first_hooks(server: Server, tmp_path:
         server.goes_on.set()
         await run.wait_for_state("ready")
         assert server.log == ["/start_profile"]
-        run.records_manager.start(time_ns())
+        run.records_manager.tell(Start(time_ns()))
         summary = await run.results()
     assert server.log == ["/start_profile", *[CHAT] * 3, "/stop_profile"]
     assert [call["problem"] for call in summary["aiperf_svc"]["hooks"]] == ["", ""]
@@ -116,7 +117,7 @@ async def test_held_run_calls_hooks_between_phases(server: Server, tmp_path: Pat
     async with stack(settings, tmp_path, is_held=True) as run:
         await run.wait_for_state("ready")
         assert server.log == []
-        run.records_manager.start(time_ns())
+        run.records_manager.tell(Start(time_ns()))
         await run.results()
     assert server.log == [*[CHAT] * 2, "/start_profile", *[CHAT] * 3, "/stop_profile"]
 

@@ -8,7 +8,8 @@ from aiperf_svc.core.experiments.summary import row_of
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.services.fan_out.progress import SHOWN_ROWS, FanOutProgress
+from aiperf_svc.services.base_progress import SHOWN_ROWS
+from aiperf_svc.services.fan_out.progress import FanOutProgress
 
 
 def row(number: int, state: str = "done") -> TrialRow:
