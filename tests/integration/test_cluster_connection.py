@@ -202,9 +202,7 @@ async def test_server_that_is_not_kubernetes_is_reported(
     assert words in await _message(kubeconfig=write(api.url))
 
 
-async def test_credentials_that_are_not_accepted_are_said_to_be(
-    api: ApiServer, write: Callable[..., str]
-) -> None:
+async def test_refused_credentials_are_named(api: ApiServer, write: Callable[..., str]) -> None:
     api.accepted = "another"
     message = await _message(kubeconfig=write(api.url, user={"token": "mine"}))
     assert "refuses context 'there'" in message

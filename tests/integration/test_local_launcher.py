@@ -115,7 +115,7 @@ def test_json_is_the_only_output(play: Play, capsys: pytest.CaptureFixture[str])
     assert "Request Count" in err
 
 
-def test_without_a_display_nothing_is_said_while_it_runs(
+def test_progress_is_not_shown_without_a_display(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play("run", ui="none", json=True)

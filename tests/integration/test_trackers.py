@@ -166,7 +166,7 @@ def test_files_are_those_below_the_folder(pattern: str) -> None:
         Mlflow(tracking_uri="http://h:1", files=(pattern,))
 
 
-def test_what_a_tracker_lacks_is_said_before_the_start(
+def test_missing_parts_of_trackers_are_reported_before_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")

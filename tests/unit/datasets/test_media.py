@@ -292,7 +292,7 @@ def test_jpeg_and_random_formats_have_png_sizes() -> None:
     assert sizes["png"] == sizes["jpeg"] == sizes["random"]
 
 
-def test_of_several_rates_and_depths_each_sound_has_one() -> None:
+def test_each_sound_has_one_rate_and_depth() -> None:
     sounds = Sounds(seconds=Seconds(mean=0.1), sample_rates=(8_000, 16_000), depths=(8, 24))
     found = set()
     for each in made(Images(), sounds):

@@ -30,7 +30,7 @@ def search(holds: str = "slo", **parts: Any) -> Search:
     return Search.model_validate(given | parts)
 
 
-def test_what_is_held_becomes_the_slo_of_the_trials() -> None:
+def test_held_limits_become_the_slo_of_trials() -> None:
     assert searched_slo(search(), slo(objectives=[P99])) == slo(objectives=[P99])
     assert searched_slo(search("time_to_first_token:p99 < 50ms"), slo()) == slo(objectives=[P99])
     found = searched_slo(search("request_throughput >= 20"), slo(objectives=[P99]))

@@ -174,7 +174,7 @@ def test_a_single_combination_is_not_the_best_of_anything() -> None:
     assert best_of(summarise(sweep({1: (10.0, 5.0)}, repetitions=3))) == ()
 
 
-def test_what_misses_the_slo_is_the_best_of_nothing() -> None:
+def test_trial_that_misses_the_slo_is_never_best() -> None:
     outcomes = [
         outcome(
             n,

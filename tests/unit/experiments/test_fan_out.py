@@ -93,7 +93,7 @@ def test_finished_job_leaves_its_share_to_others() -> None:
     ]
 
 
-def test_it_is_over_when_every_shape_has_an_outcome() -> None:
+def test_experiment_ends_when_every_shape_has_an_outcome() -> None:
     machine = begun()
     for shape in (1, 2, 3):
         assert DONE not in machine.handle(ShapeEnded(shape, has_failed=shape == 2))

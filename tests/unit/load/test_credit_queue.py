@@ -38,7 +38,7 @@ def test_ten_million_credits_take_constant_memory() -> None:
     assert peak < 200_000
 
 
-def test_of_credits_that_are_due_each_takes_eight_bytes() -> None:
+def test_each_due_credit_takes_eight_bytes() -> None:
     due = np.arange(1_000_000, dtype=np.int64)
     queue = CreditQueue()
     tracemalloc.start()

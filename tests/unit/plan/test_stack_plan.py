@@ -434,6 +434,6 @@ def test_a_drain_waits_no_longer_than_its_cap() -> None:
         assert budget.hold == 120 * 10**9
 
 
-def test_where_the_api_server_is_makes_no_other_run() -> None:
+def test_api_server_address_makes_no_other_run() -> None:
     one, other = (plan_it(make_config(api_server_cidrs=each)) for each in ([], ["10.0.0.1/32"]))
     assert one.identity.run_id == other.identity.run_id

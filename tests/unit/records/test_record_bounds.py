@@ -114,7 +114,7 @@ def test_a_line_counts_once_when_it_is_whole() -> None:
         stream.feed(b"data: " + b"x" * 2_000 + b"\n", [(0, 2_007)])
 
 
-def test_of_all_unfinished_responses_the_largest_is_given_up(
+def test_largest_unfinished_response_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(record_assembly, "MAX_OPEN_BYTES", 50_000)

@@ -232,7 +232,7 @@ def test_it_cannot_have_come_before_the_previous_read() -> None:
     assert uncertainties(late, cuts=(1,)) == (0, 700)
 
 
-def test_it_cannot_have_come_before_the_request_was_written() -> None:
+def test_event_is_never_before_its_request() -> None:
     reads = [Read(STREAM_HEAD + ONE + TWO + END, START + 900, polled=START - 5 * MS_NS)]
     assert uncertainties(reads) == (900, 900)
 

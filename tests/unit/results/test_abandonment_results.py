@@ -43,7 +43,7 @@ def test_clients_that_leave_are_neither_successes_nor_errors() -> None:
     assert checks["errors"] is checks["censored"] is checks["accounts"] is Severity.VALID
 
 
-def test_latencies_are_those_of_all_clients_had_none_left() -> None:
+def test_latencies_are_unbiased_by_leaving_clients() -> None:
     whole = fake_run.closed_loop(requests=20_000)
     some = leaving(whole, 0.5)
     waiting = whole[(some["flags"] & Flag.ABANDONS) == 0]

@@ -146,7 +146,7 @@ def test_fewer_tokens_than_events_are_named(columns: dict[str, int], severity: s
     assert checks_of(text_bytes=99, **columns)["token_events"] == severity
 
 
-def test_what_only_the_server_knows_of_tokens_is_told() -> None:
+def test_hidden_and_blank_tokens_are_reported() -> None:
     assert "hidden_tokens" not in checks_of()
     assert checks_of(hidden_tokens=3)["hidden_tokens"] == "info"
     assert checks_of(blank_tokens=3)["blank_deltas"] == "info"

@@ -161,7 +161,7 @@ def test_a_binary_scale_has_few_ticks() -> None:
     assert scale.place(2**22) == 1.0
 
 
-def test_what_a_courier_could_not_see_is_a_dash() -> None:
+def test_what_couriers_cannot_see_is_a_dash() -> None:
     """Of a local rank unknown its CPU time and its memory, and not every kernel counts
     pressure: 0 would be a number."""
 

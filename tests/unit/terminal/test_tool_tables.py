@@ -55,7 +55,7 @@ def test_a_long_table_is_shortened_and_keeps_its_ends() -> None:
     assert "4 MiB" in sizes[-1]
 
 
-def test_tables_of_repetitions_say_which_one_they_are_of() -> None:
+def test_tables_name_their_repetition() -> None:
     table = Table(name="by_size", columns=(Column("size", "bytes"),), rows=((1.0,),))
     first, second = (
         fake.record(fake.reading(tables=(table,)), number=n, repetition=n) for n in (1, 2)

@@ -203,7 +203,7 @@ def test_no_field_has_a_default(field: tuple[str, ...], said: str) -> None:
         WORKLOAD.read(parsed, step, outputs_of([json.dumps(client).encode()], [server]))
 
 
-def test_all_problems_of_a_spec_are_said_at_once() -> None:
+def test_all_problems_of_a_spec_are_reported() -> None:
     with pytest.raises(ConfigError) as error:
         tool_config("iperf", protocol="udp", mss=1400, reverse=True, bidirectional=True)
     for said in ("needs bitrate", "mss is about TCP", "no reverse"):

@@ -82,7 +82,7 @@ def test_only_our_script_is_a_file_of_ranks() -> None:
     assert [tool.name for tool in WORKLOAD.tools_of(imb)] == ["mpirun", "IMB-MPI1"]
 
 
-def test_all_mistakes_of_a_spec_are_said_at_once() -> None:
+def test_all_mistakes_of_a_spec_are_reported() -> None:
     with pytest.raises(ConfigError) as error:
         config_of(transport="tpc", maxlog=31, iteration=5)
     said = str(error.value)

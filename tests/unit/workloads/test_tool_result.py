@@ -143,7 +143,7 @@ def test_an_objective_names_a_metric_of_the_workload() -> None:
     assert "expected bandwidth, rtt" in check_objectives(slo(metric="zzz", min=1), INFOS)[0]
 
 
-def test_all_problems_of_an_objective_are_said_at_once() -> None:
+def test_all_problems_of_an_objective_are_reported() -> None:
     problems = check_objectives(slo(stat="p99", min="x", max="y"), INFOS)
     assert [problem.partition(":")[0] for problem in problems] == [
         "slo.objectives.0.stat",
