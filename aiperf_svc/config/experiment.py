@@ -92,6 +92,11 @@ class Blocks(Model):
     """Start the stack's own target anew for each visit, so that every visit begins at the same
     uptime. Off: visits of one value that follow each other share its pods."""
 
+    @property
+    def restarts_target(self) -> bool:
+        """Whether each visit has a target of its own, which the stack starts anew."""
+        return self.restart and f"{self.over}.".startswith("deployment.target.")
+
 
 VISITS = 2
 """Number of visits of each value in a block."""

@@ -25,7 +25,14 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, Identity
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.pod_settings import placement_of, requests_of, with_storage
-from aiperf_svc.plan.pods import ContainerPlan, ImagePlan, PodPlan, Requests, Volume
+from aiperf_svc.plan.pods import (
+    VISIT_ANNOTATION,
+    ContainerPlan,
+    ImagePlan,
+    PodPlan,
+    Requests,
+    Volume,
+)
 
 READINESS = "readiness"
 """Name of the pod that waits until the release is ready."""
@@ -170,6 +177,12 @@ def plan_release(
     """Plan the release from its rendered objects. Raises ConfigError for an object that may not be
     created."""
     target = config.deployment.target
+    if target.cluster_scoped and config.deployment.namespace.mode == "existing":
+        raise ConfigError(
+            "deployment.target.cluster_scoped: what is in no namespace is removed with the stack's "
+            "own namespace; leave out deployment.namespace.mode existing, or create "
+            f"{', '.join(target.cluster_scoped)} before the benchmark"
+        )
     labels = {STACK_LABEL: identity.stack, RUN_LABEL: identity.label or identity.run_id}
     made: list[Json] = []
     installed: list[str] = []
@@ -211,6 +224,20 @@ def plan_release(
     )
 
 
+def release_in_visit(release: ReleasePlan, visit: str) -> ReleasePlan:
+    """Return the release for one of several visits. Another `visit` makes all that has pods anew,
+    even if nothing else differs."""
+    noted = {VISIT_ANNOTATION: visit}
+    objects = tuple(
+        {**each, "metadata": {**each["metadata"], "annotations": {**_notes(each), **noted}}}
+        if stage_of(each) is Stage.PODS
+        else each
+        for each in release.objects
+    )
+    gate = msgspec.structs.replace(release.gate, annotations=release.gate.annotations | noted)
+    return msgspec.structs.replace(release, objects=objects, gate=gate)
+
+
 def _notes(manifest: Json) -> Mapping[str, str]:
     return manifest["metadata"].get("annotations") or {}
 
@@ -242,7 +269,7 @@ def stage_of(manifest: Json) -> Stage:
     """Return when an object is created."""
     if manifest["kind"] in BINDINGS:
         return Stage.BINDINGS
-    has_pods = manifest["kind"] == "Pod" or any(_templates(manifest))
+    has_pods = manifest["kind"] == "Pod" or any(templates(manifest))
     return Stage.PODS if has_pods or is_custom(manifest) else Stage.FIRST
 
 
@@ -250,7 +277,7 @@ def _prepared(manifest: Json, labels: Mapping[str, str], mirror: str | None) -> 
     """Return an object with these labels, also on the pods of its templates, and with images from
     the mirror. Labels of its own stay."""
     made: Json = json.loads(json.dumps(manifest))
-    for each in (made, *_templates(made)):
+    for each in (made, *templates(made)):
         metadata = each.setdefault("metadata", {}) or {}
         each["metadata"] = metadata
         metadata["labels"] = {**labels, **(metadata.get("labels") or {})}
@@ -270,16 +297,16 @@ def _image_volumes(spec: Mapping[str, Any]) -> Iterator[Json]:
             yield each
 
 
-def _templates(value: Any) -> Iterator[Json]:
+def templates(value: Any) -> Iterator[Json]:
     """Yield the templates of pods inside an object: `{metadata, spec: {containers}}`."""
     if isinstance(value, dict):
         for name, each in value.items():
             if name != "spec" and is_template(each):
                 yield each
-            yield from _templates(each)
+            yield from templates(each)
     elif isinstance(value, list):
         for each in value:
-            yield from _templates(each)
+            yield from templates(each)
 
 
 def is_template(value: Any) -> bool:

@@ -11,13 +11,21 @@ from aiperf_svc.config.telemetry import PoolPages, Telemetry
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.lifetime import seconds
-from aiperf_svc.plan.pods import HOSTNAME, ImagePlan, PodPlan, Probe, Requests, SecretKey, Volume
+from aiperf_svc.plan.pods import (
+    HOSTNAME,
+    VISIT_ANNOTATION,
+    ImagePlan,
+    PodPlan,
+    Probe,
+    Requests,
+    SecretKey,
+    Volume,
+)
 
 VLLM_IMAGE = "vllm/vllm-openai:v0.11.0"
 VLLM_COMMAND = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 """Command of vLLM. The image's entrypoint has changed over time; the module has not."""
 PULLED_ONCE = "IfNotPresent"
-VISIT_ANNOTATION = "aiperf.dev/visit"
 MOCK_COMMAND = ("python", "-P", "-m", "aiperf_svc.mock_server")
 
 

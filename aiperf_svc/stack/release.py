@@ -99,7 +99,8 @@ class Release(pulumi.ComponentResource):
                 is_deleted_first=is_custom(manifest) or makes_pods or is_global,
             ),
             pulumi.ResourceOptions(
-                replace_on_changes=["spec"] if makes_pods else None,
+                # A visit of an experiment in blocks differs by an annotation alone.
+                replace_on_changes=["spec", "metadata.annotations"] if makes_pods else None,
                 delete_before_replace=True,
             ),
         )

@@ -64,7 +64,7 @@ def shapes(
 ) -> tuple[Shape, ...]:
     """Group trials by shape, in the order of each shape's first trial. In `blocks` only trials that
     follow each other are grouped, so that a shape comes again for each visit."""
-    restarts = blocks is not None and where == "cluster" and restarts_target(blocks)
+    restarts = blocks is not None and where == "cluster" and blocks.restarts_target
     groups: list[list[TrialConfig]] = []
     latest: dict[str, list[TrialConfig]] = {}
     for each in members:
@@ -97,11 +97,6 @@ def shapes_of(
             "value, which only `aiperf-svc run` and `profile` start one after the other"
         )
     return found
-
-
-def restarts_target(blocks: Blocks) -> bool:
-    """Return whether each visit has a target of its own, which the stack starts anew."""
-    return blocks.restart and is_below(blocks.over, "deployment.target")
 
 
 def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[Shape, ...]:

@@ -31,6 +31,7 @@ from aiperf_svc.core.cluster.facts import gpus_of
 from aiperf_svc.core.results.provenance import NAME as PROVENANCE
 from aiperf_svc.core.results.provenance import UNKNOWN
 from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.shapes import is_fanned_out
@@ -43,13 +44,28 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 async def pin_target(request: StackRequest, cluster: Cluster, *, say: Say) -> str:
     """Return the node on which each visit of an experiment in blocks has its target, and pull the
-    images of all visits there; empty if no node is chosen. Raises EnvironmentProblem.
+    images of all visits there; empty if no node is chosen. Raises EnvironmentProblem, and
+    ConfigError for a release that cannot start anew.
 
     A node is its label `kubernetes.io/hostname`. An experiment that is resumed keeps its node.
     """
     experiment, plan = request.config.experiment, request.plan
     blocks = experiment.blocks if experiment is not None else None
-    if blocks is None or plan.target is None or not is_below(blocks.over, "deployment.target"):
+    if blocks is None or not is_below(blocks.over, "deployment.target"):
+        return ""
+    if any(each.release is not None for each in request.plans):
+        if blocks.restarts_target and any(p.release and p.release.installed for p in request.plans):
+            raise ConfigError(
+                "deployment.target.from.hooks: experiment.blocks starts the release anew for each "
+                "visit, and Helm keeps pods that do not change; leave out hooks, or set "
+                "experiment.blocks.restart to false"
+            )
+        say(
+            "blocks: the target is a release, so no image is pulled before the first visit, and no "
+            "node is chosen for all visits (its objects can name some)"
+        )
+        return ""
+    if plan.target is None:
         return ""
     if plan.target.replicas > 1:
         say(

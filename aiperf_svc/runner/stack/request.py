@@ -29,13 +29,14 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.release import release_in_visit
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.target import in_visit
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.shapes import Shape, restarts_target, shapes_of, without_trials
+from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
 from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan_stack
 from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig, trial_configs
 
@@ -158,9 +159,13 @@ class StackRequest:
         unless that is empty. Raises ConfigError."""
         plan = self.plan_of(shape, run)
         blocks = self.config.experiment.blocks if self.config.experiment is not None else None
-        if blocks is None or plan.target is None:
+        if blocks is None:
             return plan
-        visit = plan.identity.run_id if restarts_target(blocks) else ""
+        visit = plan.identity.run_id if blocks.restarts_target else ""
+        if plan.release is not None and visit:
+            return msgspec.structs.replace(plan, release=release_in_visit(plan.release, visit))
+        if plan.target is None:
+            return plan
         return msgspec.structs.replace(plan, target=in_visit(plan.target, node=node, visit=visit))
 
     def _planned(self, shape: int, run: RunValues) -> StackPlan:

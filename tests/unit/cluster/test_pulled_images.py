@@ -5,8 +5,9 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.adapters.cluster.preflight.images import PulledImages, pull_images
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.pods import VISIT_ANNOTATION
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.plan.target import VISIT_ANNOTATION, in_visit
+from aiperf_svc.plan.target import in_visit
 from tests.support.fake_cluster import FakeCluster, Json
 from tests.support.plans import make_plan
 

@@ -9,7 +9,15 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.network import NamespacePods, ReleasePods
-from aiperf_svc.plan.release import NAMESPACE, READINESS, RULES, name_of, resource_of
+from aiperf_svc.plan.pods import VISIT_ANNOTATION
+from aiperf_svc.plan.release import (
+    NAMESPACE,
+    READINESS,
+    RULES,
+    name_of,
+    release_in_visit,
+    resource_of,
+)
 from aiperf_svc.plan.stack import StackPlan
 from tests.support.releases import deployment, graph, release_plan, release_target, simple
 
@@ -133,6 +141,21 @@ def test_objects_outside_the_namespace_are_refused(made: dict[str, Any], words: 
     with pytest.raises(ConfigError) as error:
         release_plan(made)
     assert words in str(error.value)
+
+
+def test_visit_makes_what_has_pods_anew() -> None:
+    release = _release(release_plan(graph(), deployment("d"), simple("Service", "s")))
+    first, second = (release_in_visit(release, run) for run in ("r1", "r2"))
+    changed = [name_of(a) for a, b in zip(first.objects, second.objects, strict=True) if a != b]
+    assert changed == ["Graph/graph", "Deployment/d"]
+    assert second.gate.annotations[VISIT_ANNOTATION] == "r2"
+
+
+def test_cluster_scoped_objects_need_the_stacks_own_namespace() -> None:
+    theirs = {"name": "theirs", "mode": "existing"}
+    target = release_target(cluster_scoped=["ClusterRole/c"])
+    with pytest.raises(ConfigError, match="create ClusterRole/c before the benchmark"):
+        release_plan(deployment("d"), target=target, namespace=theirs)
 
 
 def test_listed_cluster_scoped_objects_are_made() -> None:
