@@ -12,13 +12,15 @@ Kind = Literal[
     "kill", "stall", "delay", "delete-pod", "evict", "drain", "restart", "scale", "cut", "cpu"
 ]  # fmt: skip
 LASTING: tuple[Kind, ...] = ("stall", "delay", "drain", "cut", "cpu")
-"""Kinds that are undone after their duration; `scale` is if it has one."""
+"""Kinds that are undone after their duration. So is `scale`, without one at the end of the load."""
 LOCAL: tuple[Kind, ...] = ("kill", "stall", "delay")
 """Kinds that a run on this machine can do."""
 ON_CLUSTERS: tuple[Kind, ...] = (
     "kill", "stall", "delete-pod", "evict", "drain", "restart", "scale", "cut", "cpu"
 )  # fmt: skip
 """Kinds that a stack can do."""
+OF_POOLS: tuple[Kind, ...] = ("delete-pod", "evict", "drain", "kill", "stall", "cpu")
+"""Kinds that a pool of a release can have."""
 LEAST_BEFORE_NS = 10 * SECOND_NS
 """Shortest undisturbed time before an event, with which it is compared."""
 
@@ -35,7 +37,7 @@ class Event(Model):
     Deployment, `scale` it to `replicas`, `cut` the target off by a NetworkPolicy, keep
     `cores` busy in its container (`cpu`)."""
     duration: PositiveDurationNs | None = None
-    """Time after which it is undone."""
+    """Time after which it is undone. `scale` without one is undone at the end of the load."""
     latency: PositiveDurationNs | None = None
     """Time that `delay` adds."""
     pick: Literal["one", "all"] = "one"
@@ -52,6 +54,8 @@ class Event(Model):
     deployment: Annotated[str, Field(pattern=r"^([a-z0-9-]+/)?[a-z0-9.-]+$")] | None = None
     """A stack: name of one of its Deployments, or with `foreign` one of others, `NAMESPACE/NAME`.
     Default: the stack's own target."""
+    pool: Annotated[str, Field(min_length=1)] | None = None
+    """A stack: pool of its release (`deployment.target.pools`), whoever made the pods."""
     foreign: bool = False
     """Allow to disturb what this tool did not start. It must be named."""
 
@@ -76,8 +80,19 @@ class Event(Model):
                 raise ValueError(f"{{{name}}} is for {{do}} {kind}, which needs it")
         if self.grace is not None and self.do != "delete-pod":
             raise ValueError(f"{{grace}} is for {{do}} delete-pod, not {self.do}")
+        if self.pool is not None:
+            self._check_pool()
         self._check_foreign()
         return self
+
+    def _check_pool(self) -> None:
+        if self.deployment is not None or self.process is not None:
+            raise ValueError("{pool} stands in place of {deployment} and {process}")
+        if self.do not in OF_POOLS:
+            raise ValueError(
+                f"{{pool}} is for {{do}} {', '.join(OF_POOLS)}, not {self.do}; "
+                "{deployment} names what can be restarted or scaled"
+            )
 
     def _check_foreign(self) -> None:
         if self.process is not None and self.deployment is not None:

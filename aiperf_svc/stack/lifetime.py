@@ -151,9 +151,12 @@ class Lifetime(pulumi.ComponentResource):
     def _budget(self, budget: DisruptionBudget, scope: Scope) -> None:
         """A budget that holds node drains during a run. The deadline pod may be evicted at any
         time."""
+        # Pods of a release, which events of the run evict, are no component.
+        exists = k8s.meta.v1.LabelSelectorRequirementArgs(key=COMPONENT_LABEL, operator="Exists")
         selector = k8s.meta.v1.LabelSelectorArgs(
             match_labels=scope.identity.selector(),
             match_expressions=[
+                *([exists] if budget.leaves_out else ()),
                 k8s.meta.v1.LabelSelectorRequirementArgs(
                     key=COMPONENT_LABEL,
                     operator="NotIn",
@@ -164,7 +167,7 @@ class Lifetime(pulumi.ComponentResource):
                         *(job.pod.name for job in self._args.plan.jobs),
                         *budget.leaves_out,
                     ],
-                )
+                ),
             ],
         )
         k8s.policy.v1.PodDisruptionBudget(

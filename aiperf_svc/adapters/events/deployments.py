@@ -1,17 +1,18 @@
 """Events of a stack: they disturb the pods of one Deployment, the stack's own target or one of
-others that the event names.
+others that the event names, or those of a pool of its release.
 
 Each waits for a proof: another pod with another UID, a container that restarted, the states of
 processes, a connection that a policy drops.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import label_selector
+from aiperf_svc.adapters.cluster.api.objects import label_selector, selector_text
 from aiperf_svc.adapters.cluster.teardown.event_undo import Undo, record_undo
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
 from aiperf_svc.adapters.events.pod_commands import (
@@ -50,20 +51,34 @@ class DeploymentEvents:
     def __init__(self, cluster: Cluster, plan: StackPlan, *, namespace: str) -> None:
         self._cluster, self._plan, self._namespace = cluster, plan, namespace
         root = f"/api/v1/namespaces/{namespace}"
-        if plan.config.deployment.namespace.mode == "existing":
+        self._is_guest = plan.config.deployment.namespace.mode == "existing"
+        if self._is_guest:
             root += f"/configmaps/{plan.identity.name(ANCHOR)}"
         self._root = root
+        self._original: dict[str, int] = {}
+        """Replicas of Deployments before the first event that lasts, by their paths."""
 
     async def perform(self, run: EventRun) -> None:
         """Carry out an event. Raises EventFailed, Refused, Unreachable."""
+        target = await self._find(run)
+        await _KINDS[run.event.do](self, run, target)
+
+    async def _find(self, run: EventRun) -> "_Target":
+        stack = self._plan.identity.stack
+        if run.event.pool is not None:
+            labels = self._plan.config.deployment.target.pools[run.event.pool].labels
+            # In a namespace of others, pods of theirs may have the labels of the pool.
+            labels = {**labels, STACK_LABEL: stack} if self._is_guest else labels
+            return _Target(self._cluster, self._namespace, run.event.pool, pool=labels)
         own = self._namespace, run.event.deployment or self._plan.identity.name(HOST)
         namespace, name = run.event.others or own
         target = _Target(self._cluster, namespace, name)
         await target.read()
-        stack = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)
-        if not run.event.foreign and stack != self._plan.identity.stack:
+        found = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)
+        # All of a namespace of its own is the stack's; what Helm installs there has no label of it.
+        if self._is_guest and not run.event.foreign and found != stack:
             raise EventFailed(f"Deployment {name} has not the label of this stack")
-        await _KINDS[run.event.do](self, run, target)
+        return target
 
     async def _delete_pod(self, run: EventRun, target: "_Target") -> None:
         before, chosen = await target.begin(run)
@@ -107,7 +122,7 @@ class DeploymentEvents:
         await run.until_due()
         async with self._undone(run, undo):
             run.begin(f"node {node}: {_names(chosen)}")
-            await self._cluster.patch(path, {"spec": {"unschedulable": True}})
+            await undo.change(self._cluster, self._plan.identity.stack, {"unschedulable": True})
             await self._evict_pods(target, chosen)
             run.verify(f"node cordoned; {await target.successors(before, chosen)}")
             await run.hold()
@@ -130,28 +145,28 @@ class DeploymentEvents:
         if wanted == before:
             raise EventFailed(f"Deployment {target.name} has {before} replicas already")
         assert wanted is not None
+        is_lasting = run.event.duration is None
+        # Events that last until the end of the load are undone together, in no order.
+        original = self._original.setdefault(target.path, before) if is_lasting else before
         undo = Undo(
             kind="scale",
             name=target.name,
             namespace=target.namespace,
             uid=target.found["metadata"]["uid"],
-            replicas=before,
+            replicas=original,
         )
         await run.until_due()
-        if run.event.duration is None:
-            await self._scale_to(run, target, wanted)
-            return
         async with self._undone(run, undo):
-            await self._scale_to(run, target, wanted)
+            run.begin(f"Deployment {target.name}, from {before} replicas")
+            await undo.change(self._cluster, self._plan.identity.stack, {"replicas": wanted})
+            await target.has_replicas(wanted)
+            run.verify(f"{wanted} pods exist")
+            if is_lasting:
+                # The end of the load cancels this: each trial begins with as many.
+                await asyncio.Event().wait()
             await run.hold()
         await target.has_replicas(before)
         run.verify(f"{before} again after it")
-
-    async def _scale_to(self, run: EventRun, target: "_Target", wanted: int) -> None:
-        run.begin(f"Deployment {target.name}, from {target.found['spec']['replicas']} replicas")
-        await self._cluster.patch(f"{target.path}/scale", {"spec": {"replicas": wanted}})
-        await target.has_replicas(wanted)
-        run.verify(f"{wanted} pods exist")
 
     @contextlib.asynccontextmanager
     async def _undone(self, run: EventRun, undo: Undo) -> AsyncIterator[None]:
@@ -161,7 +176,8 @@ class DeploymentEvents:
             yield
         finally:
             await undo.carry_out(self._cluster)
-            run.end()
+            if run.event.duration is not None:
+                run.end()
             await record_undo(self._cluster, self._root, None)
 
     async def _kill(self, run: EventRun, target: "_Target") -> None:
@@ -284,11 +300,21 @@ _KINDS: dict[str, Callable[[DeploymentEvents, EventRun, "_Target"], Any]] = {
 
 
 class _Target:
-    """The Deployment that an event disturbs, and its pods."""
+    """The Deployment, or the pool of the stack's release, that an event disturbs, and its pods."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self._cluster, self.namespace, self.name = cluster, namespace, name
-        self.path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        name: str,
+        *,
+        pool: Mapping[str, str] | None = None,
+    ) -> None:
+        """`pool` are the labels of a pool's pods."""
+        self._cluster, self.namespace, self.name, self._pool = cluster, namespace, name, pool
+        self._words = f"Deployment {name}" if pool is None else f"pool {name}"
+        apps = f"/apis/apps/v1/namespaces/{namespace}"
+        self.path, self._sets_path = f"{apps}/deployments/{name}", f"{apps}/replicasets"
         self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
         self.found: Json = {}
 
@@ -298,16 +324,27 @@ class _Target:
     async def pods(self, *, is_ready: bool = True) -> list[Json]:
         """Return its pods, without those that are being deleted. Raises EventFailed if there are
         none that run."""
-        labels = self.found["spec"]["selector"].get("matchLabels") or {}
-        selector = label_selector(labels)
-        found = (await self._cluster.get(self.pods_path, labelSelector=selector))["items"]
+        found = await self._of_pool() if self._pool is not None else await self._of_deployment()
         live = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
         if not is_ready:
             return live
         running = [pod for pod in live if pod["status"].get("phase") == "Running"]
         if not running:
-            raise EventFailed(f"Deployment {self.name} has no pod that runs")
+            raise EventFailed(f"{self._words} has no pod that runs")
         return sorted(running, key=_name)
+
+    async def _of_pool(self) -> list[Json]:
+        selector = label_selector(self._pool or {})
+        return list((await self._cluster.get(self.pods_path, labelSelector=selector))["items"])
+
+    async def _of_deployment(self) -> list[Json]:
+        """Return the pods whose owner is a ReplicaSet of the Deployment: its selector may match
+        pods of others."""
+        selector = selector_text(self.found["spec"]["selector"])
+        listed = await self._cluster.get(self._sets_path, labelSelector=selector)
+        sets = {_uid(each) for each in listed["items"] if _owner(each) == _uid(self.found)}
+        listed = await self._cluster.get(self.pods_path, labelSelector=selector)
+        return [pod for pod in listed["items"] if _owner(pod) in sets]
 
     async def begin(self, run: EventRun) -> tuple[list[Json], list[Json]]:
         """Wait until an event is due; return its pods, and those that it is for."""
@@ -374,8 +411,14 @@ def _name(pod: Json) -> str:
     return str(pod["metadata"]["name"])
 
 
-def _uid(pod: Json) -> str:
-    return str(pod["metadata"]["uid"])
+def _uid(found: Json) -> str:
+    return str(found["metadata"]["uid"])
+
+
+def _owner(found: Json) -> str:
+    """Return the UID of the controller of an object; empty if it has none."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return next((str(each["uid"]) for each in owners if each.get("controller")), "")
 
 
 def _names(pods: Sequence[Json]) -> str:

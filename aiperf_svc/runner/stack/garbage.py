@@ -11,7 +11,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, this_process
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
-from aiperf_svc.adapters.cluster.teardown.event_undo import undo_recorded
+from aiperf_svc.adapters.cluster.teardown.event_undo import changed_objects, undo_recorded
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
     find_left,
@@ -161,6 +161,12 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
         }
         chosen = request.stacks or _leftovers(home, cluster, found)
         done.not_touched += [_described(each) for name, each in found.items() if name not in chosen]
+        done.not_touched += [
+            f"{stack}: no object of it was found, and an event is not undone; gc {stack}: "
+            f"{undo.text}"
+            for stack, undo in await changed_objects(cluster)
+            if stack not in found and stack not in chosen
+        ]
         if not chosen:
             return
         for name in chosen:
@@ -366,6 +372,13 @@ class _Removal:
                 say=output.say,
             )
         await undo_recorded(self._cluster, ours, output.say)
+        if roots:
+            return
+        # Its time to live has removed the stack of a killed runner.
+        for stack, undo in await changed_objects(self._cluster):
+            if stack == self._stack and await undo.carry_out(self._cluster):
+                self.was_known = True
+                output.say(f"an event was not undone: {undo.text}")
 
     def _do_without_state(self, why: str) -> None:
         if not self._request.force:

@@ -160,10 +160,11 @@ def _programs(config: BenchmarkConfig) -> tuple[NeededProgram, ...]:
 
 def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str) -> list[Problem]:
     """Return the events that cannot be done there."""
-    key = "process" if kinds is ON_CLUSTERS else "deployment"
+    keys = ("process",) if kinds is ON_CLUSTERS else ("deployment", "pool")
     found = [
         Problem(f"events.{number}.{key}", f"{value!r}: {where} has none")
         for number, event in enumerate(config.events)
+        for key in keys
         if (value := getattr(event, key)) is not None
     ]
     if kinds is ON_CLUSTERS:
@@ -180,8 +181,14 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
     deployment, found = config.deployment, []
     for number, event in enumerate(config.events):
         key = f"events.{number}.do"
-        if event.deployment is None and deployment.target.kind in ("none", "release"):
-            text = "needs deployment: NAME of one of the stack's Deployments"
+        pools = deployment.target.pools
+        if event.pool is not None and event.pool not in pools:
+            there = f"it has {', '.join(pools)}" if pools else "it has none"
+            text = f"{event.pool!r}: no pool of deployment.target; {there}"
+            found.append(Problem(f"events.{number}.pool", text))
+        is_named = event.deployment is not None or event.pool is not None
+        if not is_named and deployment.target.kind in ("none", "release"):
+            text = "needs deployment: NAME of one of the stack's Deployments, or pool"
             if deployment.target.kind == "none":
                 text = "needs a target of the stack's own (deployment.target.kind), or the "
                 text += "Deployment of others: deployment: NAMESPACE/NAME with foreign: true"

@@ -14,7 +14,7 @@ def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
     """Return the first rows: name and text."""
     first = "of the first trial: " if config.experiment else ""
     events = [
-        f"{each.do} {each.deployment or 'target'} at {format_duration(each.at)}"
+        f"{each.do} {each.deployment or each.pool or 'target'} at {format_duration(each.at)}"
         for each in config.events
     ]
     return [

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.cluster.teardown.event_undo import UNDO_ANNOTATION
+from aiperf_svc.adapters.cluster.teardown.event_undo import UNDO
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.identity import STACK_LABEL
 from tests.support.running_command import FINISHED, wait_for
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
@@ -79,8 +80,9 @@ def test_each_event_is_verified_and_undone(
     assert ended.code in FINISHED, ended.errors
 
 
+@pytest.mark.parametrize("is_gone", [False, True], ids=["stack is there", "stack is gone"])
 def test_gc_uncordons_the_node_of_a_killed_runner(
-    cluster: Cluster, make_runner: Callable[[], Runner]
+    is_gone: bool, cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
     runner.change(modest)
@@ -90,9 +92,14 @@ def test_gc_uncordons_the_node_of_a_killed_runner(
         command.wait_for(RUN)
         wait_for(lambda: bool(unschedulable(cluster)))
         command.kill()
+    if is_gone:
+        # As the time to live does, which has no right to change a node.
+        label = ("-l", f"{STACK_LABEL}={runner.name}")
+        cluster.kubectl("delete", "namespace", *label, timeout_s=WAIT_S)
+        assert unschedulable(cluster)
     ended = runner.call("gc", runner.name, "--yes")
     assert ended.code == ExitCode.OK, ended.errors
     assert "an event was not undone: node " in ended.errors
     assert unschedulable(cluster) == []
     left = cluster.objects("namespaces")
-    assert not any(UNDO_ANNOTATION in (n["metadata"].get("annotations") or {}) for n in left)
+    assert not any(UNDO in (n["metadata"].get("annotations") or {}) for n in left)

@@ -3,13 +3,16 @@ resource, with an operator that lives and one that is dead."""
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import yaml
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
+from tests.support.stack.commands import attempt
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config
@@ -30,6 +33,8 @@ from tests.support.stack.topology import (
 )
 
 pytestmark = pytest.mark.cluster
+VISITS_S = 500.0
+"""Longest time of four visits, each of which starts the stack's pods."""
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +87,68 @@ def test_chart_with_two_pools_is_measured(
     assert runner.summary()["request_count"]["avg"] > 0
 
 
+def test_each_visit_of_a_release_has_pods_of_its_own(
+    cluster: Cluster, make_runner: Callable[[], Runner], image: str
+) -> None:
+    runner = make_runner()
+    for name, itl in (("a", "5ms"), ("b", "6ms")):
+        parts = engines("decode", image, 1)
+        (runner.folder / f"{name}.yaml").write_text(yaml.safe_dump_all(parts).replace("5ms", itl))
+
+    def change(benchmark: Config) -> None:
+        use_release(
+            benchmark,
+            url="http://decode:8000",
+            pools={"decode": pool("decode", 1)},
+            **{"from": {"manifests": "a.yaml"}},
+        )
+        over = "deployment.target.from"
+        sources = [{"manifests": f"{name}.yaml"} for name in "ab"]
+        benchmark["experiment"] = {
+            "product": {over: sources}, "blocks": {"over": over, "count": 1}
+        }  # fmt: skip
+
+    runner.change(change)
+    seen, has_ended = set[str](), Event()
+
+    def look() -> None:
+        while not has_ended.is_set():
+            pods = cluster.objects("pods", "--all-namespaces", "-l", "pool=decode")
+            seen.update(each["metadata"]["uid"] for each in pods)
+
+    with ThreadPoolExecutor(1) as pool_of_threads:
+        looking = pool_of_threads.submit(look)
+        command = (*runner.program, "run", runner.name, "--yes", "--ui", "plain")
+        try:
+            ended = attempt(
+                command, environ=runner.environ, folder=runner.folder, timeout_s=VISITS_S
+            )
+        finally:
+            has_ended.set()
+        looking.result()
+    assert ended.code in FINISHED, ended.errors
+    assert "blocks: the target is a release" in ended.errors
+    # Both visits of one value that follow each other, too.
+    assert len(seen) == 4
+
+
 def test_operators_pods_are_measured_and_removed(
     operator: None, cluster: Cluster, make_runner: Callable[[], Runner], image: str
 ) -> None:
     runner = make_runner()
-    runner.change(lambda benchmark: _use_graph(benchmark, image))
+
+    def change(benchmark: Config) -> None:
+        _use_graph(benchmark, image)
+        benchmark["load"] = {"request_rate": 5, "duration": "25s", "grace_period": "5s"}
+        benchmark["events"] = [{"at": "12s", "do": "delete-pod", "pool": "engines"}]
+
+    runner.change(change)
     ended = runner.run()
     assert ended.code in FINISHED, ended.errors
     assert "the cluster has Graph" in ended.errors
+    (event,) = runner.summary()["aiperf_svc"]["events"]
+    assert (event["is_verified"], event["problem"]) == (True, "")
+    assert event["evidence"].startswith("graph-")
     assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
 
 

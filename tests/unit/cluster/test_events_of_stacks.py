@@ -1,6 +1,7 @@
 """Events of a stack, against an API server that the test plays."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight.event_checks import check_events
 from aiperf_svc.adapters.cluster.preflight.rights import event_rights, judge_rights
 from aiperf_svc.adapters.cluster.teardown.event_undo import (
-    UNDO_ANNOTATION,
+    UNDO,
     Undo,
+    changed_objects,
     record_undo,
     undo_recorded,
 )
@@ -26,12 +28,21 @@ from aiperf_svc.workloads.inference.preview import inference_rows
 from aiperf_svc.workloads.registry import workload_of
 from tests.support.fake_cluster import FakeCluster, Json
 from tests.support.plans import plan_it
+from tests.support.releases import deployment, graph, release_config, rendering
 
 NAMESPACE = "ns"
 ROOT = f"/api/v1/namespaces/{NAMESPACE}"
 PODS = f"{ROOT}/pods"
 LABELS = {STACK_LABEL: "bench"}
 NODE = "/api/v1/nodes/node-1"
+SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
+GUEST = {"namespace": {"name": NAMESPACE, "mode": "existing"}}
+
+
+def owned(uid: str, owner: str, *, name: str = "") -> Json:
+    """An object with a controller, unless that is empty."""
+    owners = [{"uid": owner, "controller": True}] if owner else []
+    return {"metadata": {"name": name or uid, "uid": uid, "ownerReferences": owners}}
 
 
 def planned(*events: dict[str, Any], **deployment: Any) -> StackPlan:
@@ -56,21 +67,26 @@ class PlayedCluster(FakeCluster):
 
     def __init__(self, deployment: str, *, refuses_eviction: bool = False) -> None:
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{deployment}"
-        spec = {"replicas": 2, "selector": {"matchLabels": {"app": "server"}}}
+        terms = [{"key": "app", "operator": "In", "values": ["server", "other"]}]
+        spec = {"replicas": 2, "selector": {"matchExpressions": terms}}
         super().__init__(
             {
                 path: {"metadata": {"uid": "d-1", "labels": LABELS}, "spec": spec},
                 NODE: {"metadata": {"uid": "n-1"}, "spec": {}},
                 ROOT: {"metadata": {"annotations": {}}},
+                SETS: {"items": [owned("set-1", "d-1"), owned("set-2", "d-2")]},
             }
         )
+        self.strangers = [self._pod(99, owner="set-2"), self._pod(98, owner="")]
+        """Pods that the selector of the Deployment matches, and that are not its own."""
         self.deployment, self._refuses = path, refuses_eviction
         self.pods = [self._pod(number) for number in (1, 2)]
         self.calls: list[tuple[str, str]] = []
+        self.selectors: list[str] = []
 
-    def _pod(self, number: int) -> Json:
+    def _pod(self, number: int, *, owner: str = "set-1") -> Json:
         return {
-            "metadata": {"name": f"p-{number}", "uid": f"uid-{number}"},
+            **owned(f"uid-{number}", owner, name=f"p-{number}"),
             "spec": {"nodeName": "node-1", "containers": [{"name": "server"}]},
             "status": {"phase": "Running"},
         }
@@ -81,7 +97,10 @@ class PlayedCluster(FakeCluster):
         self.pods.append(self._pod(10 + len(self.calls)))
 
     async def get(self, path: str, **params: str) -> Json:
-        return {"items": list(self.pods)} if path == PODS else await super().get(path, **params)
+        if path == PODS:
+            self.selectors.append(params["labelSelector"])
+            return {"items": [*self.pods, *self.strangers]}
+        return await super().get(path, **params)
 
     async def delete(self, path: str, **how: Any) -> None:
         self.calls.append(("DELETE", f"{path} {how['uid']} {how['grace_s']}"))
@@ -98,11 +117,13 @@ class PlayedCluster(FakeCluster):
         self.calls.append(("PATCH", f"{path} {changes}"))
         if path == NODE:
             self.objects[NODE]["spec"].update(changes["spec"])
-        if path == f"{self.deployment}/scale":
-            wanted = changes["spec"]["replicas"]
-            self.pods = [self._pod(number) for number in range(1, wanted + 1)]
-        if path == self.deployment:
+            self.objects[NODE]["metadata"].update(changes["metadata"])
+        if path == self.deployment and "template" in changes["spec"]:
             self.pods = [self._pod(20 + number) for number in (1, 2)]
+        elif path == self.deployment:
+            wanted = changes["spec"]["replicas"]
+            self.objects[path]["spec"]["replicas"] = wanted
+            self.pods = [self._pod(number) for number in range(1, wanted + 1)]
         if path == ROOT:
             self.objects[ROOT]["metadata"]["annotations"] = changes["metadata"]["annotations"]
         return {}
@@ -123,8 +144,19 @@ async def test_deleted_pod_is_verified_by_its_successor() -> None:
     ((_, call),) = cluster.calls
     name = call.split()[0].removeprefix(f"{PODS}/")
     assert call.split()[1:] == [f"uid-{name[2:]}", "0"]
+    assert set(cluster.selectors) == {"app in (server,other)"}
     assert report.what == f"pod {name}"
     assert report.evidence.endswith(" instead")
+
+
+async def test_pods_of_others_are_never_chosen() -> None:
+    plan = planned({"do": "delete-pod"})
+    cluster = PlayedCluster(plan.identity.name("target"))
+    cluster.pods = []
+    run = EventRun(0, Event.model_validate({"at": 0, "do": "delete-pod"}), changed=asyncio.Event())
+    await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
+    assert "has no pod that runs" in run.report.problem
+    assert cluster.calls == []
 
 
 async def test_all_pods_are_evicted_and_replaced() -> None:
@@ -143,17 +175,19 @@ async def test_drained_node_is_uncordoned() -> None:
     assert report.problem == ""
     assert report.evidence.endswith("uncordoned after it")
     patches = [call for method, call in cluster.calls if method == "PATCH"]
-    assert UNDO_ANNOTATION in patches[0]
+    assert UNDO in patches[0]
     assert "'unschedulable': True" in patches[1]
+    assert f"'labels': {{'{UNDO}': 'bench'}}" in patches[1]
     assert "'unschedulable': None" in patches[2]
-    assert patches[3].endswith(f"{{'{UNDO_ANNOTATION}': None}}}}}}")
+    assert f"'labels': {{'{UNDO}': None}}" in patches[2]
+    assert patches[3].endswith(f"{{'{UNDO}': None}}}}}}")
 
 
 async def test_drain_that_fails_uncordons_too() -> None:
     report, cluster = await carry_out({"do": "drain", "duration": "1ms"}, refuses=True)
     assert "a PodDisruptionBudget protects it" in report.problem
     assert cluster.objects[NODE]["spec"] == {"unschedulable": None}
-    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO_ANNOTATION: None}
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO: None}
 
 
 async def test_scaled_deployment_has_its_replicas_again() -> None:
@@ -161,6 +195,30 @@ async def test_scaled_deployment_has_its_replicas_again() -> None:
     assert report.problem == ""
     assert report.evidence == "5 pods exist; 2 again after it"
     assert len(cluster.pods) == 2
+
+
+async def test_scale_without_a_duration_lasts_as_long_as_the_load() -> None:
+    plan = planned({"do": "scale", "replicas": 5}, {"at": "40s", "do": "scale", "replicas": 3})
+    cluster = PlayedCluster(plan.identity.name("target"))
+    perform = DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform
+    runs, load = [], []
+    for replicas in (5, 3):
+        changed = asyncio.Event()
+        event = Event.model_validate({"at": 0, "do": "scale", "replicas": replicas})
+        runs.append(EventRun(0, event, changed=changed))
+        load.append(asyncio.create_task(runs[-1].carry_out(perform), name="event"))
+        while not runs[-1].report.evidence:
+            await changed.wait()
+            changed.clear()
+        assert len(cluster.pods) == replicas
+    for task in load:
+        task.cancel()
+    await asyncio.gather(*load, return_exceptions=True)
+    assert len(cluster.pods) == 2
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO: None}
+    for run in runs:
+        # It has no end: what follows is measured with these replicas.
+        assert (run.report.problem, run.report.end_wall_ns, run.report.is_over) == ("", 0, True)
 
 
 async def test_restart_replaces_every_pod() -> None:
@@ -171,7 +229,7 @@ async def test_restart_replaces_every_pod() -> None:
 
 async def test_deployment_without_the_stacks_label_is_untouched() -> None:
     event = {"do": "delete-pod", "deployment": "other"}
-    plan = planned(event)
+    plan = planned(event, **GUEST)
     cluster = PlayedCluster("other")
     cluster.objects[cluster.deployment]["metadata"]["labels"] = {}
     run = EventRun(0, Event.model_validate({"at": 0, **event}), changed=asyncio.Event())
@@ -209,11 +267,21 @@ async def test_record_that_cannot_be_read_changes_nothing(text: str, said: int) 
         name=NAMESPACE,
         uid="u",
         path=ROOT,
-        annotations={UNDO_ANNOTATION: text},
+        annotations={UNDO: text},
     )
     await undo_recorded(cluster.typed, [root], lines.append)
     assert len(lines) == said
     assert cluster.calls == []
+
+
+async def test_record_on_a_changed_object_outlives_the_stack() -> None:
+    cluster = PlayedCluster("d")
+    undo = Undo(kind="uncordon", name="node-1", uid="n-1")
+    await undo.change(cluster.typed, "bench", {"unschedulable": True})
+    cluster.objects["/api/v1/nodes"] = {"items": [cluster.objects[NODE]]}
+    assert await changed_objects(cluster.typed) == [("bench", undo)]
+    assert await undo.carry_out(cluster.typed)
+    assert cluster.objects[NODE]["spec"] == {"unschedulable": None}
 
 
 async def test_recorded_event_is_undone_once() -> None:
@@ -225,7 +293,7 @@ async def test_recorded_event_is_undone_once() -> None:
     )
     await undo_recorded(cluster.typed, [root], lines.append)
     assert lines == ["an event was not undone: node node-1 is uncordoned"]
-    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO_ANNOTATION: None}
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO: None}
 
 
 # --- before the stack is made --------------------------------------------------------------------
@@ -238,7 +306,7 @@ FOREIGN = {"deployment": "prod/vllm", "foreign": True}
     ("event", "rights"),
     [
         ({"do": "delete-pod"}, {"delete pods", "list pods", "get deployments.apps"}),
-        ({"do": "scale", "replicas": 3}, {"patch deployments/scale.apps"}),
+        ({"do": "scale", "replicas": 3}, {"patch deployments.apps", "list replicasets.apps"}),
         ({"do": "kill"}, {"get pods/exec", "create pods/exec"}),
         ({"do": "drain", "duration": "1s"}, {"create pods/eviction", "patch nodes", "get nodes"}),
     ],
@@ -271,6 +339,71 @@ async def test_deployment_whose_server_ignores_signals_is_refused() -> None:
     check = await check_events(cluster.typed, planned({"do": "kill", **FOREIGN}))
     assert check is not None
     assert "is process 1 of its pods" in check.detail
+
+
+RELEASE_EVENT = {"at": "20s", "do": "kill"}
+
+
+@pytest.mark.parametrize(
+    ("more", "shares", "detail"),
+    [
+        ({"deployment": "rooter"}, True, "has no Deployment rooter; did you mean router?"),
+        ({"deployment": "router"}, False, "the server of Deployment router is process 1"),
+        ({"pool": "decode"}, False, "the server of pool decode is process 1"),
+        ({"deployment": "router"}, True, "kill: 5 rights"),
+        ({"pool": "decode"}, True, "kill: 3 rights"),
+    ],
+)
+async def test_events_of_a_release_are_checked_before_the_stack(
+    more: dict[str, str], shares: bool, detail: str
+) -> None:
+    check = await check_events(FakeCluster().typed, release_with(more, shares=shares))
+    assert check is not None
+    assert detail in check.detail
+
+
+def release_with(
+    more: dict[str, str], *, shares: bool, objects: tuple[Json, ...] = ()
+) -> StackPlan:
+    """A release of a router and a pool, with an event."""
+    spec = {"shareProcessNamespace": True} if shares else {}
+    made = (deployment("router", **spec), deployment("decode", **spec), *objects)
+    config = release_config().model_dump(exclude_defaults=True, by_alias=True) | {
+        "load": {"request_rate": 10, "duration": "50m"},
+        "events": [RELEASE_EVENT | more],
+    }
+    return plan_it(BenchmarkConfig.model_validate(config), render=rendering(*made))
+
+
+async def test_deployment_of_an_operator_may_be_unknown() -> None:
+    plan = release_with({"deployment": "graph-decode"}, shares=True, objects=(graph(),))
+    check = await check_events(FakeCluster().typed, plan)
+    assert check is not None
+    assert check.state == "ok"
+
+
+async def test_pods_of_a_pool_are_found_by_its_labels() -> None:
+    plan = release_with({"pool": "decode"}, shares=True)
+    cluster = PlayedCluster("d")
+    cluster.strangers = []
+    event = {"at": 0, "do": "delete-pod", "pool": "decode", "pick": "all"}
+    run = EventRun(0, Event.model_validate(event), changed=asyncio.Event())
+    await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
+    assert run.report.problem == ""
+    assert set(cluster.selectors) == {"role=decode"}
+
+
+@pytest.mark.parametrize("do", ["restart", "cut"])
+def test_event_that_no_pool_can_have_is_refused(do: str) -> None:
+    event = {"at": "20s", "do": do, "pool": "decode", **({"duration": "1s"} if do == "cut" else {})}
+    with pytest.raises(ValueError, match=re.escape("{pool} is for {do} delete-pod, evict, drain")):
+        Event.model_validate(event)
+
+
+def test_unknown_pool_is_refused() -> None:
+    config = stack_config({"do": "delete-pod", "pool": "decode"})
+    (problem,) = workload_of(config).cluster_problems(config)
+    assert str(problem.text) == "'decode': no pool of deployment.target; it has none"
 
 
 def test_stack_without_a_target_has_nothing_to_disturb() -> None:

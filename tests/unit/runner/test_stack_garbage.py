@@ -14,6 +14,7 @@ from aiperf_svc.adapters.cluster.api.connection import Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.preflight.rights import Right
+from aiperf_svc.adapters.cluster.teardown.event_undo import Undo
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
@@ -66,6 +67,9 @@ class FakeStackRun:
         self.claims: list[tuple[str, bool, bool]] = []
         """Namespaces whose Leases were claimed, whether as our own, and whether by taking over."""
         self.in_use = ""
+        self.roots = [space("ours"), space("theirs")]
+        self.changed: list[tuple[str, Undo]] = []
+        """What events have changed and not undone, by the records on it."""
 
     async def collected(self, *stacks: str, **more: Any) -> Collected:
         request = GarbageRequest(stacks=stacks, environ=self.environ, **{"yes": True, **more})
@@ -121,7 +125,14 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
         return stack_run.report
 
     async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
-        return (space("ours"), space("theirs"))
+        return tuple(stack_run.roots)
+
+    async def changed_objects(_: Any) -> list[tuple[str, Undo]]:
+        return stack_run.changed
+
+    async def carry_out(undo: Undo, _: Any) -> bool:
+        stack_run.did.append(undo.text)
+        return True
 
     async def denied(*_: Any) -> frozenset[Right]:
         return frozenset()
@@ -141,11 +152,35 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
                        "remove_by_label": remove_by_label, "find_left": find_left,
                        "wait_until_gone": find_left,
                        "watched_contact": watched_contact, "claim": claim,
+                       "changed_objects": changed_objects,
                        "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
+    monkeypatch.setattr(Undo, "carry_out", carry_out)
     monkeypatch.setattr(bring_up, "find_roots", find_roots)
     monkeypatch.setattr(teardown, "denied", denied)
     return stack_run
+
+
+CORDON = Undo(kind="uncordon", name="n1", uid="u")
+
+
+async def test_event_of_a_stack_that_is_gone_is_undone(stack_run: FakeStackRun) -> None:
+    stack_run.home.save(RECORD)
+    stack_run.changed, stack_run.roots = [("s", CORDON), ("t", CORDON)], []
+    done = await stack_run.collected()
+    assert stack_run.did.count("node n1 is uncordoned") == 1
+    assert list(done.removed) == ["s"]
+    (other,) = (line for line in done.not_touched if line.startswith("t: "))
+    assert other.endswith("gc t: node n1 is uncordoned")
+
+
+async def test_event_of_a_stack_that_is_there_is_left_to_its_record(
+    stack_run: FakeStackRun,
+) -> None:
+    stack_run.home.save(RECORD)
+    stack_run.changed = [("s", CORDON)]
+    await stack_run.collected("s")
+    assert CORDON.text not in stack_run.did
 
 
 # --- what is removed -----------------------------------------------------------------------------

@@ -271,6 +271,22 @@ def label_selector(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
+def selector_text(selector: Json) -> str:
+    """Return the selector of a workload as the API takes it: `a=b,c in (d,e),!f`."""
+    terms = [label_selector(selector.get("matchLabels") or {})]
+    for each in selector.get("matchExpressions") or ():
+        key, values = each["key"], ",".join(each.get("values") or ())
+        terms.append(
+            {
+                "In": f"{key} in ({values})",
+                "NotIn": f"{key} notin ({values})",
+                "Exists": key,
+                "DoesNotExist": f"!{key}",
+            }[each["operator"]]
+        )
+    return ",".join(filter(None, terms))
+
+
 async def list_pods(
     cluster: Cluster, namespace: str, labels: Mapping[str, str]
 ) -> list[Json] | None:

@@ -100,7 +100,7 @@ OF_EVENTS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     "evict": (("", "pods", ("list",)), ("", "pods/eviction", ("create",))),
     "drain": (("", "pods", ("list",)), ("", "pods/eviction", ("create",))),
     "restart": (("", "pods", ("list",)), ("apps", "deployments", ("patch",))),
-    "scale": (("", "pods", ("list",)), ("apps", "deployments/scale", ("patch",))),
+    "scale": (("", "pods", ("list",)), ("apps", "deployments", ("patch",))),
     "kill": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
     "stall": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
     "cpu": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
@@ -115,7 +115,9 @@ def event_rights(plan: StackPlan) -> list[Right]:
     config, rights = plan.config.inference, list[Right]()
     for event in config.events if config is not None else ():
         namespace = event.others[0] if event.others else namespace_of(plan)
-        needed = [*OF_EVENTS[event.do], ("apps", "deployments", ("get",))]
+        needed = [*OF_EVENTS[event.do]]
+        if event.pool is None:
+            needed += [("apps", "replicasets", ("list",)), ("apps", "deployments", ("get",))]
         rights += [
             Right(group, resource, verb, namespace)
             for group, resource, verbs in needed

@@ -1,9 +1,11 @@
-"""Changes by an event that must be undone, recorded on the root of the stack.
+"""Changes by an event that must be undone, recorded on the stack's root and on what is changed.
 
 A cordoned node and a scaled Deployment outside of the stack outlive the stack. Before either is
 changed, the original value is written into an annotation of the stack's Namespace, or of its anchor
-in a shared namespace. The runner removes the annotation when it has undone the event. A removal of
-the stack, also by `gc` after a killed runner, undoes what is recorded there.
+in a shared namespace. The change itself adds the same record to the Node or Deployment, where it
+stays when the time to live removes the stack of a killed runner. The runner removes both when it
+has undone the event. A removal of the stack undoes what its root has, and `gc` also what it finds
+on Nodes and Deployments.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,10 +14,11 @@ from typing import Literal
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, try_list
 from aiperf_svc.domain.json_objects import Json
 
-UNDO_ANNOTATION = "aiperf.dev/undo"
+UNDO = "aiperf.dev/undo"
+"""Annotation with a record; of what is changed also a label, with the name of the stack."""
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,16 +45,26 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return f"node {self.name} is uncordoned"
         return f"Deployment {self.namespace}/{self.name} is scaled to {self.replicas} again"
 
+    @property
+    def encoded(self) -> str:
+        """The record."""
+        return msgspec.json.encode(self).decode()
+
+    async def change(self, cluster: Cluster, stack: str, spec: Json) -> None:
+        """Change the spec of the object, and record on it in the same request how to undo that.
+        Raises Refused, Unreachable."""
+        record = {"labels": {UNDO: stack}, "annotations": {UNDO: self.encoded}}
+        await cluster.patch(self.path, {"metadata": record, "spec": spec})
+
     async def carry_out(self, cluster: Cluster) -> bool:
         """Undo it; False if the object is gone or another one. Raises Refused, Unreachable."""
+        spec = {"unschedulable": None} if self.kind == "uncordon" else {"replicas": self.replicas}
+        nothing = {"labels": {UNDO: None}, "annotations": {UNDO: None}}
         try:
             found = await cluster.get(self.path)
             if found["metadata"]["uid"] != self.uid:
                 return False
-            if self.kind == "uncordon":
-                await cluster.patch(self.path, {"spec": {"unschedulable": None}})
-            else:
-                await cluster.patch(f"{self.path}/scale", {"spec": {"replicas": self.replicas}})
+            await cluster.patch(self.path, {"metadata": nothing, "spec": spec})
         except Refused as error:
             if error.status != 404:
                 raise
@@ -62,8 +75,7 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 async def record_undo(cluster: Cluster, root: str, undo: Undo | None) -> None:
     """Record the original value on the root at this path; None removes the record. Raises Refused,
     Unreachable."""
-    text = None if undo is None else msgspec.json.encode(undo).decode()
-    changes: Json = {"metadata": {"annotations": {UNDO_ANNOTATION: text}}}
+    changes: Json = {"metadata": {"annotations": {UNDO: undo and undo.encoded}}}
     await cluster.patch(root, changes)
 
 
@@ -73,14 +85,33 @@ async def undo_recorded(
     """Undo what a runner has left, by the records on the roots of a stack. Raises Refused,
     Unreachable."""
     for root in roots:
-        text = root.annotations.get(UNDO_ANNOTATION)
+        text = root.annotations.get(UNDO)
         if not text:
             continue
-        try:
-            undo = msgspec.json.decode(text, type=Undo)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            say(f"{root}: annotation {UNDO_ANNOTATION} cannot be read: {text!r}")
+        undo = _decoded(text)
+        if undo is None:
+            say(f"{root}: annotation {UNDO} cannot be read: {text!r}")
             continue
         if await undo.carry_out(cluster):
             say(f"an event was not undone: {undo.text}")
         await record_undo(cluster, root.path, None)
+
+
+async def changed_objects(cluster: Cluster) -> list[tuple[str, Undo]]:
+    """Return the records on Nodes and Deployments, each with the name of its stack, as far as these
+    may be listed. Raises Unreachable."""
+    found = []
+    for path in ("/api/v1/nodes", "/apis/apps/v1/deployments"):
+        for each in await try_list(cluster, path, labelSelector=UNDO) or ():
+            metadata = each["metadata"]
+            undo = _decoded((metadata.get("annotations") or {}).get(UNDO, ""))
+            if undo is not None:
+                found.append((metadata["labels"][UNDO], undo))
+    return found
+
+
+def _decoded(text: str) -> Undo | None:
+    try:
+        return msgspec.json.decode(text, type=Undo)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
