@@ -29,12 +29,14 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     port_forward_rights,
     probe_rights,
     proxy_rights,
+    watch_rights,
 )
 from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.target import watched_pods
 
 POD_USER = re.compile(r"pod\.(?P<namespace>[a-z0-9-]+)\.(?P<uid>[0-9a-f-]{36})")
 """The user name of a runner in a pod: Pulumi writes it into its locks, so that the API server can
@@ -110,7 +112,8 @@ def check_backend(url: str) -> None:
 
 def manifests(plan: StackPlan, stack_file: str, schedule: Schedule) -> list[Json]:
     """Return the objects of a schedule, in the order of their creation. `stack_file` is the content
-    of the stack's file. Raises ConfigError if its results would be lost with the pod."""
+    of the stack's file. Raises ConfigError if its results would be lost with the pod, or as
+    `stack_rights` does."""
     if plan.config.artifacts.s3 is None:
         raise ConfigError(
             "artifacts.s3: a scheduled run has no disk that outlives its pod; name a bucket for "
@@ -155,18 +158,15 @@ def manifests(plan: StackPlan, stack_file: str, schedule: Schedule) -> list[Json
 
     # Names of cluster-scoped objects have the namespace: two may schedule a stack of this name.
     whole = f"aiperf-{schedule.namespace}-{name}"
-    is_guest = plan.config.deployment.namespace.mode == "existing"
-    rules = rules_of(stack_rights(plan))
-    roles: list[Json]
-    if is_guest:
-        role = made(rbac, "Role", rules=rules)
-        role["metadata"]["namespace"] = namespace_of(plan)
-        roles = [role, bound(name, in_namespace=namespace_of(plan))]
-    else:
-        roles = [
-            made(rbac, "ClusterRole", name=whole, is_whole=True, rules=rules),
-            bound(whole, is_whole=True),
-        ]
+    roles: list[Json] = []
+    for where, rights in sorted(_by_namespace(plan).items()):
+        # In namespaces of others, another namespace may have a schedule of this name.
+        role = name if where == namespace_of(plan) else whole
+        kind = "Role" if where else "ClusterRole"
+        granting = made(rbac, kind, name=role, is_whole=not where, rules=rules_of(rights))
+        if where:
+            granting["metadata"]["namespace"] = where
+        roles += [granting, bound(role, is_whole=not where, in_namespace=where)]
     reads = f"{whole}-reads"
     own_pods = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
     return [
@@ -200,9 +200,24 @@ READS: list[Json] = [
 out without them."""
 
 
+def _by_namespace(plan: StackPlan) -> dict[str, list[Right]]:
+    """Return the rights by the namespace of the Role that grants them; empty: a ClusterRole, also
+    for the namespace that the stack makes, as it exists in no Role before."""
+    is_guest, own = plan.config.deployment.namespace.mode == "existing", namespace_of(plan)
+    found: defaultdict[str, list[Right]] = defaultdict(list)
+    for right in stack_rights(plan):
+        is_made = right.namespace == own and not is_guest
+        found["" if is_made else right.namespace].append(right)
+    return found
+
+
 def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return the rights to make, watch, measure and remove the stack."""
-    namespace = namespace_of(plan)
+    """Return the rights to make, watch, measure and remove the stack. Raises ConfigError if the
+    pods that it watches are unknown."""
+    namespace, config = namespace_of(plan), plan.config.inference
+    watched = None
+    if config is not None and config.scaling is not None:
+        watched = watched_pods(config, plan.identity, namespace)
     limits = (Right("", each, "list", namespace) for each in ("resourcequotas", "limitranges"))
     return (
         Right("", "namespaces", "get", namespace),
@@ -212,6 +227,7 @@ def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
         *proxy_rights(plan),
         *probe_rights(namespace),
         *limits,
+        *(watch_rights(watched.namespace) if watched is not None else ()),
     )
 
 

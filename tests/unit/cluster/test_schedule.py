@@ -1,11 +1,12 @@
 """The CronJob of a stack, its rights, and the locks of runners in pods."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Refused
-from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
+from aiperf_svc.adapters.cluster.preflight.rights import asked_rights, watch_rights
 from aiperf_svc.adapters.cluster.schedule import (
     Schedule,
     apply,
@@ -13,15 +14,17 @@ from aiperf_svc.adapters.cluster.schedule import (
     check_cron,
     is_of_ended_pod,
     manifests,
-    rules_of,
-    stack_rights,
 )
 from aiperf_svc.adapters.pulumi.cli import Lock
+from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_config, plan_it
+from tests.support.releases import deployment as release_deployment
+from tests.support.releases import release_config, release_target, rendering
 
 UID = "0b5c2a4e-7d0e-4a1e-9d55-0123456789ab"
 BUCKET = {"url": "s3://benchmarks/nightly"}
@@ -97,18 +100,88 @@ def test_stack_with_its_own_namespace_has_a_cluster_role() -> None:
     assert all(each["subjects"][0]["namespace"] == "ops" for each in bindings)
 
 
-def test_role_has_every_right_of_the_preflight() -> None:
-    which = plan(**GUEST)
-    rules = rules_of(stack_rights(which))
-    granted = {
-        (group, resource, verb)
-        for rule in rules
+def disturbed(**deployment: Any) -> StackPlan:
+    """A stack that drains nodes, disturbs a Deployment of others and watches replicas."""
+    vllm = {"deployment": "prod/vllm", "foreign": True}
+    pods = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
+    return plan_it(
+        BenchmarkConfig.model_validate(
+            {
+                "endpoint": {"url": "http://target", "model": "m"},
+                "load": {"request_rate": 10, "duration": "50m"},
+                "events": [
+                    {"at": "20s", "do": "drain", "duration": "1s"},
+                    {"at": "60s", "do": "delete-pod", **vllm},
+                ],
+                "scaling": {"pods": pods},
+                "deployment": {"target": {"kind": "mock"}, **deployment},
+                "artifacts": {"s3": BUCKET},
+            }
+        )
+    )
+
+
+def with_global(**deployment: Any) -> StackPlan:
+    """A release with an object in no namespace."""
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+    role = {**role, "metadata": {"name": "reader"}, "rules": []}
+    target = release_target(cluster_scoped=["ClusterRole/reader"])
+    config = release_config(target, **deployment).model_copy(
+        update={"artifacts": Artifacts.model_validate({"s3": BUCKET})}
+    )
+    return plan_it(config, render=rendering(release_deployment("router"), role))
+
+
+def granted(which: StackPlan) -> set[tuple[str, str, str, str]]:
+    """Namespace (empty: all), group, resource and verb of what the runner's account may do."""
+    found = made(which)
+    rules = {
+        (role["kind"], role["metadata"].get("namespace", ""), role["metadata"]["name"]): role
+        for role in (*found.get("Role", ()), *found["ClusterRole"])
+    }
+    return {
+        (where, group, resource, verb)
+        for binding in (*found["RoleBinding"], *found["ClusterRoleBinding"])
+        for where in [binding["metadata"].get("namespace", "")]
+        for rule in rules[binding["roleRef"]["kind"], where, binding["roleRef"]["name"]]["rules"]
+        if "resourceNames" not in rule
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert {(r.group, r.resource, r.verb) for r in needed_rights(which)} <= granted
-    assert not any("*" in part for each in granted for part in each)
+
+
+@pytest.mark.parametrize("deployment", [GUEST, {}], ids=["guest", "own namespace"])
+@pytest.mark.parametrize("planned", [plan, disturbed, with_global])
+def test_roles_grant_what_preflight_asks_for_where_it_does(
+    planned: Callable[..., StackPlan], deployment: dict[str, Any]
+) -> None:
+    if planned is with_global and deployment:
+        pytest.skip("an object in no namespace needs a namespace of the stack's own")
+    which = planned(**deployment)
+    wanted = {right for right in asked_rights(which) if right.verb != "escalate"}
+    config = which.config.inference
+    if config is not None and config.scaling is not None:
+        wanted |= {*watch_rights("serving")}
+    found = granted(which)
+    missing = [
+        right
+        for right in wanted
+        if not any(
+            (where, right.group, right.resource, right.verb) in found
+            for where in ("", right.namespace)
+        )
+    ]
+    assert missing == []
+    assert not any("*" in part for each in found for part in each)
+
+
+def test_guest_may_do_nothing_else_in_the_cluster() -> None:
+    everywhere = {each[1:] for each in granted(plan(**GUEST)) if not each[0]}
+    assert everywhere == {
+        ("", "nodes", "list"),
+        ("scheduling.k8s.io", "priorityclasses", "list"),
+    }
 
 
 def test_no_object_counts_as_part_of_the_stack() -> None:
