@@ -17,15 +17,17 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 
 POD, EVENT, HPA = "Pod", "Event", "HorizontalPodAutoscaler"
-SCALED_OBJECT = "ScaledObject"
+SCALED_OBJECT, ADAPTER = "ScaledObject", "DynamoGraphDeploymentScalingAdapter"
 DESIRED = {
     "Deployment": ("spec", "replicas"),
     "StatefulSet": ("spec", "replicas"),
-    "DynamoGraphDeploymentScalingAdapter": ("spec", "replicas"),
+    ADAPTER: ("spec", "replicas"),
     HPA: ("status", "desiredReplicas"),
 }
 """Where each kind of object has the number of desired replicas."""
 WITH_TEMPLATE = ("Deployment", "StatefulSet")
+GRAPH_LABELS = ("nvidia.com/dynamo-graph-deployment-name", "nvidia.com/dynamo-component")
+"""Labels that Dynamo's operator gives the pods of a graph: the graph's name, and the component."""
 _PULLED, _RESCALED = "Pulled", "SuccessfulRescale"
 
 
@@ -46,6 +48,10 @@ class ReplicaLog:
         self._desired: dict[tuple[str, str], int] = {}
         self._workloads: set[str] = set()
         """Those whose pods have the labels."""
+        self._adapters: dict[str, Json] = {}
+        """The graph and component that each of Dynamo's adapters scales, by name."""
+        self._graphs: set[tuple[str | None, ...]] = set()
+        """Graphs and components of the replicas."""
         self._changes: list[DesiredChange] = []
         self._rescales: dict[str, str] = {}
         """Latest reason of each autoscaler, by name."""
@@ -105,6 +111,8 @@ class ReplicaLog:
             self._replicas[uid] = Replica(
                 name=metadata["name"], gpus=gpus_of(spec), was_there=is_first, wall_ns={}
             )
+            labels = metadata.get("labels") or {}
+            self._graphs.add(tuple(labels.get(each) for each in GRAPH_LABELS))
         replica = self._replicas[uid]
         if change == "DELETED" or "deletionTimestamp" in metadata:
             replica.gone_wall_ns = replica.gone_wall_ns or now_wall_ns
@@ -179,9 +187,24 @@ class ReplicaLog:
         if kind == HPA:
             scaled = found["spec"]["scaleTargetRef"]
             self._scaled[name] = f"{scaled['kind']} {scaled['name']}"
+            if scaled["kind"] == ADAPTER:
+                return self._has_graph(self._adapters.get(scaled["name"], {}))
             # What has no template here makes its pods by objects of its own.
             return self._scaled[name] in self._workloads or scaled["kind"] not in WITH_TEMPLATE
-        return True
+        self._adapters[name] = found["spec"].get("dgdRef") or {}
+        return self._has_graph(self._adapters[name])
+
+    def _has_graph(self, reference: Json) -> bool:
+        """Return whether the replicas may be of this graph and component, by their labels, or
+        before there is one by those that are looked for."""
+        # An adapter of a group of components names none.
+        component = reference.get("serviceName") or reference.get("componentName")
+        scaled = (reference.get("name"), component)
+        own = self._graphs or {tuple(self._labels.get(each) for each in GRAPH_LABELS)}
+        return any(
+            all(None in pair or pair[0] == pair[1] for pair in zip(scaled, each, strict=True))
+            for each in own
+        )
 
 
 def _is_running(status: Json) -> bool:

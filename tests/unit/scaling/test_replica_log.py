@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from aiperf_svc.core.scaling.replica_log import FollowReplica, ReplicaLog
+import pytest
+
+from aiperf_svc.core.scaling.replica_log import ADAPTER, GRAPH_LABELS, FollowReplica, ReplicaLog
 from aiperf_svc.core.scaling.report import DesiredChange
 
 Json = dict[str, Any]
@@ -129,6 +131,37 @@ def test_autoscaler_of_unknown_kind_counts() -> None:
         found = autoscaler(number, "graph", "DynamoGraphDeploymentScalingAdapter")
         log.handle("HorizontalPodAutoscaler", "MODIFIED", found, now_wall_ns=number)
     assert [change.after for change in log.report().changes] == [2]
+
+
+def adapter(replicas: int, component: str, graph: str = "graph") -> Json:
+    reference = {"name": graph, "serviceName": component}
+    return {
+        "metadata": {"name": f"{graph}-{component}"},
+        "spec": {"replicas": replicas, "dgdRef": reference},
+    }
+
+
+@pytest.mark.parametrize("has_pod", [True, False])
+def test_adapter_of_another_component_is_left_out(has_pod: bool) -> None:
+    labels = dict(zip(GRAPH_LABELS, ("graph", "decode"), strict=True))
+    log = ReplicaLog({} if has_pod else labels)
+    if has_pod:
+        replica = pod()
+        replica["metadata"]["labels"] = labels
+        log.handle("Pod", "ADDED", replica, now_wall_ns=1, is_first=True)
+    for number in (1, 2):
+        for found in (
+            adapter(number, "decode"), adapter(number, "prefill"), adapter(number, "decode", "b")
+        ):  # fmt: skip
+            log.handle(ADAPTER, "MODIFIED", found, now_wall_ns=number, is_first=number == 1)
+        for of in ("graph-decode", "graph-prefill"):
+            scaler = autoscaler(number, of, ADAPTER)
+            scaler["metadata"]["name"] = f"hpa-{of}"
+            log.handle("HorizontalPodAutoscaler", "MODIFIED", scaler, now_wall_ns=number)
+    assert [change.source for change in log.report().changes] == [
+        f"{ADAPTER} graph-decode",
+        "HorizontalPodAutoscaler hpa-graph-decode",
+    ]
 
 
 def test_moments_from_log_and_page_are_kept_once() -> None:
