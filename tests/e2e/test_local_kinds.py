@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.running_command import FINISHED, Command, artifacts
-
-SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where Debian's packages are. The python3 of a virtual environment has none of theirs."""
+from tests.support.system_tools import SYSTEM_PATH, needs
 
 
 def measured(folder: Path, kind: str, path: str = SYSTEM_PATH, **keys: Any) -> dict[str, Any]:
@@ -42,12 +40,6 @@ def value(results: dict[str, Any], tag: str) -> float:
 def outputs(folder: Path, pattern: str, file: str = "stdout") -> list[str]:
     """A file of each command, by a pattern of their folders below `raw/`."""
     return [path.read_text() for path in sorted(artifacts(folder).glob(f"raw/{pattern}/{file}"))]
-
-
-def needs(tool: str, package: str) -> None:
-    """Skip where a tool is not installed."""
-    if shutil.which(tool, path=SYSTEM_PATH) is None:
-        pytest.skip(f"{tool} is not here: Debian package {package}")
 
 
 def free_port() -> int:

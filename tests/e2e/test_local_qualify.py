@@ -11,6 +11,7 @@ import pytest
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.namespaces import can_make_namespaces, namespaces
 from tests.support.running_command import Command, artifacts, wait_until
+from tests.support.system_tools import SYSTEM_PATH, needs
 
 METRIC = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
 SLOW = "test $AIPERF_RANK -eq 5 && echo speed: 80 || echo speed: 100"
@@ -39,9 +40,10 @@ def config(script: str = SLOW, *, count: int = 8, **spec: Any) -> dict[str, Any]
     }
 
 
-def started(folder: Path, content: dict[str, Any], *flags: str) -> Command:
+def started(folder: Path, content: dict[str, Any], *flags: str, **environ: str) -> Command:
     (folder / "input.jsonl").write_text(json.dumps(content))
-    return Command(folder, None, str(folder / "input.jsonl"), "--local", *flags, words=("qualify",))
+    words = (str(folder / "input.jsonl"), "--local", *flags)
+    return Command(folder, None, *words, words=("qualify",), **environ)
 
 
 def nodes(folder: Path) -> dict[str, str]:
@@ -104,6 +106,35 @@ def test_node_with_a_slow_link_is_found_by_iperf(tmp_path: Path) -> None:
     assert bad["value"] < 80e6
     assert bad["repeated"] < 80e6
     assert result["paths"] == []
+
+
+FIO = {"kind": "fio", "rw": "randrw", "bs": "4Ki", "size": "16Mi", "runtime": "1s", "ramp": "0s",
+       "ioengine": "psync", "direct": False}  # fmt: skip
+UCX = {"kind": "ucx", "test": "tag_lat", "max_size": "4Ki", "iterations": 10, "warmup": 1}
+
+
+@pytest.mark.parametrize(
+    ("tool", "package", "stage", "check"),
+    [
+        ("fio", "fio", {"nodes": "alone", "workload": FIO}, "fio_iops"),
+        ("ucx_perftest", "ucx-utils", {"nodes": "pairs", "workload": UCX}, "ucx_latency"),
+    ],
+    ids=["fio", "ucx"],
+)
+def test_tool_is_a_stage(
+    tool: str, package: str, stage: dict[str, Any], check: str, tmp_path: Path
+) -> None:
+    needs(tool, package)
+    command = started(tmp_path, config(stages=[stage], count=2), PATH=SYSTEM_PATH)
+    printed = command.finish()
+    assert command.code is ExitCode.OK, command.errors
+    command.assert_nothing_is_left()
+    found = printed["results"]["qualification"]["nodes"]
+    assert [each["verdict"] for each in found] == ["pass", "pass"]
+    for node in found:
+        (judged,) = node["checks"]
+        assert judged["check"] == check
+        assert judged["value"] > 0
 
 
 def test_interrupted_qualification_goes_on_with_the_next_round(tmp_path: Path) -> None:

@@ -127,7 +127,8 @@ class QualifySpec(WorkloadSpec):
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=20)]
     """One after the other. A node that fails a stage is left out of those after it."""
     limits: tuple[CheckLimit, ...] = ()
-    """Limits of checks. Those of other GPU products or fabrics are ignored."""
+    """Limits of checks. Those of other GPU products or fabrics are ignored, at least one has to
+    apply."""
     gpu: str = ""
     """GPU product of the nodes; empty: the value of `nvidia.com/gpu.product` in
     `deployment.placement.node_selector`."""

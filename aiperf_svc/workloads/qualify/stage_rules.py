@@ -12,7 +12,7 @@ from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_objectives import limit_of
 from aiperf_svc.domain.nearest import nearest
 from aiperf_svc.workloads.pairs import circle_rounds
-from aiperf_svc.workloads.qualify.spec import QualifySpec, Stage
+from aiperf_svc.workloads.qualify.spec import CheckLimit, QualifySpec, Stage
 from aiperf_svc.workloads.registry import tool
 
 Config = WorkloadConfig[QualifySpec]
@@ -56,6 +56,12 @@ def _gpu(config: Config) -> str:
     return config.workload.gpu or config.deployment.placement.node_selector.get(_PRODUCT, "")
 
 
+def applicable_limits(config: Config) -> list[CheckLimit]:
+    """Return the limits for nodes with this GPU product and fabric."""
+    spec, gpu = config.workload, _gpu(config)
+    return [limit for limit in spec.limits if limit.applies_to(gpu, spec.fabric)]
+
+
 def inner_config(config: Config, stage: Stage, count: int) -> WorkloadConfig[Any]:
     """Return the config of a stage's tool as a benchmark of its own on so many ranks."""
     inner, spec = tool(stage.workload.kind), stage.workload
@@ -81,7 +87,7 @@ def rules_of(config: Config) -> Rules:
     spec = config.workload
     checks = {info.check: info for info in _checks(config)}
     judged = {check for stage in spec.stages for check in _judged(config, stage)}
-    limits = [limit for limit in spec.limits if limit.applies_to(_gpu(config), spec.fabric)]
+    limits = applicable_limits(config)
     judged |= {limit.check for limit in limits}
     return Rules(
         stages=stage_plans(spec, node_count(config)),
@@ -168,8 +174,18 @@ def _limit_problems(config: Config) -> list[str]:
     spec = config.workload
     checks = {info.check: info for info in _checks(config)}
     found = []
+    nodes = {"gpu": _gpu(config), "fabric": spec.fabric}
     for number, limit in enumerate(spec.limits):
         where = f"workload.limits.{number}"
+        for key, value in nodes.items():
+            if getattr(limit, key) != "*" and not value:
+                remedy = f"set workload.{key}"
+                if key == "gpu":
+                    remedy += f", or {_PRODUCT} in deployment.placement.node_selector"
+                found.append(
+                    f"{where}.{key}: {getattr(limit, key)!r}: whether it applies is unknown, as "
+                    f"the {key} of the nodes is; {remedy}"
+                )
         info = checks.get(limit.check)
         if info is None:
             close = nearest(limit.check, list(checks))
@@ -184,6 +200,9 @@ def _limit_problems(config: Config) -> list[str]:
             _limit_value(limit.min if limit.max is None else limit.max, info)
         except ValueError as error:
             found.append(f"{where}: {limit.check}: {error}")
+    if spec.limits and not found and not applicable_limits(config):
+        names = ", ".join(f"{key} {value!r}" for key, value in nodes.items() if value)
+        found.append(f"workload.limits: none of {len(spec.limits)} applies to {names}")
     for check in spec.baseline:
         if check not in checks:
             found.append(

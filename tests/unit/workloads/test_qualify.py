@@ -131,7 +131,7 @@ def test_limits_of_other_hardware_are_ignored() -> None:
         {"check": "iperf_bandwidth", "min": "90Gbit/s", "gpu": "NVIDIA-H100-*"},
         {"check": "iperf_rtt", "max": "1ms", "fabric": "roce"},
     ]
-    plain = rules_of(parsed(IPERF, limits=limits))
+    plain = rules_of(parsed(IPERF, limits=limits, gpu="NVIDIA-A100", fabric="ib"))
     assert plain.limits == (Limit(check="iperf_bandwidth", value=9e9),)
     large = rules_of(parsed(IPERF, limits=limits, gpu="NVIDIA-H100-80GB-HBM3", fabric="roce"))
     assert [limit.value for limit in large.limits] == [9e9, 9e10, 1000.0]
@@ -168,6 +168,26 @@ def test_limits_of_other_hardware_are_ignored() -> None:
             [IPERF],
             {"limits": [{"check": "iperf_bandwidth", "min": "9 apples"}]},
             "workload.limits.0: iperf_bandwidth: ",
+        ),
+        (
+            [IPERF],
+            {"limits": [{"check": "iperf_bandwidth", "min": 1, "gpu": "NVIDIA-H100-*"}]},
+            "workload.limits.0.gpu: 'NVIDIA-H100-*': whether it applies is unknown, as the gpu of "
+            "the nodes is; set workload.gpu, or nvidia.com/gpu.product in deployment.placement",
+        ),
+        (
+            [IPERF],
+            {"limits": [{"check": "iperf_bandwidth", "min": 1, "fabric": "roce"}]},
+            "workload.limits.0.fabric: 'roce': whether it applies is unknown, as the fabric of the "
+            "nodes is; set workload.fabric",
+        ),
+        (
+            [IPERF],
+            {
+                "limits": [{"check": "iperf_bandwidth", "min": 1, "gpu": "NVIDIA-H100-*"}],
+                "gpu": "NVIDIA-GB200",
+            },
+            "workload.limits: none of 1 applies to gpu 'NVIDIA-GB200'",
         ),
         (
             [IPERF],
