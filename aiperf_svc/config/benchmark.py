@@ -61,6 +61,11 @@ class Workers(Model):
     """Chunks a second that all streams together are expected to receive. For `sizing: load`."""
     reserve: Annotated[Share, Field(ge=0, le=0.9)] = 0.5
     """Share of each worker's core that stays free with `sizing: load`."""
+    requests_per_core: Annotated[float, Field(gt=0)] | None = None
+    """Requests a second that one core of the cluster carries, as `aiperf-svc calibrate` measures it
+    on such a node. Default: 5,000. Not used in a local run, which has its own calibration."""
+    chunks_per_core: Annotated[float, Field(gt=0)] | None = None
+    """Chunks of paced streams a second that one core of the cluster reads. Default: 50,000."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:

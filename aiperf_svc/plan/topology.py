@@ -91,7 +91,7 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
 
     Raises ConfigError when the load cannot be carried under the config's limits.
     """
-    workers = _worker_count(config, facts)
+    workers = _worker_count(config, _with_cores(config, facts))
     processors = config.workers.record_processors or max(1, math.ceil(workers / 4))
     layout = config.deployment.layout
     if layout == "auto":
@@ -198,6 +198,18 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
             f"{math.ceil(users / (facts.fd_limit - RESERVED_FDS))} or the limit"
         )
     return count
+
+
+def _with_cores(config: BenchmarkConfig, facts: Facts) -> Facts:
+    """Return the facts with what a core of the cluster carries, if the config says so."""
+    limits = config.workers
+    if facts.where == "local":
+        return facts
+    return msgspec.structs.replace(
+        facts,
+        worker_requests_per_s=limits.requests_per_core or facts.worker_requests_per_s,
+        worker_chunks_per_s=limits.chunks_per_core or facts.worker_chunks_per_s,
+    )
 
 
 def _cores_of_load(config: BenchmarkConfig, facts: Facts) -> float:

@@ -41,6 +41,7 @@ LOADED = {"sizing": "load", "expected_requests": 3_000, "expected_chunks": 450_0
         # 3,000 / 5,000 + 450,000 / 50,000 = 9.6 cores, half of which stay free.
         (LOADED, (20, 5)),
         (LOADED | {"reserve": 0.2}, (12, 3)),
+        (LOADED | {"requests_per_core": 3_000, "chunks_per_core": 150_000}, (8, 2)),
         # 100,000 connections need seven workers, however slow the streams are.
         (LOADED | {"expected_requests": 1, "expected_chunks": 1}, (7, 2)),
         (LOADED | {"max": 10}, (10, 3)),
