@@ -209,6 +209,8 @@ def mirrored(name: str, mirror: str | None) -> str:
         # The name of an image of Docker Hub's own.
         return f"{mirror}/library/{name}"
     has_registry = "." in first or ":" in first or first == "localhost"
+    if first in ("docker.io", "index.docker.io") and "/" not in rest:
+        rest = f"library/{rest}"
     return f"{mirror}/{rest if has_registry else name}"
 
 

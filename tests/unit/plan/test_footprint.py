@@ -94,6 +94,7 @@ def test_stack_within_its_limits_is_planned() -> None:
         ("vllm/vllm-openai:v1", "r.io:5000/m/vllm/vllm-openai:v1"),
         ("docker.io/vllm/vllm-openai:v1", "r.io:5000/m/vllm/vllm-openai:v1"),
         ("python:3", "r.io:5000/m/library/python:3"),
+        ("docker.io/python:3", "r.io:5000/m/library/python:3"),
         ("localhost/aiperf-svc:1", "r.io:5000/m/aiperf-svc:1"),
         (f"quay.io/a/b/c{DIGEST}", f"r.io:5000/m/a/b/c{DIGEST}"),
         ("host:80/a:1", "r.io:5000/m/a:1"),
