@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.datasets.tokenizers import existing_path
 from aiperf_svc.adapters.storage import uploads
-from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.artifacts import S3, Artifacts
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import is_path
@@ -118,7 +118,16 @@ def _artifact_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list
         if missing := uploads.missing_keys(environ):
             text = f"{' and '.join(missing)}: not set in the environment; the upload needs them"
             found.append(Problem("artifacts.s3", text))
+        if not found and (text := _bucket_problem(artifacts.s3, environ)):
+            found.append(Problem("artifacts.s3", text))
     return found + tracker_problems(artifacts, environ)
+
+
+def _bucket_problem(s3: S3, environ: Mapping[str, str]) -> str:
+    keys = [environ.get(name, "") for name in (*uploads.KEY_VARIABLES, uploads.TOKEN_VARIABLE)]
+    why = uploads.bucket_problem(s3, *keys)
+    at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
+    return f"{s3.url}{at} cannot take the results: {why}" if why else ""
 
 
 def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,9 @@ class _Refusing(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
         body = (
             "<Error><Code>SignatureDoesNotMatch</Code><Message>The signature does not match."
             f"</Message><AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId>"
@@ -248,6 +252,33 @@ def test_refusal_quotes_the_store_without_the_key(
     told = [str(refused.value), str(refused.value.__cause__), caplog.text]
     for secret in ENVIRON.values():
         assert not any(secret in text for text in told)
+
+
+@pytest.fixture
+def checked(store: Store) -> Callable[..., str]:
+    """Why a bucket cannot take results with the keys of the tests."""
+
+    def check(url: str = f"s3://{BUCKET}/runs", endpoint_url: str = store.url) -> str:
+        s3 = S3(url=url, endpoint_url=endpoint_url)
+        return uploads.bucket_problem(s3, *ENVIRON.values())
+
+    return check
+
+
+def test_bucket_is_checked_before_a_run(checked: Callable[..., str]) -> None:
+    assert checked() == ""
+    assert checked("s3://another-bucket").startswith("NoSuchBucket")
+
+
+def test_store_that_does_not_respond_is_found_before_a_run(checked: Callable[..., str]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert checked(endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}")
+
+
+def test_refused_keys_are_found_before_a_run(checked: Callable[..., str]) -> None:
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)) as url:
+        assert checked(endpoint_url=url).startswith("SignatureDoesNotMatch: ")
 
 
 def test_missing_keys_and_a_missing_library_are_named(

@@ -6,10 +6,14 @@ complete. A repeated upload sends only missing files. The library is optional: a
 upload neither needs nor imports it.
 """
 
+import functools
 import hashlib
 import logging
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +22,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, render_manifest
@@ -46,12 +50,27 @@ UPLOAD_S = 600.0
 ATTEMPT_S = timedelta(seconds=120)
 """Longest time of one request: a part at 1 Mbit/s."""
 CONNECT_S = timedelta(seconds=10)
-RETRIES = 4
+RETRIES, CHECK_RETRIES = 4, 1
 RETRY_S = timedelta(seconds=60)
 PART = 16 * 2**20
 """Bytes of one part of a large file. A store takes 10,000 parts per file, 156 GiB."""
 PARTS_AT_ONCE = 4
 FILES_AT_ONCE = 4
+
+MAY_NOT_LIST = "AccessDenied"
+"""Code of a store's refusal of keys that it knows."""
+
+_LIST = """
+import pickle, sys
+import obstore
+from obstore.store import S3Store
+store = S3Store(**pickle.load(sys.stdin.buffer))
+try:
+    next(iter(obstore.list(store, chunk_size=1)), None)
+except (FileNotFoundError, obstore.exceptions.BaseError) as error:
+    print(error)
+"""
+"""Lists one object of a bucket, and prints the error if it cannot."""
 
 _REFUSAL = re.compile(r"<Code>(?P<code>[^<]*)</Code>(\s*<Message>(?P<message>[^<]*)</Message>)?")
 
@@ -123,6 +142,24 @@ def upload(
     )
 
 
+@functools.cache
+def bucket_problem(s3: S3, key_id: str, key: str, token: str) -> str:
+    """Return why results cannot be uploaded to a bucket with these keys: no response, no bucket of
+    this name, keys that are unknown; empty if nothing is known against it. It lists one object:
+    keys that may only write are refused that, and can upload."""
+    keys = dict(zip((*KEY_VARIABLES, TOKEN_VARIABLE), (key_id, key, token), strict=True))
+    options = _store_options(s3, "", keys, retries=CHECK_RETRIES)
+    # The library's threads would not survive the forks of a run.
+    listing = subprocess.run(
+        [sys.executable, "-P", "-c", _LIST],
+        input=pickle.dumps(options),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    text = reason(listing.stdout.decode()) if listing.stdout else ""
+    return "" if text.startswith(MAY_NOT_LIST) else text
+
+
 def open_store(s3: S3, into: str, environ: Mapping[str, str]) -> "S3Store":
     """Open a bucket at the prefix of `s3` and `into`. Raises EnvironmentProblem without keys."""
     if not has_library():
@@ -132,6 +169,12 @@ def open_store(s3: S3, into: str, environ: Mapping[str, str]) -> "S3Store":
 
     from obstore.store import S3Store
 
+    return S3Store(**_store_options(s3, into, environ, retries=RETRIES))
+
+
+def _store_options(
+    s3: S3, into: str, environ: Mapping[str, str], *, retries: int
+) -> dict[str, Any]:
     config: S3Config = {
         "region": s3.region,
         "access_key_id": environ[KEY_VARIABLES[0]],
@@ -142,17 +185,17 @@ def open_store(s3: S3, into: str, environ: Mapping[str, str]) -> "S3Store":
         config["endpoint"] = s3.endpoint_url.rstrip("/")
     if token := environ.get(TOKEN_VARIABLE):
         config["session_token"] = token
-    return S3Store(
-        s3.bucket,
-        prefix="/".join(part for part in (s3.prefix, into) if part),
-        config=config,
-        client_options={
+    return {
+        "bucket": s3.bucket,
+        "prefix": "/".join(part for part in (s3.prefix, into) if part),
+        "config": config,
+        "client_options": {
             "allow_http": bool(s3.endpoint_url and s3.endpoint_url.startswith("http://")),
             "timeout": ATTEMPT_S,
             "connect_timeout": CONNECT_S,
         },
-        retry_config={"max_retries": RETRIES, "retry_timeout": RETRY_S},
-    )
+        "retry_config": {"max_retries": retries, "retry_timeout": RETRY_S},
+    }
 
 
 def _send(store: "S3Store", folder: Path, entry: ManifestEntry, *, until_mono_s: float) -> bool:
@@ -222,7 +265,7 @@ def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[by
             yield chunk
 
 
-def reason(error: Exception) -> str:
+def reason(error: Exception | str) -> str:
     """Return the store's error in one line: only its code and message, since other parts of a
     response repeat the request with key and signature."""
     text = str(error)

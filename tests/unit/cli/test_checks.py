@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.cli.checks import config_problems, local_problems
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
@@ -123,12 +124,20 @@ def test_existing_file_and_key_are_no_problem(tmp_path: Path) -> None:
     assert local_problems(config, {"KEY": "x"}) == []
 
 
-def test_an_upload_needs_its_keys_in_the_environment() -> None:
+def test_an_upload_needs_its_keys_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "bucket_problem", lambda *_: "")
     config = made(artifacts={"s3": {"url": "s3://bucket"}})
     (problem,) = local_problems(config, {"AWS_ACCESS_KEY_ID": "id"})
     assert problem.key == "artifacts.s3"
     assert problem.text.startswith("AWS_SECRET_ACCESS_KEY: not set")
     assert local_problems(config, {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "k"}) == []
+
+
+def test_bucket_that_cannot_take_results_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "bucket_problem", lambda *_: "NoSuchBucket")
+    config = made(artifacts={"s3": {"url": "s3://bucket", "endpoint_url": "http://minio:9000"}})
+    (problem,) = local_problems(config, {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "k"})
+    assert problem.text == "s3://bucket at http://minio:9000 cannot take the results: NoSuchBucket"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from aiperf_svc.adapters.cluster.preflight.probe_pods import (
 from aiperf_svc.adapters.cluster.preflight.target_checks import (
     PROGRAM,
     ServiceAddress,
+    check_bucket,
     check_target,
     find_target_pods,
     judge_probe,
@@ -29,7 +30,7 @@ from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.stack import StackPlan
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import in_existing, make_plan, named
+from tests.support.plans import in_existing, make_config, make_plan, named, plan_it
 
 URL = "http://llm.inference.svc.cluster.local:8000"
 
@@ -290,6 +291,27 @@ async def test_image_is_checked_by_an_idle_pod(
     assert (check.name, check.state) == ("image", state)
     assert words in check.detail
     assert cluster.pods_made == []
+
+
+@pytest.mark.parametrize(
+    ("status", "open_to", "state", "words"),
+    [
+        ({"phase": "Succeeded"}, ("theirs",), "ok", "a pod can reach minio:9000, which takes"),
+        (failed(REFUSED), ("theirs",), "failed", "a pod cannot reach minio:9000, which takes"),
+        ({"phase": "Succeeded"}, (), "not checked", "the pod for this check cannot be created"),
+    ],
+)
+async def test_store_of_the_results_is_tried_from_a_pod(
+    status: dict[str, Any], open_to: tuple[str, ...], state: str, words: str
+) -> None:
+    bucket = {"url": "s3://results", "endpoint_url": "http://minio:9000"}
+    theirs = {"name": "theirs", "mode": "existing"}
+    plan = plan_it(make_config(s3=bucket, namespace=theirs))
+    cluster = FakeCluster(open_to=open_to, pod_status=status)
+    check = await check_bucket(cluster.typed, plan, namespace="theirs")
+    assert check is not None
+    assert check.state == state
+    assert words in check.detail
 
 
 def test_probe_pods_run_on_required_nodes() -> None:

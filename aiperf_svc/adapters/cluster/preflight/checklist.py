@@ -28,7 +28,7 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
 )
 from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
 from aiperf_svc.adapters.cluster.preflight.release_checks import check_release
-from aiperf_svc.adapters.cluster.preflight.target_checks import check_target
+from aiperf_svc.adapters.cluster.preflight.target_checks import check_bucket, check_target
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
 from aiperf_svc.adapters.host.tasks import cancel
@@ -128,6 +128,8 @@ class _Preflight:
         is_decided = by_pod and (by_pod.state == "failed" or by_nodes.state != "warning")
         self._add(by_pod if is_decided else by_nodes)
         self._add(checks.target)
+        if not any(check.state == "failed" for check in self.done):
+            self._add(await check_bucket(cluster, plan, namespace=self._existing))
 
     def _image_on_nodes(self, nodes: list[Json] | None) -> Check:
         if nodes is None:

@@ -29,7 +29,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.network import is_bare_name
 from aiperf_svc.plan.stack import StackPlan
 
-TARGET = "target"
+TARGET, BUCKET = "target", "bucket"
 CONNECT_S = 10
 PROGRAM = """
 import socket, ssl, sys, time
@@ -120,12 +120,43 @@ def _without_pod(waited: WaitedPod, service: Check | None) -> TargetChecks:
     return TargetChecks(Check(TARGET, "not checked", words), waited.problem(IMAGE))
 
 
+async def check_bucket(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
+    """Check from a pod whether the store of the results can be reached; None without one.
+    `namespace` None: it does not exist yet. Raises Unreachable."""
+    s3 = plan.config.artifacts.s3
+    if s3 is None:
+        return None
+    url = s3.endpoint_url or f"https://s3.{s3.region}.amazonaws.com"
+    host, port, _ = address_of(url)
+    is_unknown = namespace is None and is_bare_name(host)
+    pod_namespace = None if is_unknown else await namespace_for_pods(cluster, plan, namespace)
+    if pod_namespace is None:
+        words = f"no pod could connect to {host}:{port}, which takes the results"
+        return Check(BUCKET, "not checked", words)
+    pod = _connecting_pod(plan, pod_name(plan), url, verify=True)
+    waited = await run_pod(cluster, pod_namespace, pod)
+    if waited.pod is None:
+        return waited.problem(BUCKET)
+    if waited.pod["status"]["phase"] == "Succeeded":
+        return Check(BUCKET, "ok", f"a pod can reach {host}:{port}, which takes the results")
+    return Check(
+        BUCKET,
+        "failed",
+        f"a pod cannot reach {host}:{port}, which takes the results: {end_message(waited.pod)}",
+        "check artifacts.s3.endpoint_url, and the NetworkPolicies and firewalls between them",
+    )
+
+
 def probe_pod(plan: StackPlan, name: str) -> Json:
     """Return the manifest of a pod that tries the target."""
-    host, port, is_tls = address_of(plan.inference.endpoint.first_hops[0])
     # A custom CA or server name is for the workers to check; the probe then skips verification.
     tls = plan.inference.endpoint.tls
     verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
+    return _connecting_pod(plan, name, plan.inference.endpoint.first_hops[0], verify=verify)
+
+
+def _connecting_pod(plan: StackPlan, name: str, url: str, *, verify: bool) -> Json:
+    host, port, is_tls = address_of(url)
     flags = ["yes" if is_tls else "", "yes" if verify else ""]
     pod = idle_pod(plan, name)
     arguments = [host, str(port), *flags, str(CONNECT_S)]
