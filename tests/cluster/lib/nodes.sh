@@ -39,6 +39,14 @@ on_first_node() { # COMMAND... in the network of the first node
   nsenter --net="/proc/$(cut -d' ' -f1 "$RUN/$FIRST_NODE/init.process")/ns/net" "$@"
 }
 
+limit_link() { # RATE, or none
+  local own change=replace how=(tbf rate "$1" burst 256k latency 50ms)
+  [ "$1" != none ] || { change=del && how=(); }
+  own=$(cut -d' ' -f1 "$NODE_RUN/init.process")
+  nsenter --net="/proc/$own/ns/net" tc qdisc $change dev eth0 root "${how[@]}"
+  on_first_node tc qdisc $change dev "$NODE" root "${how[@]}"
+}
+
 # Everything on the node ends, and nobody is told: the network goes first, so that no connection is closed, and what is
 # sent to the node from then on is lost. Its disk remains.
 stop_node() {

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.node_pods import slow_link
 from tests.support.stack.rank_runs import make_small
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
@@ -34,6 +36,23 @@ def use_qualify(benchmark: Config) -> None:
     )
 
 
+RATE_MBIT = 40
+LIMIT_MBIT = 100
+
+
+def use_iperf(benchmark: Config) -> None:
+    iperf = {"kind": "iperf", "duration": "3s", "omit": "0s"}
+    benchmark["workload"] = {
+        "kind": "qualify",
+        "stages": [{"nodes": "pairs", "workload": iperf}],
+        "limits": [{"check": "iperf_bandwidth", "min": f"{LIMIT_MBIT}Mbit/s"}],
+    }
+    make_small()(benchmark)
+    benchmark["deployment"].update(
+        ttl="15m", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
+    )
+
+
 @pytest.fixture
 def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
     """A stack of two nodes, of which the second is slow."""
@@ -50,6 +69,30 @@ def unlabelled(cluster: Cluster) -> Iterator[None]:
     for node in cluster.nodes():
         cluster.kubectl("label", "node", node, "aiperf.dev/qualified-", "aiperf.dev/qualified-at-")
         cluster.kubectl("annotate", "node", node, "aiperf.dev/qualified-reason-")
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["whole", "slow"])
+def test_slow_link_is_found_by_iperf(
+    is_slow: bool,
+    cluster: Cluster,
+    make_runner: Callable[[], Runner],
+    rank_image: Callable[[str], str],
+) -> None:
+    runner = make_runner()
+    runner.environ["AIPERF_WORKLOAD_IMAGE"] = rank_image("iperf/Containerfile")
+    runner.use("bench-qualify")
+    runner.change(use_iperf)
+    second = cluster.nodes()[-1]
+    with slow_link(cluster, second, f"{RATE_MBIT}mbit") if is_slow else nullcontext():
+        ended = runner.call("qualify", runner.name, "--yes", "--ui", "plain", "--json")
+    assert ended.code == (ExitCode.SLO_MISSED if is_slow else ExitCode.OK), ended.errors
+    assert cluster.left_of(runner.name) == []
+    (file,) = runner.artifacts.glob("*/qualify.json")
+    found = json.loads(file.read_bytes())
+    values = [each["value"] / 1e6 for each in found["pairs"]]
+    assert len(values) == 2
+    assert all((value < 1.1 * RATE_MBIT) == is_slow for value in values)
+    assert {each["verdict"] for each in found["nodes"]} == {"fail" if is_slow else "pass"}
 
 
 @pytest.mark.usefixtures("unlabelled")

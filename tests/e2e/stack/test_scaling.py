@@ -18,10 +18,13 @@ FINE = (*FINISHED, ExitCode.SLO_MISSED)
 METRICS_S = 120.0
 LABELS = {"app": "llm"}
 SLOW_START_S = 5
-STEP_S = 20
+STEP_S, LOAD_S = 20, 150
+SLOTS, RATE = 3, 22
+"""One replica serves 17 requests a second: the queue grows until the second one is ready."""
 SERVE = (
     *("python", "-P", "-m", "aiperf_svc.mock_server", "--host", "0.0.0.0", "--port", "8000"),
     *("--ttft", "100ms", "--itl", "5ms", "--tokens", "16", "--slow-start", f"{SLOW_START_S}s"),
+    *("--slots", str(SLOTS)),
 )
 
 
@@ -36,7 +39,7 @@ def server(namespace: str, image: str) -> list[dict[str, Any]]:
         "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1},
     }
     template = {"metadata": {"labels": LABELS}, "spec": {"containers": [container]}}
-    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 30}}
     return [
         {
             "apiVersion": "apps/v1",
@@ -72,7 +75,10 @@ def follow(namespace: str) -> Callable[[dict[str, Any]], None]:
             "url": f"http://llm.{namespace}:8000",
             "connections": "per-request",
         }
-        stages = [{"rate": 1, "duration": f"{STEP_S}s"}, {"rate": 25, "duration": "120s"}]
+        stages = [
+            {"rate": 1, "duration": f"{STEP_S}s"},
+            {"rate": RATE, "duration": f"{LOAD_S}s"},
+        ]
         benchmark["load"] = {"stages": stages, "grace_period": "5s"}
         benchmark["scaling"] = {}
         benchmark["slo"] = {"goodput": {"time_to_first_token": "500ms"}}
@@ -104,6 +110,7 @@ def test_replicas_of_an_autoscaler_are_seen(
     assert up["decision_s"] > 0
     assert SLOW_START_S <= up["scale_up_s"] < 60
     assert up["use_s"] is not None
+    assert up["recovery_s"] > up["decision_s"] + up["scale_up_s"]
     (replica,) = found["replicas"]
     moments = replica["moments_s"]
     order = ("created", "scheduled", "running", "ready", "first_token")

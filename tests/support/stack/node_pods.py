@@ -137,6 +137,17 @@ def wait(cluster: Cluster, namespace: str) -> dict[str, NodePod]:
 
 
 @contextlib.contextmanager
+def slow_link(cluster: Cluster, node: str, rate: str) -> Iterator[None]:
+    """The link of the node carries at most this rate, `40mbit`, in each direction."""
+    switch = str(TOOLS / "node")
+    run((switch, "limit", node, rate), environ=cluster.environ, timeout_s=SWITCH_S)
+    try:
+        yield
+    finally:
+        run((switch, "limit", node, "none"), environ=cluster.environ, timeout_s=SWITCH_S)
+
+
+@contextlib.contextmanager
 def without_power(cluster: Cluster, node: str) -> Iterator[None]:
     """The node is stopped."""
     switch = str(TOOLS / "node")

@@ -197,7 +197,7 @@ async def test_scaled_deployment_has_its_replicas_again() -> None:
     assert len(cluster.pods) == 2
 
 
-async def test_scale_without_a_duration_lasts_as_long_as_the_load() -> None:
+async def test_scale_without_duration_lasts_until_the_load_ends() -> None:
     plan = planned({"do": "scale", "replicas": 5}, {"at": "40s", "do": "scale", "replicas": 3})
     cluster = PlayedCluster(plan.identity.name("target"))
     perform = DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform

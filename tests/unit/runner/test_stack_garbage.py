@@ -174,7 +174,7 @@ async def test_event_of_a_stack_that_is_gone_is_undone(stack_run: FakeStackRun) 
     assert other.endswith("gc t: node n1 is uncordoned")
 
 
-async def test_event_of_a_stack_that_is_there_is_left_to_its_record(
+async def test_event_of_a_present_stack_needs_its_record(
     stack_run: FakeStackRun,
 ) -> None:
     stack_run.home.save(RECORD)
