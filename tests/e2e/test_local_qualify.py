@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,12 @@ def config(script: str = SLOW, *, count: int = 8, **spec: Any) -> dict[str, Any]
     }
 
 
-def started(folder: Path, content: dict[str, Any], *flags: str, **environ: str) -> Command:
+def started(
+    folder: Path, content: dict[str, Any], *flags: str, path: str = os.environ["PATH"]
+) -> Command:
     (folder / "input.jsonl").write_text(json.dumps(content))
     words = (str(folder / "input.jsonl"), "--local", *flags)
-    return Command(folder, None, *words, words=("qualify",), **environ)
+    return Command(folder, None, *words, words=("qualify",), PATH=path)
 
 
 def nodes(folder: Path) -> dict[str, str]:
@@ -125,7 +128,7 @@ def test_tool_is_a_stage(
     tool: str, package: str, stage: dict[str, Any], check: str, tmp_path: Path
 ) -> None:
     needs(tool, package)
-    command = started(tmp_path, config(stages=[stage], count=2), PATH=SYSTEM_PATH)
+    command = started(tmp_path, config(stages=[stage], count=2), path=SYSTEM_PATH)
     printed = command.finish()
     assert command.code is ExitCode.OK, command.errors
     command.assert_nothing_is_left()

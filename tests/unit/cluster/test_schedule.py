@@ -24,7 +24,7 @@ from aiperf_svc.plan.stack import StackPlan
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_config, plan_it
 from tests.support.releases import deployment as release_deployment
-from tests.support.releases import release_config, release_target, rendering
+from tests.support.releases import release_config, release_target, rendering, simple
 
 UID = "0b5c2a4e-7d0e-4a1e-9d55-0123456789ab"
 BUCKET = {"url": "s3://benchmarks/nightly"}
@@ -123,8 +123,7 @@ def disturbed(**deployment: Any) -> StackPlan:
 
 def with_global(**deployment: Any) -> StackPlan:
     """A release with an object in no namespace."""
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
-    role = {**role, "metadata": {"name": "reader"}, "rules": []}
+    role = simple("ClusterRole", "reader", "rbac.authorization.k8s.io/v1", rules=[])
     target = release_target(cluster_scoped=["ClusterRole/reader"])
     config = release_config(target, **deployment).model_copy(
         update={"artifacts": Artifacts.model_validate({"s3": BUCKET})}

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.rights import event_rights
 from aiperf_svc.config.events import Event
-from aiperf_svc.config.names import nearest
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.nearest import nearest
 from aiperf_svc.plan.release import templates
 from aiperf_svc.plan.stack import StackPlan
 
