@@ -16,8 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, PlainSerializer
 from pydantic.fields import FieldInfo
 
-from aiperf_svc.cli.flags import FLAGS, GROUPS, Flag
-from aiperf_svc.cli.foreign_flags import TABLE
+from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.config.names import model_at
 from aiperf_svc.config.units import format_duration, format_share, format_unbounded_duration
 
@@ -93,44 +92,6 @@ def complete_help(parser: ArgumentParser) -> None:
             action.help = flag_text(flag).replace("%", "%%")
             if action.metavar is not None:
                 action.metavar = metavar(flag)
-
-
-def flag_tables() -> str:
-    """Return the tables of `docs/flags.md`: one for each group of flags."""
-    return "\n".join(
-        f"### {title.capitalize()}\n\n| Flag | Config key | Meaning |\n| --- | --- | --- |\n"
-        + "".join(
-            f"| {_quoted(flag.names)} | `{flag.key}` | {_cell(flag_text(flag))} |\n"
-            for flag in flags
-        )
-        for title, flags in GROUPS.items()
-    )
-
-
-def aiperf_tables() -> str:
-    """Return the tables of `docs/from-aiperf.md`: one for each kind of advice."""
-    titles = {
-        "same": "Flags that can be left out",
-        "other": "Flags with another name or form",
-        "none": "Flags without a counterpart",
-    }
-    return "\n".join(
-        f"### {title}\n\n| Flags of AIPerf | Here |\n| --- | --- |\n"
-        + "".join(
-            f"| {_quoted(names.split())} | {text} |\n"
-            for kind_of_row, text, names in TABLE
-            if kind_of_row == kind
-        )
-        for kind, title in titles.items()
-    )
-
-
-def _quoted(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
 
 
 def _key_doc(key: str) -> KeyDoc:

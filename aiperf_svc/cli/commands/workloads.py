@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -90,30 +90,3 @@ def _print_kind(described: dict[str, Any], console: Console) -> None:
         console.print(f"needs {each['name']}{package}")
     if described["image"]:
         console.print(f"runs in {described['image']}, or in workload.image", soft_wrap=True)
-
-
-def doc_tables(kind: str) -> str:
-    """Return the tables of `docs/workloads/<kind>.md`: the keys of a kind, and its metrics."""
-    described = describe(tool(kind))
-    keys = [
-        (f"`{key['key']}`", f"`{key['default']}`" if key["default"] else "", key["text"])
-        for key in described["keys"]
-        if key["key"] not in WorkloadSpec.model_fields
-    ]
-    metrics = [
-        (f"`{each['tag']}`", each["unit"], each["better"], each["formula"])
-        for each in described["metrics"]
-    ]
-    text = "## Keys\n\n" + _table(("key", "default", "meaning"), keys)
-    if metrics:
-        text += "\n## Metrics\n\n" + _table(("metric", "unit", "better", "from"), metrics)
-    return text
-
-
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    return "".join(map(_line, (header, ("---",) * len(header), *rows)))
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    escaped = (cell.replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |\n"

@@ -11,6 +11,7 @@ from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.options import DISPLAYS
 from aiperf_svc.config.names import all_keys, type_at
 from tests.support.flag_configs import CLOSED, parser, refusal
+from tests.support.printed_tables import flag_tables
 
 PROMISED = """
     --url -u --model -m --endpoint-type --streaming --concurrency --request-rate
@@ -190,4 +191,4 @@ def test_the_documented_flags_are_the_tables(
 ) -> None:
     path = Path(__file__).parents[3] / "docs" / "flags.md"
     mark = "<!-- Everything below is printed from aiperf_svc/cli/key_docs.py. -->\n"
-    assert_printed(path, mark, key_docs.flag_tables())
+    assert_printed(path, mark, flag_tables())

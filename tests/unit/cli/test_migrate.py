@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.cli import key_docs
 from aiperf_svc.cli.commands import migrate
 from aiperf_svc.cli.foreign_flags import ADVICE, COUNTERPARTS, OTHERS, TABLE, advice_for
 from aiperf_svc.cli.main import main
 from aiperf_svc.domain.errors import ConfigError
 from tests.support.documented import documented, write_inputs
 from tests.support.flag_configs import parser
+from tests.support.printed_tables import aiperf_tables
 
 FLAGS = [
     name
@@ -222,7 +222,7 @@ def test_the_documented_tables_are_those_of_the_code(
 ) -> None:
     path = Path(__file__).parents[3] / "docs" / "from-aiperf.md"
     mark = "<!-- Everything below is printed from aiperf_svc/cli/foreign_flags.py. -->\n"
-    assert_printed(path, mark, key_docs.aiperf_tables())
+    assert_printed(path, mark, aiperf_tables())
 
 
 def test_several_addresses_are_said_one_by_one() -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.cli.commands.workloads import describe, doc_tables
+from aiperf_svc.cli.commands.workloads import describe
 from aiperf_svc.cli.main import main
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.registry import OWN, tool
+from tests.support.printed_tables import workload_tables
 
 PAGES = Path(__file__).parents[3] / "docs" / "workloads"
 
@@ -19,7 +20,7 @@ def test_page_of_a_kind_has_its_keys_and_metrics(
 ) -> None:
     printed = f"as `aiperf-svc workloads {kind}` prints it"
     mark = f"<!-- Everything below is printed from the code of the kind, {printed}. -->\n"
-    assert_printed(PAGES / f"{kind}.md", mark, doc_tables(kind))
+    assert_printed(PAGES / f"{kind}.md", mark, workload_tables(kind))
 
 
 def test_each_kind_has_exactly_one_page() -> None:

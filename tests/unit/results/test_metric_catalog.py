@@ -21,7 +21,7 @@ from aiperf_svc.core.scaling.timeline import scaling_scalars
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Derived, Kind, Rate, nearest_tags
 from aiperf_svc.protocol.records import Flag
-from tests.support import fake_run, metric_docs
+from tests.support import fake_run, printed_tables
 from tests.support.scaled import FOUND, UP
 
 ROOT = Path(__file__).parents[3]
@@ -139,7 +139,7 @@ def test_the_nearest_tag_is_found() -> None:
 def test_the_documented_tables_are_the_catalogs(
     assert_printed: Callable[[Path, str, str], None],
 ) -> None:
-    assert_printed(ROOT / "docs" / "metrics.md", MARK, metric_docs.tables())
+    assert_printed(ROOT / "docs" / "metrics.md", MARK, printed_tables.metric_tables())
 
 
 def test_aiperfs_own_sample_is_explained_by_our_rules() -> None:
