@@ -1,6 +1,6 @@
 """Made-up results of runs and experiments."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +28,13 @@ DATASET = {
     "warmup_entries": 0,
 }
 """The description of a dataset, as in a file."""
+
+
+def avg_of(metrics: Mapping[str, MetricStats], tag: str) -> float:
+    """Return the average of a metric, which must have one."""
+    found = metrics[tag].stat("avg")
+    assert found is not None
+    return found
 
 
 def inference_result(

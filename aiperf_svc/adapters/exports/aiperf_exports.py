@@ -13,7 +13,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.slices import Slice
-from aiperf_svc.core.results.summary import Summary, inference_result, metric_stats
+from aiperf_svc.core.results.summary import Summary, inference_result
 from aiperf_svc.domain.foreign_text import csv_cell
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
@@ -58,7 +58,7 @@ def render_slices_json(slices: Sequence[Slice], config: BenchmarkConfig) -> byte
                 "start_ns": each.start_wall_ns,
                 "end_ns": each.end_wall_ns,
                 "is_complete": each.is_complete,
-                **metric_stats(each.metrics, each.scalars),
+                **each.metrics,
             }
             for each in slices
         ],
@@ -71,7 +71,7 @@ def render_slices_csv(slices: Sequence[Slice]) -> bytes:
     """Render the CSV file: a row for each slice, metric and statistic."""
     lines: list[Sequence[object]] = [("Timeslice", "Metric", "Unit", "Stat", "Value")]
     for each in slices:
-        for tag, found in sorted(metric_stats(each.metrics, each.scalars).items()):
+        for tag, found in sorted(each.metrics.items()):
             for stat in (*STATS, "count"):
                 value = found.stat(stat)
                 if value is not None:

@@ -139,44 +139,22 @@ def encode(result: InferenceResult) -> bytes:
 
 
 def _own_part(result: InferenceResult) -> _OwnPart:
-    return _OwnPart(
-        version=result.version,
-        verdict=result.verdict,
-        cause=result.cause,
-        reasons=result.failed_checks,
-        notes=result.notes,
-        slo=result.slo,
-        goodput_tiers=result.goodput_tiers or UNSET,
-        slo_batches=result.slo_batches,
-        early_end=result.early_end or UNSET,
-        accounts=result.accounts,
-        finish_reasons=result.finish_reasons,
-        lost_services=result.lost_services,
-        health=result.health,
-        topology=_topology(result.topology),
-        target_addresses=result.target_addresses,
-        hooks=result.hooks or UNSET,
-        scaling=result.scaling or UNSET,
-        events=result.events or UNSET,
-        config=result.config,
-        targets=_groups("url", result.targets),
-        models=_groups("model", result.models),
-        quality=result.quality or UNSET,
-        steady_state=result.steady_state or UNSET,
-        cache=UNSET if result.cache is None else result.cache,
-        context_overflows=result.context_overflows or UNSET,
-        system=UNSET if result.system is None else _system(result.system),
-    )
+    dataset = msgspec.Raw(dataset_json(result.topology.dataset))
+    changed = {
+        "topology": _Topology(**(_fields(_Topology, result.topology) | {"dataset": dataset})),
+        "targets": tuple({"url": each.name, **each.metrics} for each in result.targets),
+        "models": tuple({"model": each.name, **each.metrics} for each in result.models),
+        "system": result.system and _System(**_fields(_System, result.system)),
+    }
+    found = _fields(_OwnPart, result) | changed
+    return _OwnPart(**{name: value for name, value in found.items() if value})
 
 
-def _topology(layout: RunLayout) -> _Topology:
-    return _Topology(
-        layout=layout.layout,
-        workers=layout.workers,
-        record_processors=layout.record_processors,
-        raw_route=layout.raw_route,
-        dataset=msgspec.Raw(dataset_json(layout.dataset)),
-    )
+def _fields(struct: type[msgspec.Struct], source: object) -> dict[str, Any]:
+    """Return the values of the fields of a struct that an object has under the same names."""
+    names = struct.__struct_fields__
+    found = {name: getattr(source, name) for name in names if hasattr(source, name)}
+    return {name: value for name, value in found.items() if value is not UNSET}
 
 
 def dataset_json(dataset: DatasetFacts | None) -> bytes:
@@ -191,92 +169,39 @@ def dataset_json(dataset: DatasetFacts | None) -> bytes:
     return msgspec.json.encode(content)
 
 
-def _groups(name: str, groups: tuple[GroupStats, ...]) -> tuple[_Group, ...] | UnsetType:
-    return tuple({name: each.name, **each.metrics} for each in groups) or UNSET
-
-
-def _system(report: SystemReport) -> _System:
-    return _System(
-        verdict=report.verdict,
-        reasons=report.reasons,
-        checks=report.checks,
-        metrics=report.metrics,
-        sources=report.sources,
-    )
-
-
 def decode(data: bytes) -> InferenceResult:
     """Return the results in the content of a file. Raises msgspec.DecodeError, and ValueError."""
     rest = msgspec.json.decode(data, type=_AiperfPart)
     parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     own = rest.aiperf_svc
-    return InferenceResult(
-        run_id=rest.benchmark_id,
-        name=str(own.config.get("name", "")),
-        version=own.version,
-        cli_command=rest.run_info.cli_command if rest.run_info else "",
-        start_wall_ns=wall_ns(rest.start_time) if rest.start_time else 0,
-        end_wall_ns=wall_ns(rest.end_time) if rest.end_time else 0,
-        was_cancelled=rest.was_cancelled,
-        is_complete=rest.is_complete,
-        verdict=own.verdict,
-        cause=own.cause,
-        failed_checks=own.reasons,
-        notes=own.notes,
-        slo=own.slo,
-        goodput_tiers=own.goodput_tiers or (),
-        slo_batches=own.slo_batches,
-        early_end=own.early_end or "",
-        metrics={
+    has_dataset = bytes(own.topology.dataset) != b"{}"
+    dataset = msgspec.json.decode(own.topology.dataset, type=DatasetFacts) if has_dataset else None
+    changed = {
+        "run_id": rest.benchmark_id,
+        "name": str(own.config.get("name", "")),
+        "cli_command": rest.run_info.cli_command if rest.run_info else "",
+        "start_wall_ns": wall_ns(rest.start_time) if rest.start_time else 0,
+        "end_wall_ns": wall_ns(rest.end_time) if rest.end_time else 0,
+        "was_cancelled": rest.was_cancelled,
+        "is_complete": rest.is_complete,
+        "metrics": {
             metric.tag: msgspec.json.decode(parts[metric.tag], type=MetricStats)
             for metric in METRICS
             if metric.tag in parts
         },
-        errors=rest.error_summary,
-        accounts=own.accounts,
-        finish_reasons=own.finish_reasons,
-        lost_services=own.lost_services,
-        health=own.health,
-        topology=_layout(own.topology),
-        target_addresses=own.target_addresses,
-        hooks=own.hooks or (),
-        scaling=own.scaling or None,
-        events=own.events or (),
-        targets=tuple(_group(each, "url") for each in own.targets or ()),
-        models=tuple(_group(each, "model") for each in own.models or ()),
-        quality=own.quality or None,
-        steady_state=own.steady_state or None,
-        cache=own.cache or None,
-        context_overflows=own.context_overflows or (),
-        system=_report(own.system) if own.system else None,
-        config=own.config,
-        aiperf_config=rest.input_config,
-    )
-
-
-def _layout(topology: _Topology) -> RunLayout:
-    has_dataset = bytes(topology.dataset) != b"{}"
-    return RunLayout(
-        layout=topology.layout,
-        workers=topology.workers,
-        record_processors=topology.record_processors,
-        raw_route=topology.raw_route,
-        dataset=msgspec.json.decode(topology.dataset, type=DatasetFacts) if has_dataset else None,
-    )
+        "errors": rest.error_summary,
+        "topology": RunLayout(**(_fields(RunLayout, own.topology) | {"dataset": dataset})),
+        "targets": tuple(_group(each, "url") for each in own.targets or ()),
+        "models": tuple(_group(each, "model") for each in own.models or ()),
+        "system": SystemReport(**_fields(SystemReport, own.system)) if own.system else None,
+        "aiperf_config": rest.input_config,
+    }
+    return InferenceResult(**(_fields(InferenceResult, own) | changed))
 
 
 def _group(group: _Group, name: str) -> GroupStats:
     metrics = {tag: each for tag, each in group.items() if isinstance(each, MetricStats)}
     return GroupStats(name=str(group[name]), metrics=metrics)
-
-
-def _report(system: _System) -> SystemReport:
-    return SystemReport(
-        verdict=system.verdict,
-        checks=system.checks,
-        metrics=system.metrics,
-        sources=system.sources,
-    )
 
 
 def iso_time(wall_ns: int) -> str:

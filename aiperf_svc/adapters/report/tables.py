@@ -219,7 +219,7 @@ def scalars(summary: Summary, tags: set[str]) -> Table:
 
 def objectives(summary: Summary) -> list[Block]:
     """Return every SLO with its measured value."""
-    return blocks.objectives([_objective(result, summary) for result in summary.objectives])
+    return blocks.objectives([_objective(result, summary) for result in summary.slo])
 
 
 def _objective(result: ObjectiveResult, summary: Summary) -> Row:

@@ -44,7 +44,7 @@ def write_all(
     write_file(folder / "config.yaml", lambda: yaml_text(config).encode())
     write_file(folder / INFERENCE_FILE, lambda: result_files.render(result_of(summary)))
     write_file(folder / "profile_export_aiperf.csv", lambda: aiperf_exports.render_csv(summary))
-    verdict = summary.verdict, summary.objectives
+    verdict = summary.verdict, summary.slo
     write_file(folder / "verdict.json", lambda: result_files.render_verdict(*verdict))
     if summary.provenance is not None:
         write_provenance(folder, summary.provenance)

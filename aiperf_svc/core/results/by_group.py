@@ -8,15 +8,20 @@ have no metrics of all due requests: without them they would look better than th
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.distributions import distributions, network_metrics
+from aiperf_svc.core.results.inference_result import GroupStats
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
-from aiperf_svc.core.results.summary import FinishedRun, GroupResult
+from aiperf_svc.core.results.summary import (
+    FinishedRun,
+    MetricSummary,
+    NetworkTimes,
+    metric_stats,
+)
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow
@@ -42,19 +47,12 @@ class Groups:
         self._context = context
         self._has_unknown = unsent_without_row > 0
 
-    def by_target(self) -> tuple[GroupResult, ...]:
+    def by_target(self) -> tuple[GroupStats, ...]:
         """Return the results of each URL; none where there is one."""
-        urls = self._context.config.endpoint.all_urls
         numbers = np.asarray(self._columns["target"])
-        network = self._context.network
-        return tuple(
-            msgspec.structs.replace(
-                each, metrics=each.metrics | network_metrics(network[place : place + 1])
-            )
-            for place, each in enumerate(self._divided(urls, numbers))
-        )
+        return self._divided(self._context.config.endpoint.all_urls, numbers, self._context.network)
 
-    def by_model(self) -> tuple[GroupResult, ...]:
+    def by_model(self) -> tuple[GroupStats, ...]:
         """Return the results of each model; none where there is one."""
         models = self._context.config.endpoint.all_models
         if len(models) == 1:
@@ -63,16 +61,21 @@ class Groups:
         return self._divided(models, model_numbers(self._context.config, entries))
 
     def _divided(
-        self, names: Sequence[str], numbers: NDArray[np.integer]
-    ) -> tuple[GroupResult, ...]:
+        self,
+        names: Sequence[str],
+        numbers: NDArray[np.integer],
+        network: Sequence[NetworkTimes] = (),
+    ) -> tuple[GroupStats, ...]:
         if len(names) == 1:
             return ()
         return tuple(
-            self._result(name, np.flatnonzero(numbers == number))
-            for number, name in enumerate(names)
+            self._result(name, np.flatnonzero(numbers == at), network_metrics(network[at : at + 1]))
+            for at, name in enumerate(names)
         )
 
-    def _result(self, name: str, places: NDArray[np.int64]) -> GroupResult:
+    def _result(
+        self, name: str, places: NDArray[np.int64], network: dict[str, MetricSummary]
+    ) -> GroupStats:
         some = {key: np.asarray(column)[places] for key, column in self._columns.items()}
         rows = PhaseRows(some, phase=Phase.PROFILING)
         metrics = distributions(rows, unsent_without_row=0)
@@ -89,4 +92,6 @@ class Groups:
             window_ns=self._window.duration_ns,
         )
         numbers |= slo.good_requests(rows, self._context.config.slo.goodput)
-        return GroupResult(name=name, metrics=metrics, scalars=scalars(rows, numbers))
+        return GroupStats(
+            name=name, metrics=metric_stats(metrics | network, scalars(rows, numbers))
+        )

@@ -230,7 +230,7 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     workload: str = INFERENCE
     metrics: dict[str, MetricStats]
     """By tag, in the order of the catalog."""
-    failed_checks: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     """The checks that did not pass, the worst first."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, which are not judged."""
@@ -279,10 +279,6 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     def config_view(self) -> ConfigView:
         """The keys of the config that tables, rules and reports read."""
         return msgspec.convert(self.config, ConfigView)
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        return self.failed_checks
 
     @property
     def missed_quality(self) -> str:

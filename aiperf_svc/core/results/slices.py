@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.load_shapes import SteadyState
 from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.inference_result import SteadyStats
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
-from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, SteadyResult
+from aiperf_svc.core.results.summary import FinishedRun, metric_stats
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency import changes_in_flight
@@ -77,8 +79,7 @@ class Slice:
     is_complete: bool
     """False for the last one, if no request was sent to its end: its rates are over its part of
     the load, as those of the run are over the whole load."""
-    metrics: dict[str, MetricSummary]
-    scalars: dict[str, float]
+    metrics: dict[str, MetricStats]
 
 
 def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator[Slice]:
@@ -103,20 +104,18 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         chosen = np.sort(rows[place:end])
         some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
         part = PhaseRows(some, phase=Phase.PROFILING)
-        metrics, totalled = _measured(part, clocks, end_ns - start_ns)
         yield Slice(
             index=index,
             start_wall_ns=start_ns,
             end_wall_ns=end_ns,
             is_complete=start_ns + width_ns <= sending_ns,
-            metrics=metrics,
-            scalars=totalled,
+            metrics=_measured(part, clocks, end_ns - start_ns),
         )
 
 
 def steady_part(
     columns: Columns, clocks: ClockMap, window: LoadWindow, rule: SteadyState
-) -> SteadyResult:
+) -> SteadyStats:
     """Return the results of the steady part of a run: of the requests that were started in it, with
     rates over its length."""
     every = np.flatnonzero(
@@ -133,27 +132,21 @@ def steady_part(
     is_steady = np.zeros(len(columns["phase"]), dtype=bool)
     is_steady[every[is_inside]] = True
     part = PhaseRows(columns, phase=Phase.PROFILING, only=is_steady)
-    metrics, numbers = _measured(part, clocks, max(0, end_ns - begin_ns))
-    return SteadyResult(
+    return SteadyStats(
         rule=rule.text,
         begin_s=(begin_ns - window.begin_ns) / 1e9,
         end_s=(end_ns - window.begin_ns) / 1e9,
-        metrics=metrics,
-        scalars=numbers if is_inside.any() else {},
+        metrics=_measured(part, clocks, end_ns - begin_ns) if is_inside.any() else {},
     )
 
 
-def _measured(
-    part: PhaseRows, clocks: ClockMap, length_ns: int
-) -> tuple[dict[str, MetricSummary], dict[str, float]]:
-    """Return the distributions and the scalars of some rows, with rates over a length."""
+def _measured(part: PhaseRows, clocks: ClockMap, length_ns: int) -> dict[str, MetricStats]:
+    """Return the metrics of some rows, with rates over a length."""
     measured = measured_scalars(
         add_up(part, clocks), None, requested_rate=None, window_ns=length_ns
     )
-    numbers = scalars(part, measured)
-    return distributions(part, unsent_without_row=0), {
-        tag: value for tag, value in numbers.items() if CATALOG[tag].in_slices
-    }
+    numbers = {t: value for t, value in scalars(part, measured).items() if CATALOG[t].in_slices}
+    return metric_stats(distributions(part, unsent_without_row=0), numbers)
 
 
 def _numbered(

@@ -103,7 +103,6 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         scalars=numbers,
         concurrency=concurrency,
         accounts=accounts,
-        objectives=(),
         verdict=judge(phase.evidence(metrics, chunk_gaps, use, disturbed)),
         timeline=timeline(
             rows,
@@ -121,7 +120,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         targets=groups.by_target(),
         models=groups.by_model(),
         scaling=scaling,
-        steady=None if rule is None else steady_part(columns, clocks, window, rule),
+        steady_state=None if rule is None else steady_part(columns, clocks, window, rule),
         events=disturbed.events,
         due_counts=disturbed.counts,
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
@@ -138,7 +137,6 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         lost=int(numbers["lost_request_count"]),
     )
     distributed = {tag: metric.distribution for tag, metric in metrics.items()}
-    objectives = slo.judge(context.config.slo, summary.measured, distributed, failures)
     batches = (
         context.early_end.batches
         if context.early_end
@@ -153,8 +151,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     due = failures.due - (totals.to_abandon - totals.abandoned)
     return replace(
         summary,
-        objectives=objectives,
-        objective_batches=batches,
+        slo=slo.judge(context.config.slo, summary.measured, distributed, failures),
+        slo_batches=batches,
         goodput_tiers=slo.judge_tiers(
             context.config.slo, rows, due=due, window_ns=window.duration_ns
         ),

@@ -173,26 +173,6 @@ def metric_stats(
     return found
 
 
-class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one of several targets, or of one of several models."""
-
-    name: str
-    """URL or model."""
-    metrics: dict[str, MetricSummary]
-    scalars: dict[str, float]
-
-
-class SteadyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of the steady part of a run, by the rule in its config."""
-
-    rule: str
-    begin_s: float
-    """From the start of the load."""
-    end_s: float
-    metrics: dict[str, MetricSummary]
-    scalars: dict[str, float]
-
-
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one run in memory. Exports and report only write what is here."""
 
@@ -202,9 +182,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: dict[str, float]
     """Statistics of `effective_concurrency`; empty if nothing was sent."""
     accounts: Accounts
-    objectives: tuple[ObjectiveResult, ...]
+    slo: tuple[ObjectiveResult, ...] = ()
     goodput_tiers: tuple[TierResult, ...] = ()
-    objective_batches: tuple[ObjectiveBatches, ...] = ()
+    slo_batches: tuple[ObjectiveBatches, ...] = ()
     verdict: Verdict
     timeline: Timeline | None
     first_start_wall_ns: int
@@ -213,11 +193,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Number of requests that ended with each `FinishReason`, by its name in lower case."""
     telemetry: tuple[SourceLog, ...] = ()
     """Metrics of servers and GPU exporters during the run."""
-    targets: tuple[GroupResult, ...] = ()
+    targets: tuple[GroupStats, ...] = ()
     """Results of each target, if there are several."""
-    models: tuple[GroupResult, ...] = ()
+    models: tuple[GroupStats, ...] = ()
     """Results of each model, if there are several."""
-    steady: SteadyResult | None = None
+    steady_state: SteadyStats | None = None
     """None without a rule in the config."""
     cache: CacheUse | None = None
     """Cached tokens by turn and by conversation; None without conversations, or if they are
@@ -253,60 +233,31 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> InferenceResult:
-    """Return the results that leave the process. `aiperf_config` is the config with AIPerf's names,
-    as JSON."""
-    context = summary.context
-    return InferenceResult(
-        run_id=context.run_id,
-        name=context.config.name,
-        version=context.version,
-        cli_command=context.cli_command,
-        start_wall_ns=summary.first_start_wall_ns,
-        end_wall_ns=summary.last_end_wall_ns,
-        was_cancelled=context.was_cancelled,
-        is_complete=context.is_complete,
-        verdict=summary.verdict.verdict,
-        cause=summary.verdict.cause,
-        failed_checks=summary.verdict.reasons,
-        notes=summary.verdict.notes,
-        slo=summary.objectives,
-        goodput_tiers=summary.goodput_tiers,
-        slo_batches=summary.objective_batches,
-        early_end=context.early_end.text if context.early_end is not None else "",
-        metrics=metric_stats(summary.metrics, summary.scalars, summary.concurrency),
-        errors=error_counts(context.errors),
-        accounts=summary.accounts,
-        finish_reasons=summary.finish_reasons,
-        lost_services=context.lost_services,
-        health=context.health,
-        topology=context.topology,
-        target_addresses=tuple(AddressFacts(**asdict(use)) for use in context.target_addresses),
-        hooks=tuple(Hook(**asdict(call)) for call in context.hooks),
-        scaling=summary.scaling,
-        events=summary.events,
-        targets=tuple(map(_group_stats, summary.targets)),
-        models=tuple(map(_group_stats, summary.models)),
-        quality=context.quality,
-        steady_state=_steady_stats(summary.steady) if summary.steady else None,
-        cache=summary.cache,
-        context_overflows=summary.context_overflows,
-        system=summary.system,
-        config=context.config.model_dump(mode="json"),
-        aiperf_config=aiperf_config,
-    )
-
-
-def _group_stats(group: GroupResult) -> GroupStats:
-    return GroupStats(name=group.name, metrics=metric_stats(group.metrics, group.scalars))
-
-
-def _steady_stats(steady: SteadyResult) -> SteadyStats:
-    return SteadyStats(
-        rule=steady.rule,
-        begin_s=steady.begin_s,
-        end_s=steady.end_s,
-        metrics=metric_stats(steady.metrics, steady.scalars),
-    )
+    """Return the results that leave the process: what the summary, its verdict and its context have
+    under the same name, and what has another form there. `aiperf_config` is the config with
+    AIPerf's names, as JSON."""
+    context, early_end = summary.context, summary.context.early_end
+    changed = {
+        "name": context.config.name,
+        "config": context.config.model_dump(mode="json"),
+        "aiperf_config": aiperf_config,
+        "start_wall_ns": summary.first_start_wall_ns,
+        "end_wall_ns": summary.last_end_wall_ns,
+        "reasons": summary.verdict.reasons,
+        "notes": summary.verdict.notes,
+        "early_end": early_end.text if early_end is not None else "",
+        "metrics": metric_stats(summary.metrics, summary.scalars, summary.concurrency),
+        "errors": error_counts(context.errors),
+        "target_addresses": tuple(AddressFacts(**asdict(use)) for use in context.target_addresses),
+        "hooks": tuple(Hook(**asdict(call)) for call in context.hooks),
+    }
+    same = {
+        name: getattr(source, name)
+        for source in (context, summary, summary.verdict)
+        for name in source.__struct_fields__
+        if name in InferenceResult.__struct_fields__
+    }
+    return InferenceResult(**(same | changed))
 
 
 def error_counts(samples: Iterable[ErrorSample]) -> tuple[ErrorCount, ...]:

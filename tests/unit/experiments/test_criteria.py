@@ -164,7 +164,7 @@ def test_a_client_bound_trial_is_not_the_servers() -> None:
         exported(slo(objectives=[P99])),
         verdict=Severity.INVALID,
         cause="client-bound",
-        failed_checks=(reason,),
+        reasons=(reason,),
     )
     found = trial_result(results, search())
     assert (found.is_client_bound, found.problem) == (True, "late by 20 ms")

@@ -142,7 +142,7 @@ def test_goodput_and_objectives_are_in_the_results() -> None:
     found = results(rows, config=config)
     assert found.scalars["good_request_count"] == 5
     assert found.scalars["goodput"] == pytest.approx(5 / 0.109)
-    assert [objective.ok for objective in found.objectives] == [True, False]
+    assert [objective.ok for objective in found.slo] == [True, False]
 
 
 def peak_of(requests: int, few: Rows) -> int:

@@ -154,7 +154,7 @@ def test_the_csv_has_aiperfs_two_blocks(summary: Summary) -> None:
 
 
 def test_the_verdict_lists_reasons_and_all_checks(summary: Summary) -> None:
-    found = json.loads(render_verdict(summary.verdict, summary.objectives))
+    found = json.loads(render_verdict(summary.verdict, summary.slo))
     assert found["verdict"] == summary.verdict.verdict
     assert {"check", "measured", "limit", "unit", "remedy", "severity", "ok"} <= set(
         found["checks"][0]

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.exports.aiperf_exports import render_slices_csv, render_slices_json
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.core.results import slices as module
+from aiperf_svc.core.results.run_result import STATS
 from aiperf_svc.core.results.slices import Slice, slices
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
+from tests.support.fake_results import avg_of
 
 SECOND = 10**9
 
@@ -43,10 +45,10 @@ def test_each_request_is_in_the_slice_of_its_start(rows: Rows) -> None:
         )
         some = profiling[inside]
         latencies = (some["last_token_wall_ns"] - some["start_wall_ns"]) / 1e6
-        measured = each.metrics["request_latency"].distribution
+        measured = each.metrics["request_latency"]
         assert measured.count == len(some)
-        assert measured.stats["avg"] == pytest.approx(float(np.mean(latencies)))
-        assert each.scalars["request_count"] == len(some)
+        assert measured.stat("avg") == pytest.approx(float(np.mean(latencies)))
+        assert avg_of(each.metrics, "request_count") == len(some)
         total += len(some)
     assert total == len(profiling)
 
@@ -58,10 +60,10 @@ def test_unconnected_requests_are_in_their_due_slice(rows: Rows) -> None:
     away["start_wall_ns"][half] = 0
     found = sliced(away, SECOND // 2)
     due = away["due_wall_ns"][half]
-    assert sum(each.scalars["error_request_count"] for each in found) == len(half)
+    assert sum(avg_of(each.metrics, "error_request_count") for each in found) == len(half)
     for each in found:
         inside = (due >= each.start_wall_ns) & (due < each.end_wall_ns)
-        assert each.scalars["error_request_count"] == np.count_nonzero(inside)
+        assert avg_of(each.metrics, "error_request_count") == np.count_nonzero(inside)
 
 
 def test_only_the_last_slice_may_be_cut(rows: Rows) -> None:
@@ -76,29 +78,31 @@ def test_only_the_last_slice_may_be_cut(rows: Rows) -> None:
 def test_slice_rates_are_over_time_with_load(rows: Rows) -> None:
     for each in sliced(rows, SECOND // 2):
         seconds = (each.end_wall_ns - each.start_wall_ns) / 1e9
-        rate = each.scalars["request_count"] / seconds
-        assert each.scalars["request_throughput"] == pytest.approx(rate)
+        rate = avg_of(each.metrics, "request_count") / seconds
+        assert avg_of(each.metrics, "request_throughput") == pytest.approx(rate)
 
 
 def test_late_last_request_raises_no_rate_of_its_slice() -> None:
     # 10 requests a second; the last one starts 1 ns before the end of what is sent.
     rows = np.concatenate([fake_run.request(start_ms=100 * n, ttft_ms=80) for n in range(101)])
     *others, last = sliced(rows, SECOND)
-    assert [each.scalars["request_throughput"] for each in others] == pytest.approx([10.0] * 10)
-    assert (last.is_complete, last.scalars["request_count"]) == (False, 1)
-    took = last.metrics["request_latency"].distribution.stats["max"]
+    rates = [avg_of(each.metrics, "request_throughput") for each in others]
+    assert rates == pytest.approx([10.0] * 10)
+    assert (last.is_complete, avg_of(last.metrics, "request_count")) == (False, 1)
+    took = last.metrics["request_latency"].stat("max")
     assert took is not None
-    assert last.scalars["request_throughput"] == pytest.approx(1e3 / took)
+    assert avg_of(last.metrics, "request_throughput") == pytest.approx(1e3 / took)
 
 
 def test_single_slice_equals_the_run(rows: Rows) -> None:
     (only,) = sliced(rows, 3600 * SECOND)
     summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
     for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):
-        stats = summary.metrics[tag].distribution.stats
-        assert only.metrics[tag].distribution.stats == pytest.approx(stats, nan_ok=True)
+        expected = [summary.metrics[tag].stat(stat) for stat in STATS]
+        found = [only.metrics[tag].stat(stat) for stat in STATS]
+        assert found == pytest.approx(expected, nan_ok=True)
     for tag in ("total_osl", "request_throughput", "output_token_throughput"):
-        assert only.scalars[tag] == pytest.approx(summary.scalars[tag])
+        assert avg_of(only.metrics, tag) == pytest.approx(summary.scalars[tag])
 
 
 def test_very_many_slices_become_wider(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
