@@ -7,11 +7,12 @@ _TIME = (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))
 _NAMES = {"bit/s": "bit/s", "bytes/s": "B/s", "bytes": "B"}
 
 
-def number(value: float | None, *, missing: str = "–") -> str:
+def number(value: float | None, *, per: float = 1.0, missing: str = "–") -> str:
     """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346. NaN is
-    `missing` too: it is no number."""
+    `missing` too: it is no number. `per` is the divisor of a unit in which the number is short."""
     if value is None or isnan(value):
         return missing
+    value /= per
     if isinf(value):
         return "∞" if value > 0 else "-∞"
     if value == int(value) and abs(value) < 1e15:

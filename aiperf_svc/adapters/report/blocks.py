@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from aiperf_svc.core.results.slo_results import outcome_word
+from aiperf_svc.core.results.slo_results import HELD, MISSED, NOT_JUDGED, ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
 from aiperf_svc.domain.number_text import number
 
@@ -233,16 +233,24 @@ def name_cell(name: str, unit: str = "") -> Cell:
     return Cell(name, unit="" if is_named else unit, is_head=True)
 
 
-def number_cell(value: float | None, mark: str = "") -> Cell:
-    """Return a cell with a number, or a dash if it is unknown."""
-    if value is None:
-        return Cell("–", is_faint=True, mark=mark)
-    return Cell(number(value), mark=mark)
+def number_cell(value: float | None, *, per: float = 1.0, unit: str = "", mark: str = "") -> Cell:
+    """Return a cell with a number over a divisor, or a dash if it is unknown."""
+    return Cell(number(value, per=per), unit=unit, mark=mark)
 
 
-def number_row(name: str, unit: str, values: Iterable[float | None]) -> Row:
-    """Return a row of numbers."""
-    return Row([name_cell(name, unit), *map(number_cell, values)])
+def number_row(name: str, unit: str, values: Iterable[float | None], *, per: float = 1.0) -> Row:
+    """Return a row of numbers over a divisor."""
+    return Row([name_cell(name, unit), *(number_cell(value, per=per) for value in values)])
+
+
+def text_row(name: str, *texts: str, tone: str = "") -> Row:
+    """Return a row of texts."""
+    return Row([name_cell(name), *map(Cell, texts)], tone)
+
+
+def text_table(head: Iterable[Cell | str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of texts, of which the first of each row is its name."""
+    return table(head, [text_row(*row) for row in rows])
 
 
 def report_cell(name: str, folder: str) -> Cell:
@@ -279,25 +287,16 @@ def check_table(reasons: Iterable[Reason]) -> Table:
     return table(("Check", "Result", "Measured", "Limit", Cell("Explanation", "text")), rows)
 
 
-def objective_row(
-    name: str,
-    bound: str,
-    limit: str,
-    measured: Cell,
-    *,
-    ok: bool,
-    judged: bool,
-    reason: str,
-) -> Row:
-    """Return the row of an objective. `limit` has its unit."""
+def objective_row(name: str, found: ObjectiveResult, measured: Cell) -> Row:
+    """Return the row of an objective."""
     cells = [
         name_cell(name),
-        Cell(f"{'≤' if bound == 'max' else '≥'} {limit}"),
+        Cell(f"{'≤' if found.bound == 'max' else '≥'} {number(found.limit)} {found.unit}"),
         measured,
-        Cell(outcome_word(ok=ok, judged=judged), "state"),
-        Cell(reason, "wide"),
+        Cell(found.outcome, "state"),
+        Cell(found.reason, "wide"),
     ]
-    return Row(cells, "valid" if ok else "invalid" if judged else "degraded")
+    return Row(cells, {HELD: "valid", MISSED: "invalid", NOT_JUDGED: "degraded"}[found.outcome])
 
 
 def objectives(rows: Sequence[Row]) -> list[Block]:

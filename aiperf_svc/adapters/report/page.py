@@ -67,7 +67,7 @@ def render(summary: Summary) -> bytes:
         Heading("Metrics"),
         *tables.distributions(summary, shown),
         tables.scalars(summary, shown),
-        *tables.goodput_tiers(summary),
+        *tables.goodput_tiers(summary.goodput_tiers),
         *tables.quality(summary.context.quality),
         *tables.steady_state(result_of(summary)),
         *tables.scaling(summary.scaling),

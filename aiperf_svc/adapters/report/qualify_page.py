@@ -1,5 +1,6 @@
 """`report.html` of a qualification: verdicts on nodes and paths, and a heat map of the pairs."""
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from aiperf_svc.adapters.report.blocks import (
@@ -27,12 +28,11 @@ from aiperf_svc.core.qualify.result import CheckInfo, CheckResult, Qualification
 from aiperf_svc.domain.number_text import number, readable_unit
 
 TONES = {
-    Verdict.PASS: "valid",
     Verdict.DEGRADED: "degraded",
     Verdict.FAIL: "invalid",
     Verdict.NOT_MEASURED: "invalid",
 }
-"""Class of a verdict in the style sheet."""
+"""Class of a verdict in the style sheet, of one that is not `pass`."""
 FULL_HEAT = 0.5
 """Share of the best pair at which a cell has its full colour."""
 
@@ -81,18 +81,10 @@ def _nodes(found: Qualification) -> Table:
     rows = []
     for node in found.nodes:
         of = {each.check: each for each in node.checks}
-        values = [(of[info.check], divisor) for info, divisor, _ in infos]
-        rows.append(
-            Row(
-                [
-                    name_cell(node.node),
-                    Cell(node.verdict.value, "state"),
-                    *(number_cell(r.value / d if r.value is not None else None) for r, d in values),
-                    Cell("; ".join(map(why, node.checks)).strip("; "), "wide"),
-                ],
-                TONES[node.verdict] if node.verdict is not Verdict.PASS else "",
-            )
-        )
+        cells = [name_cell(node.node), Cell(node.verdict.value, "state")]
+        cells += [number_cell(of[info.check].value, per=per) for info, per, _ in infos]
+        cells.append(Cell("; ".join(filter(None, map(why, node.checks))), "wide"))
+        rows.append(Row(cells, TONES.get(node.verdict, "")))
     return table(head, rows)
 
 
@@ -107,39 +99,27 @@ def why(result: CheckResult) -> str:
 def _paths(found: Qualification) -> Table:
     rows, units = [], units_of(found)
     for path in found.paths:
-        info, divisor, unit = units[path.result.check]
-        value = path.result.value
-        rows.append(
-            Row(
-                [
-                    Cell(f"{path.source} → {path.target}", is_head=True),
-                    Cell(path.result.verdict.value, "state"),
-                    Cell(f"{info.stage}: {info.name}"),
-                    Cell(number(None if value is None else value / divisor), unit=unit),
-                    Cell(path.result.reason, "wide"),
-                ],
-                TONES[path.result.verdict],
-            )
-        )
+        check, verdict, *rest = _checked(path.result, units)
+        cells = [name_cell(f"{path.source} → {path.target}"), verdict, Cell(check.text), *rest]
+        rows.append(Row(cells, TONES.get(path.result.verdict, "")))
     return table(("Path", "Verdict", "Check", "Value", Cell("Why", "text")), rows)
 
 
 def _together(found: Qualification) -> Table:
-    rows, units = [], units_of(found)
-    for each in found.all:
-        info, divisor, unit = units[each.check]
-        rows.append(
-            Row(
-                [
-                    Cell(f"{info.stage}: {info.name}", is_head=True),
-                    Cell(each.verdict.value, "state"),
-                    Cell(number(None if each.value is None else each.value / divisor), unit=unit),
-                    Cell(each.reason, "wide"),
-                ],
-                TONES[each.verdict] if each.verdict is not Verdict.PASS else "",
-            )
-        )
+    units = units_of(found)
+    rows = [Row(_checked(each, units), TONES.get(each.verdict, "")) for each in found.all]
     return table(("Check", "Verdict", "Value", Cell("Why", "text")), rows)
+
+
+def _checked(result: CheckResult, units: Mapping[str, tuple[CheckInfo, float, str]]) -> list[Cell]:
+    """Return check, verdict, value and reason."""
+    info, per, unit = units[result.check]
+    return [
+        name_cell(f"{info.stage}: {info.name}"),
+        Cell(result.verdict.value, "state"),
+        number_cell(result.value, per=per, unit=unit),
+        Cell(result.reason, "wide"),
+    ]
 
 
 def heat_map(found: Qualification, info: CheckInfo) -> Matrix | None:

@@ -18,19 +18,22 @@ from aiperf_svc.adapters.report.blocks import (
     section,
     sentence,
     table,
+    text_row,
+    text_table,
 )
 from aiperf_svc.core.events.report import EVENT_COLUMNS, Disturbance, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import CacheUse, percent, turn_ranges
+from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, CacheUse, cache_rows
 from aiperf_svc.core.results.inference_result import (
+    OVERFLOW_COLUMNS,
     ErrorCount,
     InferenceResult,
     TurnOverflow,
     steady_rows,
 )
 from aiperf_svc.core.results.provenance import Provenance
-from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.scaling.report import (
     REPLICA_COLUMNS,
@@ -67,14 +70,13 @@ def large_numbers(summary: Summary, wanted: Iterable[tuple[str, str, str]]) -> N
     return Numbers(cells)
 
 
-def goodput_tiers(summary: Summary) -> list[Block]:
+def goodput_tiers(tiers: Sequence[TierResult]) -> list[Block]:
     """Return the goodput by each set of limits; nothing without any."""
     rows = []
-    for tier in summary.goodput_tiers:
-        limits = ", ".join(f"{metric} {limit}" for metric, limit in tier.limits.items())
+    for tier in tiers:
         share = None if tier.attainment is None else 100 * tier.attainment
-        values = map(number_cell, (tier.good_request_count, share, tier.goodput))
-        rows.append(Row([name_cell(tier.name), Cell(limits), *values]))
+        shown = map(number, (tier.good_request_count, share, tier.goodput))
+        rows.append(text_row(tier.name, tier.text, *shown))
     head = ("Tier", "Limits", "good requests", "% of those due", "requests/s")
     return section("Goodput", table(head, rows))
 
@@ -83,34 +85,14 @@ def cache(use: CacheUse | None) -> list[Block]:
     """Return the server's cache hits by turn; nothing without conversations."""
     if use is None:
         return []
-    rows = [
-        Row([name_cell(name), *map(number_cell, total.counts), Cell(percent(total.share))])
-        for name, total in turn_ranges(use)
-    ]
-    head = ("Turn", "requests", "prompt tokens", "cached tokens", "share")
-    sessions = use.sessions
-    note = Note(
-        f"Cached share of {sessions.count:,} conversations: p10 {percent(sessions.p10)}, "
-        f"p50 {percent(sessions.p50)}, p90 {percent(sessions.p90)}."
-    )
-    return [*section("Prefix cache by turn", table(head, rows)), note]
+    shown = text_table(("Turn", *CACHE_COLUMNS[1:]), cache_rows(use))
+    return [*section("Prefix cache by turn", shown), Note(sentence(use.sessions.text))]
 
 
 def overflows(turns: Sequence[TurnOverflow]) -> list[Block]:
     """Return the turns at which prompts were too long for the server; nothing without any."""
-    rows = [
-        Row(
-            [
-                name_cell(str(each.turn + 1)),
-                number_cell(each.requests),
-                number_cell(each.overflows),
-                Cell(percent(each.overflows / each.requests)),
-            ]
-        )
-        for each in turns
-    ]
-    head = ("Turn", "requests", "overflows", "share")
-    return section("Context overflows by turn", table(head, rows)) if rows else []
+    shown = text_table(("Turn", *OVERFLOW_COLUMNS[1:]), (each.cells for each in turns))
+    return section("Context overflows by turn", shown)
 
 
 def quality(found: QualityResult | None) -> list[Block]:
@@ -149,15 +131,12 @@ def scaling(found: ScalingResult | None) -> list[Block]:
     that did not watch them."""
     if found is None:
         return []
-    tables = []
-    for columns, rows in (
-        (UP_COLUMNS, up_rows(found)),
-        (REPLICA_COLUMNS, replica_rows(found.replicas)),
-    ):
-        cells = [Row([name_cell(first), *map(Cell, rest)]) for first, *rest in rows]
-        tables += [table(columns, cells)] if cells else []
+    tables = [
+        text_table(UP_COLUMNS, up_rows(found)),
+        text_table(REPLICA_COLUMNS, replica_rows(found.replicas)),
+    ]
     notes = [Note(sentence(text)) for text in scaling_notes(found)]
-    return section("Scaling", *tables, *notes)
+    return section("Scaling", *filter(None, tables), *notes)
 
 
 def events(found: Sequence[Disturbance]) -> list[Block]:
@@ -174,10 +153,7 @@ def provenance(found: Provenance | None) -> list[Block]:
     if found is None:
         return []
     sides = (("Target", found.target), ("Client", found.client))
-    return [
-        table((side, ""), [Row([name_cell(name), Cell(facts[name])]) for name in facts])
-        for side, facts in sides
-    ]
+    return [table((side, ""), [text_row(*fact) for fact in facts.items()]) for side, facts in sides]
 
 
 def distributions(summary: Summary, tags: set[str]) -> list[Block]:
@@ -228,12 +204,8 @@ def _objective(result: ObjectiveResult, summary: Summary) -> Row:
     found = summary.metrics.get(metric.tag)
     return blocks.objective_row(
         metric.name + stat,
-        result.bound,
-        f"{number(result.limit)} {metric.unit}",
+        result,
         number_cell(result.measured) if found is None else _stat(found.distribution, result.stat),
-        ok=result.ok,
-        judged=result.judged,
-        reason=result.reason,
     )
 
 
@@ -272,4 +244,4 @@ def _stat(found: Distribution, stat: str) -> Cell:
     mark = "*" if stat in found.unreliable and value is not None else ""
     if value is None and stat in found.beyond:
         return Cell(f"> {number(found.beyond[stat])}", is_faint=True)
-    return number_cell(value, mark)
+    return number_cell(value, mark=mark)

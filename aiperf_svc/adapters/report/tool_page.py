@@ -23,13 +23,14 @@ from aiperf_svc.adapters.report.blocks import (
     number_row,
     section,
     table,
+    text_table,
     verdict_box,
 )
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.slo_results import ObjectiveResult
-from aiperf_svc.core.results.tool_result import STATS, MetricResult, StepTable, ToolResult
+from aiperf_svc.core.results.tool_result import STATS, StepTable, ToolResult
 from aiperf_svc.core.verdict.check_result import Severity
-from aiperf_svc.domain.number_text import number, readable_unit, size_text
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.workloads.steps import Plot
 
 _HEADLINES = {
@@ -89,44 +90,29 @@ def _header(result: ToolResult) -> Header:
 
 def _numbers(result: ToolResult) -> Numbers:
     shown = [metric for metric in result.metrics if metric.info.in_table][:LARGE_NUMBERS]
-    cells = []
-    for metric in shown:
-        divisor, unit = readable_unit(metric.info.unit, metric.max)
-        cells.append((metric.info.name, number(metric.avg / divisor), unit))
-    return Numbers(cells)
+    return Numbers([(m.info.name, number(m.avg, per=m.unit[0]), m.unit[1]) for m in shown])
 
 
 def _objective(each: ObjectiveResult, result: ToolResult) -> Row:
-    info = next((m.info for m in result.metrics if m.info.tag == each.metric), None)
-    divisor, unit = readable_unit(each.unit, max(abs(each.limit), abs(each.measured or 0.0)))
-    return blocks.objective_row(
-        f"{info.name if info else each.metric} {each.stat}",
-        each.bound,
-        f"{number(each.limit / divisor)} {unit}",
-        number_cell(None if each.measured is None else each.measured / divisor),
-        ok=each.ok,
-        judged=each.judged,
-        reason=each.reason,
-    )
+    name = next((m.info.name for m in result.metrics if m.info.tag == each.metric), each.metric)
+    readable = each.readable
+    return blocks.objective_row(f"{name} {each.stat}", readable, number_cell(readable.measured))
 
 
 def _metrics(result: ToolResult) -> list[Block]:
-    rows = [_metric(metric) for metric in result.metrics]
+    rows = []
+    for metric in result.metrics:
+        per, unit = metric.unit
+        found = number_row(metric.info.name, unit, map(metric.stat, STATS), per=per)
+        rows.append(Row([*found.cells, number_cell(metric.count)]))
     return section("Metrics", table(("Metric", *STATS, "values"), rows))
-
-
-def _metric(metric: MetricResult) -> Row:
-    divisor, unit = readable_unit(metric.info.unit, metric.max)
-    found = [metric.stat(stat) for stat in STATS]
-    values = (None if value is None else value / divisor for value in found)
-    return number_row(metric.info.name, unit, (*values, metric.count))
 
 
 def _tables(result: ToolResult) -> list[Block]:
     parts: list[Block] = []
     for place, each in enumerate(result.tables):
         where = tool_charts.place_text(each.step, each.repetition, result)
-        title = each.table.name.replace("_", " ") + (f": {where}" if where else "")
+        title = each.name + (f": {where}" if where else "")
         title = title[:1].upper() + title[1:]
         shown = _table(each)
         is_open = place < OPEN_TABLES
@@ -135,25 +121,8 @@ def _tables(result: ToolResult) -> list[Block]:
 
 
 def _table(each: StepTable) -> Table:
-    columns = each.table.columns
-    units = []
-    for place, column in enumerate(columns):
-        values = [abs(row[place] or 0.0) for row in each.table.rows]
-        units.append(readable_unit(column.unit, max(values, default=0.0)))
-    is_size = columns[0].unit == "bytes"
-    head = [
-        Cell(column.name.replace("_", " "), unit="" if is_size and not place else unit)
-        for place, (column, (_, unit)) in enumerate(zip(columns, units, strict=True))
-    ]
-    rows = []
-    for first, *others in each.table.rows:
-        name = (
-            "–" if first is None else size_text(first) if is_size else number(first / units[0][0])
-        )
-        pairs = zip(others, units[1:], strict=True)
-        shown = (None if value is None else value / divisor for value, (divisor, _) in pairs)
-        rows.append(number_row(name, "", shown))
-    return table(head, rows)
+    heads, rows = each.shown()
+    return text_table([Cell(name, unit=unit) for name, unit in heads], rows)
 
 
 def _steps(result: ToolResult) -> list[Block]:
@@ -184,9 +153,9 @@ def _steps(result: ToolResult) -> list[Block]:
 def _values(result: ToolResult) -> Table:
     rows = []
     for metric in result.metrics:
-        divisor, unit = readable_unit(metric.info.unit, metric.max)
+        per, unit = metric.unit
         for each in metric.values:
-            cells = [Cell(each.step), Cell(str(each.repetition)), number_cell(each.value / divisor)]
+            cells = [Cell(each.step), Cell(str(each.repetition)), number_cell(each.value, per=per)]
             rows.append(Row([name_cell(metric.info.name, unit), *cells]))
     return table(("Metric", "Step", "Repetition", "Value"), rows)
 

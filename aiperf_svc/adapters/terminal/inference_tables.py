@@ -1,13 +1,13 @@
 """Prints a finished inference run on a terminal: results, errors, objectives and verdict."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from rich import box
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import (
     indented,
     print_objectives,
@@ -17,8 +17,9 @@ from aiperf_svc.adapters.terminal.verdict_lines import (
 from aiperf_svc.core.events.report import EVENT_COLUMNS, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import percent, turn_ranges
+from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, cache_rows
 from aiperf_svc.core.results.inference_result import (
+    OVERFLOW_COLUMNS,
     AddressFacts,
     ConfigView,
     DatasetFacts,
@@ -144,14 +145,14 @@ def _distributions(found: InferenceResult, width: int) -> Table:
     stats: tuple[str, ...] = (*STATS[:5], "p99_9", "max") if reliable else (*STATS, "std")
     if width < WIDE:
         stats = NARROW_STATS
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("")
-    for stat in stats:
-        table.add_column(stat.replace("_", "."), justify="right", no_wrap=True)
+    rows = []
     for metric, values in metrics:
         unit = SHORT_UNITS.get(metric.unit, metric.unit)
         name = Text.assemble(metric.name, (f" ({unit})", "dim"))
-        table.add_row(name, *(_stat(values, stat) for stat in stats))
+        rows.append((name, *(_stat(values, stat) for stat in stats)))
+    table = text_table(("", *(stat.replace("_", ".") for stat in stats)), rows)
+    for column in table.columns[1:]:
+        column.no_wrap = True
     return table
 
 
@@ -188,39 +189,18 @@ def _print_tiers(tiers: Sequence[TierResult], console: Console) -> None:
     """Print the goodput by each set of limits, if there are several."""
     if not tiers:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("tier", "limits"):
-        table.add_column(column, overflow="fold")
-    for column in ("good requests", "of those due", "goodput (requests/sec)"):
-        table.add_column(column, justify="right")
-    for tier in tiers:
-        limits = ", ".join(f"{metric} {limit}" for metric, limit in tier.limits.items())
-        share = tier.attainment
-        table.add_row(
-            one_line(tier.name),
-            one_line(limits),
+    rows = [
+        (
+            tier.name,
+            tier.text,
             number(tier.good_request_count),
-            "–" if share is None else f"{share:.2%}",
+            "–" if tier.attainment is None else f"{tier.attainment:.2%}",
             number(tier.goodput),
         )
-    console.print(table)
-
-
-def _text_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    title: str | None = None,
-    numbers: Container[int] = (),
-) -> Table:
-    """Return a table of texts, with the columns at the places `numbers` aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for place, column in enumerate(columns):
-        justify: JustifyMethod = "right" if place in numbers else "left"
-        table.add_column(column, justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    return table
+        for tier in tiers
+    ]
+    head = ("tier", "limits", "good requests", "of those due", "goodput (requests/sec)")
+    console.print(text_table(head, rows, texts=(0, 1)))
 
 
 def _print_steady_state(found: InferenceResult, console: Console) -> None:
@@ -234,7 +214,7 @@ def _print_steady_state(found: InferenceResult, console: Console) -> None:
         (name, number(part), number(all_), unit) for name, unit, part, all_ in steady_rows(found)
     ]
     columns = ("", "steady state", "whole run", "unit")
-    console.print(_text_table(columns, rows, numbers=range(1, 3)))
+    console.print(text_table(columns, rows, texts=(0, 3)))
     if not steady.metrics:
         print_text(console, "no request was started in the steady state", style="yellow")
 
@@ -249,8 +229,7 @@ def print_scaling(found: ScalingResult | None, console: Console) -> None:
         (title, REPLICA_COLUMNS, list(replica_rows(found.replicas))),
     ):
         if rows:
-            numbers = range(2, len(columns))
-            console.print(_text_table(columns, rows, title=name, numbers=numbers))
+            console.print(text_table(columns, rows, title=name, texts=(0, 1)))
     for text in scaling_notes(found):
         print_text(console, f"  {text}", style="dim")
 
@@ -260,7 +239,8 @@ def _print_events(found: InferenceResult, console: Console) -> None:
     if not found.events:
         return
     title = "Events, by the time at which requests were due"
-    console.print(_text_table(EVENT_COLUMNS, event_rows(found.events), title=title))
+    places = range(len(EVENT_COLUMNS))
+    console.print(text_table(EVENT_COLUMNS, event_rows(found.events), title=title, texts=places))
     for each in found.events:
         style = "dim" if each.is_verified else "bold red"
         print_text(console, Text(one_line(each.summary), style=style))
@@ -284,16 +264,9 @@ def _print_cache(found: InferenceResult, console: Console) -> None:
     use = found.cache
     if use is None:
         return
-    columns = ("turn", "requests", "prompt tokens", "cached tokens", "share")
-    rows = [
-        (name, *map(number, total.counts), percent(total.share)) for name, total in turn_ranges(use)
-    ]
-    console.print(_text_table(columns, rows, title="Prefix cache by turn", numbers=range(5)))
-    sessions = use.sessions
-    shares = ", ".join(
-        f"{stat} {percent(getattr(sessions, stat))}" for stat in ("p10", "p50", "p90")
-    )
-    print_text(console, f"Cached share of {sessions.count:,} conversations: {shares}", style="dim")
+    title = "Prefix cache by turn"
+    console.print(text_table(CACHE_COLUMNS, cache_rows(use), title=title, texts=()))
+    print_text(console, use.sessions.text, style="dim")
     coverage = found.value("cached_token_coverage") or 0.0
     if coverage < 1.0:
         print_text(console, f"{coverage:.1%} of the requests state cached tokens", style="dim")
@@ -307,13 +280,9 @@ def _print_overflows(found: InferenceResult, console: Console) -> None:
     turns = found.context_overflows
     if not turns:
         return
-    columns = ("turn", "requests", "overflows", "share")
-    rows = [
-        (str(each.turn + 1), number(each.requests), number(each.overflows),
-         percent(each.overflows / each.requests))
-        for each in turns[:MOST_OVERFLOW_LINES]
-    ]  # fmt: skip
-    console.print(_text_table(columns, rows, title="Context overflows by turn", numbers=range(4)))
+    rows = [each.cells for each in turns[:MOST_OVERFLOW_LINES]]
+    title = "Context overflows by turn"
+    console.print(text_table(OVERFLOW_COLUMNS, rows, title=title, texts=()))
     if rest := turns[MOST_OVERFLOW_LINES:]:
         count = sum(each.overflows for each in rest)
         print_text(console, f"{count:,} more at {len(rest):,} later turns", style="dim")
@@ -356,23 +325,16 @@ def _print_token_source(found: InferenceResult, config: ConfigView, console: Con
 
 
 def _errors(errors: Sequence[ErrorCount]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Errors", title_justify="left")
-    table.add_column("count", justify="right", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("status", justify="right", no_wrap=True)
-    table.add_column("first message", overflow="fold")
+    rows: list[tuple[str | Text, ...]] = []
     for error in errors[:SHOWN_ERRORS]:
         details = error.error_details
-        table.add_row(
-            number(error.count),
-            one_line(details.type),
-            str(details.code or ""),
-            Text(one_line(details.message)[:SHOWN_MESSAGE], style="red"),
-        )
+        message = Text(one_line(details.message)[:SHOWN_MESSAGE], style="red")
+        rows.append((number(error.count), details.type, str(details.code or ""), message))
     if len(errors) > SHOWN_ERRORS:
         rest = sum(error.count for error in errors[SHOWN_ERRORS:])
-        table.add_row(number(rest), f"{len(errors) - SHOWN_ERRORS} more kinds", "", "")
-    return table
+        rows.append((number(rest), f"{len(errors) - SHOWN_ERRORS} more kinds"))
+    head = ("count", "kind", "status", "first message")
+    return text_table(head, rows, title="Errors", texts=(1, 3))
 
 
 # --- accounts and verdict ------------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.report.qualify_page import units_of, why
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.core.qualify.changes import NodeChange
 from aiperf_svc.core.qualify.result import Qualification, Verdict
 from aiperf_svc.domain.foreign_text import one_line
@@ -33,8 +33,8 @@ def print_qualification(found: Qualification, console: Console) -> None:
         console.print(line)
     units = units_of(found)
     for each in found.all:
-        info, divisor, unit = units[each.check]
-        value = number(None if each.value is None else each.value / divisor)
+        info, per, unit = units[each.check]
+        value = number(each.value, per=per)
         line = Text(f"all nodes: {info.stage}: {info.name} {value} {unit} ")
         line.append(each.verdict.value, _STYLES[each.verdict])
         line.append(f"  {one_line(each.reason)}" if each.reason else "")
@@ -51,49 +51,40 @@ def print_qualification(found: Qualification, console: Console) -> None:
 
 def _nodes(found: Qualification) -> Table:
     infos = [each for each in units_of(found).values() if each[0].nodes != "all"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("node", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for info, _, unit in infos:
-        table.add_column(f"{info.stage}\n{info.name}\n({unit})", justify="right")
-    table.add_column("why")
+    heads = (f"{info.stage}\n{info.name}\n({unit})" for info, _, unit in infos)
     order = sorted(found.nodes, key=lambda node: node.verdict is Verdict.PASS)
     shown = {node.node for node in order[:SHOWN_NODES]}
+    rows: list[Sequence[str | Text]] = []
     for node in found.nodes:
-        if node.node not in shown:
-            continue
-        of = {each.check: each for each in node.checks}
-        values = [(of[info.check].value, divisor) for info, divisor, _ in infos]
-        table.add_row(
-            one_line(node.node),
-            Text(node.verdict.value, _STYLES[node.verdict]),
-            *(number(None if value is None else value / divisor) for value, divisor in values),
-            one_line("; ".join(filter(None, map(why, node.checks)))),
-        )
-    if len(found.nodes) > len(shown):
-        table.add_row(f"… and {len(found.nodes) - len(shown):,} that passed")
-    return table
+        if node.node in shown:
+            of = {each.check: each for each in node.checks}
+            name, verdict = node.node, Text(node.verdict.value, _STYLES[node.verdict])
+            values = [number(of[info.check].value, per=per) for info, per, _ in infos]
+            rows.append([name, verdict, *values, "; ".join(filter(None, map(why, node.checks)))])
+    has_passed = [node.verdict is Verdict.PASS for node in order[SHOWN_NODES:]]
+    for what, is_pass in (("did not pass", False), ("passed", True)):
+        if count := has_passed.count(is_pass):
+            rows.append([f"… and {count:,} that {what}"])
+    return text_table(("node", "verdict", *heads, "why"), rows, texts=(0, 1, len(infos) + 2))
 
 
 def print_changes(found: Sequence[NodeChange], console: Console) -> None:
     """Print what changed node by node."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("node", "check", "base", "new", "", "unit", "change", "verdict"):
-        justify = "right" if name in ("base", "new", "") else "left"
-        table.add_column(name, justify=justify, no_wrap=name != "check")  # type: ignore[arg-type]
+    rows = []
     for each in found:
-        divisor, unit = readable_unit(each.unit, max(each.base or 0.0, each.new or 0.0))
-        shown = (None if value is None else value / divisor for value in (each.base, each.new))
-        share = "" if each.share is None else f"{each.share - 1:+.1%}"
+        per, unit = readable_unit(each.unit, max(each.base or 0.0, each.new or 0.0))
         verdicts = dict.fromkeys(filter(None, (each.base_verdict, each.new_verdict)))
         style = "red" if each.change in ("worse", "gone", "not measured") else ""
-        table.add_row(
-            one_line(each.node) or "all nodes",
+        row = (
+            each.node or "all nodes",
             each.check,
-            *map(number, shown),
-            share,
+            number(each.base, per=per),
+            number(each.new, per=per),
+            "" if each.share is None else f"{each.share - 1:+.1%}",
             unit,
             Text(each.change, style),
             " → ".join(verdicts),
         )
-    console.print(table)
+        rows.append(row)
+    head = ("node", "check", "base", "new", "", "unit", "change", "verdict")
+    console.print(text_table(head, rows, texts=(0, 1, 5, 6, 7)))

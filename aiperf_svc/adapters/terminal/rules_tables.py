@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.rules.report import CurvePoint, Outcome, PointOutcome, RulesReport
 from aiperf_svc.domain.number_text import number
@@ -24,29 +24,22 @@ def print_report(report: RulesReport, console: Console) -> None:
 
 
 def _points(points: Sequence[CurvePoint]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("concurrency", "region", "numbers of", "tokens/s", "tokens/s per user"):
-        table.add_column(name, justify="left" if name in ("region", "numbers of") else "right")
-    table.add_column("TTFT p90 (ms)", justify="right")
-    table.add_column("TPOT p90 (ms)", justify="right")
+    head = ("concurrency", "region", "numbers of", "tokens/s", "tokens/s per user")
+    rows = []
     for each in points:
         values = (each.system_tps, each.tps_per_user, each.ttft_p90_ms, each.tpot_p90_ms)
-        shown = [number(value, missing="–") for value in values]
-        table.add_row(f"{each.concurrency:,}", each.region or "–", each.basis, *shown)
-    return table
+        shown = map(number, values)
+        rows.append((f"{each.concurrency:,}", each.region or "–", each.basis, *shown))
+    return text_table((*head, "TTFT p90 (ms)", "TPOT p90 (ms)"), rows, texts=(1, 2))
 
 
 def _requirements(report: RulesReport) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("requirement", no_wrap=True)
-    table.add_column("section")
-    table.add_column("found")
+    rows = []
     for each in report.requirements:
         text = each.text or "\n".join(_lines(each.points, each.outcome))
         state = Text(str(each.outcome), style=_STYLES[each.outcome])
-        table.add_row(state, each.rule, each.section, Text(text))
-    return table
+        rows.append((state, each.rule, each.section, Text(text)))
+    return text_table(("", "requirement", "section", "found"), rows, texts=range(4))
 
 
 def _lines(points: Sequence[PointOutcome], outcome: Outcome) -> list[str]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
@@ -18,7 +17,18 @@ VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "
 
 def print_objectives(objectives: Sequence[ObjectiveResult], console: Console) -> None:
     """Print a table of all objectives, and why some do not hold."""
-    console.print(_objectives(objectives))
+    rows = [
+        (
+            Text(f"{_OUTCOMES[each.outcome][0]} {each.outcome}", style=_OUTCOMES[each.outcome][1]),
+            f"{each.metric} {each.stat}",
+            number(each.measured, missing="none"),
+            f"{'≤' if each.bound == 'max' else '≥'} {number(each.limit)}",
+            each.unit,
+        )
+        for each in objectives
+    ]
+    head, title = ("", "objective", "measured", "limit", "unit"), "Service level objectives"
+    console.print(text_table(head, rows, title=title, texts=(0, 1, 4)))
     for each in objectives:
         if each.reason:
             mark = _OUTCOMES[each.outcome][0]
@@ -27,24 +37,6 @@ def print_objectives(objectives: Sequence[ObjectiveResult], console: Console) ->
 
 _OUTCOMES = {"held": ("✓", "green"), "missed": ("✗", "bold red"), "not judged": ("!", "yellow")}
 """The mark and the style of each outcome."""
-
-
-def _objectives(objectives: Sequence[ObjectiveResult]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title="Service level objectives", title_justify="left"
-    )
-    for name in ("", "objective", "measured", "limit", "unit"):
-        table.add_column(name, justify="right" if name in ("measured", "limit") else "left")
-    for each in objectives:
-        mark, style = _OUTCOMES[each.outcome]
-        table.add_row(
-            Text(f"{mark} {each.outcome}", style=style),
-            f"{each.metric} {each.stat}",
-            number(each.measured, missing="none"),
-            f"{'≤' if each.bound == 'max' else '≥'} {number(each.limit)}",
-            each.unit,
-        )
-    return table
 
 
 def print_verdict(
@@ -60,8 +52,8 @@ def print_verdict(
         style = VERDICT_STYLES.get(reason.severity, "")
         mark = "✗ " if reason.severity is Severity.INVALID else "! "
         console.print(indented(Text.assemble((mark, style), one_line(reason.text)), 2))
-        divisor, unit = readable_unit(reason.unit, reason.measured)
-        measured, limit = number(reason.measured / divisor), number(reason.limit / divisor)
+        per, unit = readable_unit(reason.unit, reason.measured)
+        measured, limit = number(reason.measured, per=per), number(reason.limit, per=per)
         numbers = f"{reason.check}: {measured} {unit}, limit {limit} {unit}"
         console.print(indented(Text(f"{numbers} → {reason.remedy}", style="dim"), 4))
 

@@ -5,7 +5,11 @@ requests' ratios would give a short first turn the weight of a long last one. Th
 without NumPy.
 """
 
+from collections.abc import Iterator
+
 import msgspec
+
+from aiperf_svc.domain.number_text import number
 
 
 class TurnCache(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +26,6 @@ class TurnCache(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the known ones."""
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Requests, prompt tokens and cached tokens."""
-        return self.requests, self.prompt_tokens, self.cached_tokens
-
-    @property
     def share(self) -> float | None:
         """Cached tokens over prompt tokens; None if none is known."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
@@ -40,6 +39,12 @@ class SessionCache(msgspec.Struct, frozen=True, kw_only=True):
     p50: float
     p90: float
 
+    @property
+    def text(self) -> str:
+        """One line."""
+        shares = f"p10 {self.p10:.1%}, p50 {self.p50:.1%}, p90 {self.p90:.1%}"
+        return f"Cached share of {self.count:,} conversations: {shares}"
+
 
 class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
     """The use of the server's prefix cache in a run of conversations."""
@@ -50,6 +55,16 @@ class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
 
 MOST_LINES = 12
 """Lines of a table with a line for each turn."""
+
+
+CACHE_COLUMNS = ("turn", "requests", "prompt tokens", "cached tokens", "share")
+
+
+def cache_rows(use: CacheUse) -> Iterator[list[str]]:
+    """Yield the cells of the table by turn, in the order of `CACHE_COLUMNS`."""
+    for name, total in turn_ranges(use):
+        counts = (total.requests, total.prompt_tokens, total.cached_tokens)
+        yield [name, *map(number, counts), percent(total.share)]
 
 
 def turn_ranges(use: CacheUse) -> list[tuple[str, TurnCache]]:

@@ -8,7 +8,7 @@ import msgspec
 from aiperf_svc.core.events.report import Disturbance
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import CacheUse
+from aiperf_svc.core.results.cache_stats import CacheUse, percent
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult, numbers_of
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult
@@ -17,6 +17,7 @@ from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.protocol.messages.reports import (
     AddressUse,
     DatasetReport,
@@ -153,6 +154,15 @@ class TurnOverflow(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     """Requests of this turn that were sent."""
     overflows: int
+
+    @property
+    def cells(self) -> list[str]:
+        """The row of a table with the columns `OVERFLOW_COLUMNS`."""
+        share = percent(self.overflows / self.requests)
+        return [str(self.turn + 1), number(self.requests), number(self.overflows), share]
+
+
+OVERFLOW_COLUMNS = ("turn", "requests", "overflows", "share")
 
 
 class TlsView(msgspec.Struct, frozen=True):

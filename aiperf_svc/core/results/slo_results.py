@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
+
+from aiperf_svc.domain.number_text import readable_unit
 
 BATCHES = 10
 """Number of batches of a run. More of them would be shorter, and neighbours in a busy queue would
@@ -23,6 +26,11 @@ class TierResult(msgspec.Struct, frozen=True):
     clients that leave early; None if none was due."""
     goodput: float | None
     """Good requests per second of the load; None if it took no time."""
+
+    @property
+    def text(self) -> str:
+        """Its limits."""
+        return ", ".join(f"{metric} {limit}" for metric, limit in self.limits.items())
 
 
 class ObjectiveResult(msgspec.Struct, frozen=True):
@@ -44,7 +52,16 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     @property
     def outcome(self) -> str:
         """`HELD`, `MISSED` or `NOT_JUDGED`."""
-        return outcome_word(ok=self.ok, judged=self.judged)
+        if self.ok:
+            return HELD
+        return MISSED if self.judged else NOT_JUDGED
+
+    @property
+    def readable(self) -> "ObjectiveResult":
+        """The objective in a unit in which its numbers are short."""
+        divisor, unit = readable_unit(self.unit, max(abs(self.limit), abs(self.measured or 0.0)))
+        measured = None if self.measured is None else self.measured / divisor
+        return replace(self, limit=self.limit / divisor, measured=measured, unit=unit)
 
     @property
     def text(self) -> str:
@@ -77,13 +94,6 @@ class ObjectiveBatches(msgspec.Struct, frozen=True, kw_only=True):
 
 HELD, MISSED, NOT_JUDGED = "held", "missed", "not judged"
 """The outcomes of an objective."""
-
-
-def outcome_word(*, ok: bool, judged: bool) -> str:
-    """Return the outcome of an objective in a word or two."""
-    if ok:
-        return HELD
-    return MISSED if judged else NOT_JUDGED
 
 
 def outcome_of_all(objectives: Iterable[ObjectiveResult]) -> str:

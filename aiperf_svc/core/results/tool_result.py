@@ -9,6 +9,7 @@ import msgspec
 from aiperf_svc.core.results.measured import MetricInfo, Series, Table
 from aiperf_svc.core.results.run_result import MetricStats, RunResult
 from aiperf_svc.core.verdict.check_result import Reason, Verdict
+from aiperf_svc.domain.number_text import number, readable_unit, size_text
 
 SCHEMA = "run-result/1"
 """`schema_version` of results.json. The number is raised when a key changes its meaning."""
@@ -69,6 +70,11 @@ class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
     @property
+    def unit(self) -> tuple[float, str]:
+        """Divisor and name of the unit in which its values are short."""
+        return readable_unit(self.info.unit, self.max)
+
+    @property
     def stats(self) -> MetricStats:
         """The statistics that joint results have."""
         return MetricStats(
@@ -98,6 +104,32 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
     repetition: int
     labels: dict[str, str] = {}
     table: Table
+
+    @property
+    def name(self) -> str:
+        """Its name in words."""
+        return self.table.name.replace("_", " ")
+
+    def shown(self) -> tuple[list[tuple[str, str]], list[list[str]]]:
+        """Return name and unit of each column, and the cells of the rows, as people read them. In a
+        table by size, each size has its own unit."""
+        columns, rows = self.table.columns, self.table.rows
+        is_size = columns[0].unit == "bytes"
+        heads, texts = [], []
+        for place, column in enumerate(columns):
+            values = [row[place] for row in rows]
+            per, unit = readable_unit(
+                column.unit, max((abs(v or 0.0) for v in values), default=0.0)
+            )
+            is_first_size = is_size and not place
+            heads.append((column.name.replace("_", " "), "" if is_first_size else unit))
+            texts.append(
+                [
+                    size_text(v) if is_first_size and v is not None else number(v, per=per)
+                    for v in values
+                ]
+            )
+        return heads, [list(row) for row in zip(*texts, strict=True)]
 
 
 class StepWitness(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from rich.console import Console
 
 from aiperf_svc.adapters.cluster.node_labels import changes_of, label_nodes
 from aiperf_svc.adapters.exports.qualify_export import (
@@ -16,9 +18,10 @@ from aiperf_svc.adapters.exports.qualify_export import (
     render_json,
 )
 from aiperf_svc.adapters.report.qualify_page import heat_map
+from aiperf_svc.adapters.terminal.qualify_tables import print_qualification
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.qualify.changes import changes
-from aiperf_svc.core.qualify.result import Qualification
+from aiperf_svc.core.qualify.result import Qualification, Verdict
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.fake_nodes import USUAL, FakeNodes
@@ -49,6 +52,20 @@ def test_node_that_is_not_there_any_more_is_gone() -> None:
     assert [
         each.change for each in changes(qualified(9), qualified(8)) if each.change != "same"
     ] == ["gone"]
+
+
+def test_nodes_beyond_the_shown_ones_are_counted_by_verdict() -> None:
+    found = qualified(8)
+    verdicts = [Verdict.PASS] * 8 + [Verdict.FAIL] * 45
+    nodes = [
+        replace(found.nodes[0], node=f"n{number}", verdict=verdict)
+        for number, verdict in enumerate(verdicts)
+    ]
+    console = Console(file=StringIO(), width=120)
+    with console.capture() as capture:
+        print_qualification(replace(found, nodes=tuple(nodes)), console)
+    assert "… and 5 that did not pass" in capture.get()
+    assert "… and 8 that passed" in capture.get()
 
 
 def test_csv_has_a_row_for_each_check() -> None:

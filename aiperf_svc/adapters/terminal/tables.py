@@ -1,0 +1,35 @@
+"""Tables of texts on a terminal."""
+
+from collections.abc import Container, Iterable, Sequence
+
+from rich import box
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from aiperf_svc.domain.foreign_text import one_line
+
+FIRST = (0,)
+"""Places of the columns with texts: the first one only."""
+
+
+def text_table(
+    head: Sequence[str | Text],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    title: str | None = None,
+    texts: Container[int] = FIRST,
+) -> Table:
+    """Return a table. The columns at the places `texts` are aligned to the left, the others, of
+    numbers, to the right."""
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left"
+    )
+    for place, name in enumerate(head):
+        justify: JustifyMethod = "left" if place in texts else "right"
+        table.add_column(
+            Text(name) if isinstance(name, str) else name, justify=justify, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(one_line(each)) if isinstance(each, str) else each for each in row))
+    return table
