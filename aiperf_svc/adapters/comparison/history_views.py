@@ -24,7 +24,6 @@ from aiperf_svc.adapters.report.blocks import (
     table,
 )
 from aiperf_svc.adapters.report.plots import FULL, Plot, Series, figure
-from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.history import Change, History
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.verdict.check_result import Severity
@@ -34,7 +33,6 @@ from aiperf_svc.domain.number_text import readable_unit
 ROWS = 12
 """Lines of the plot in a terminal."""
 LEAST_COLUMNS = 20
-_CLASSES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 _DATES = 8
 """Most dates on the axis of the page."""
 
@@ -181,7 +179,7 @@ def _changes(found: History) -> Block:
     rows = [
         Row(
             [Cell(change.word, "state"), Cell(change_text(found, change), "wide")],
-            _CLASSES.get(change.word, ""),
+            wording.TONES.get(change.word, ""),
         )
         for change in found.changes
     ]

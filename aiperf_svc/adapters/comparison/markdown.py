@@ -21,15 +21,8 @@ def render(comparison: Comparison) -> str:
     if comparison.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in comparison.notes))
     if comparison.shifts:
-        stats = list(comparison.shifts[0].shifts)
-        shifts = (
-            (
-                each.info.name,
-                *(wording.percent(each.shifts[s]) if s in each.shifts else "" for s in stats),
-            )
-            for each in comparison.shifts
-        )
-        parts.append(_table(("percentiles moved", *map(wording.stat_name, stats)), shifts))
+        stats, shifts = wording.shifts(comparison, missing="")
+        parts.append(_table(("percentiles moved", *stats), shifts))
     return "\n\n".join(parts)
 
 

@@ -20,16 +20,16 @@ from aiperf_svc.adapters.report.blocks import (
     section,
     sentence,
     table,
+    text_table,
 )
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, curve_plot
 from aiperf_svc.adapters.report.plots import FULL, HALF, Plot, Series, figure
-from aiperf_svc.core.compare.comparison import Comparison, Word
+from aiperf_svc.core.compare.comparison import Comparison
 from aiperf_svc.core.compare.groups import Comparisons, Group
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.number_text import readable_unit
 
-_CLASSES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 _HIGHEST = 0.9999
 """Last share of a plotted distribution: beyond, single requests decide."""
 _FEW = 50
@@ -54,6 +54,7 @@ def _sections(
     comparison: Comparison, base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]
 ) -> list[Block]:
     sides = (("base", comparison.base), ("new", comparison.new))
+    stats, shifts = wording.shifts(comparison)
     return [
         *(
             Note(sentence(f"{name}: {text}"))
@@ -65,7 +66,7 @@ def _sections(
         Heading("Metrics"),
         _rows(comparison),
         *(Note(sentence(note)) for note in comparison.notes),
-        *_shifts(comparison),
+        *section("Shift of each percentile", text_table(("Metric", *stats), shifts)),
         Plots(_plots(base, new)),
     ]
 
@@ -85,20 +86,8 @@ def _rows(comparison: Comparison) -> Table:
     for row in comparison.rows:
         *cells, word = wording.cells(row)
         shown = [name_cell(wording.name(row)), *map(Cell, cells), Cell(word, "state")]
-        rows.append(Row(shown, _CLASSES.get(row.word, "")))
+        rows.append(Row(shown, wording.TONES.get(row.word, "")))
     return table(("Metric", *wording.HEADS[:-2], "Evidence", "Result"), rows)
-
-
-def _shifts(comparison: Comparison) -> list[Block]:
-    if not comparison.shifts:
-        return []
-    stats = list(comparison.shifts[0].shifts)
-    rows = []
-    for each in comparison.shifts:
-        shown = (wording.percent(each.shifts[s]) if s in each.shifts else "–" for s in stats)
-        rows.append(Row([name_cell(each.info.name), *map(Cell, shown)]))
-    head = ("Metric", *map(wording.stat_name, stats))
-    return section("Shift of each percentile", table(head, rows))
 
 
 def _plots(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> list[Plot]:

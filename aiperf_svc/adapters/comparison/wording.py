@@ -8,6 +8,8 @@ from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import readable_unit
 
+TONES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
+"""Class of a row in the style sheet."""
 LONGEST_VALUE = 60
 """Longest shown value of a key that differs, in characters."""
 
@@ -61,6 +63,19 @@ HEADS = ("base", "new", "delta", "95% interval", "", "")
 """The last two columns are the evidence and the word, which need no heading on a terminal."""
 
 
+def shifts(comparison: Comparison, *, missing: str = "–") -> tuple[list[str], list[list[str]]]:
+    """Return the percentiles, and a row of shifts for each metric, after its name."""
+    if not comparison.shifts:
+        return [], []
+    stats = list(comparison.shifts[0].shifts)
+    rows = [
+        [each.info.name]
+        + [percent(each.shifts[stat]) if stat in each.shifts else missing for stat in stats]
+        for each in comparison.shifts
+    ]
+    return [stat.replace("_", ".") for stat in stats], rows
+
+
 def percent(share: float) -> str:
     """Format a difference: `+2.3%`, `-120%`; `+∞` from zero."""
     if not share:
@@ -95,11 +110,6 @@ def skipped(found: Comparisons) -> list[str]:
 def same_config(info: Comparison) -> str:
     """Return that nothing differs; empty if something does."""
     return "" if info.differences else "Same config, dataset, version and verdict on both sides."
-
-
-def stat_name(stat: str) -> str:
-    """Return `p99.9` for `p99_9`."""
-    return stat.replace("_", ".")
 
 
 def _value(side: SideValue, divisor: float) -> str:

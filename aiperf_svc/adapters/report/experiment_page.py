@@ -26,9 +26,8 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.adapters.report.curve_chart import curve_plot, named
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
-from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.experiments.choices import best_of, front
-from aiperf_svc.core.experiments.combinations import Combination, TrialRow
+from aiperf_svc.core.experiments.choices import best_of
+from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.search_report import Ending, SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.throughput_curve import curves_of_summary
@@ -105,10 +104,9 @@ def _best(summary: ExperimentSummary, search: SearchReport | None) -> list[Block
     are_single = all(each.value.half_width is None for each in found)
     rows = []
     for each in found:
-        divisor, unit = words.unit_of(summary, each.key)
-        value = Cell(f"{words.mean_text(each.value, divisor)} {unit}")
-        where = Cell(words.best_place_text(each, is_interval_noted=not are_single), "wide")
-        rows.append(Row([name_cell(words.metric_name(summary, each.key)), value, where]))
+        value, where = words.best_texts(summary, each, is_interval_noted=not are_single)
+        name = name_cell(words.metric_name(summary, each.key))
+        rows.append(Row([name, Cell(value), Cell(where, "wide")]))
     note = Note("One run of each combination: the values have no confidence intervals.")
     return [
         table(("Best", "Value" if are_single else "Mean", Cell("At", "text")), rows),
@@ -118,65 +116,49 @@ def _best(summary: ExperimentSummary, search: SearchReport | None) -> list[Block
 
 def combinations(summary: ExperimentSummary) -> list[Block]:
     """Return the table of the combinations, with its notes."""
-    keys = summary.headline[:SHOWN_METRICS]
-    units = [words.unit_of(summary, key) for key in keys]
-    found = front(summary)
-    optimal = found.optimal if found is not None and len(found.points) > 1 else ()
-
-    def row(of: Combination) -> Row:
-        values = [words.value_text(of.parameters.get(p.name)) for p in summary.parameters]
-        mark = "★" if any(of is each for each in optimal) else ""
-        values += [words.runs_text(of), mark]
-        values += [
-            words.mean_text(of.values.get(key), divisor)
-            for key, (divisor, _) in zip(keys, units, strict=True)
-        ]
-        return Row([Cell(value) for value in values])
-
-    names = [each.name for each in summary.parameters]
-    head = [*_wrapped([*names, "n", ""]), *_metric_heads(summary, keys, units)]
+    metrics = words.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
+    optimal, on_front = words.optimal(summary, "★")
+    rows = []
+    for of in summary.combinations:
+        texts = [*words.parameter_texts(summary, of.parameters), words.runs_text(of)]
+        texts.append("★" if any(of is each for each in optimal) else "")
+        texts += [words.mean_text(of.values.get(each.key), each.per) for each in metrics]
+        rows.append(Row(list(map(Cell, texts))))
     notes = ["n: number of trials in the mean. ±: half of its 95% confidence interval."]
-    if found is not None and optimal:
-        up, down = (words.metric_name(summary, key) for key in (found.throughput, found.latency))
-        notes.append(f"★: no other combination is better in {up} and in {down} at once.")
-    return [table(head, [row(each) for each in summary.combinations]), Note(" ".join(notes))]
+    notes += [f"{on_front}."] if on_front else []
+    head = _heads(summary, (), ("n", ""), metrics)
+    return [table(head, rows), Note(" ".join(notes))]
 
 
 def _trials(summary: ExperimentSummary) -> Details:
-    keys = summary.headline[:SHOWN_METRICS]
-    units = [words.unit_of(summary, key) for key in keys]
+    metrics = words.shown_metrics(summary, summary.headline[:SHOWN_METRICS])
 
     def row(each: TrialRow) -> Row:
         trial, measured = each.outcome.trial, each.measured
         link = f"trials/{quote(each.outcome.folder)}/report.html" if measured is not None else ""
-        cells = [Cell(str(trial.number), link=link)]
-        cells += [Cell(words.value_text(trial.parameters.get(p.name))) for p in summary.parameters]
-        cells.append(Cell(str(trial.repetition)))
-        for key, (divisor, _) in zip(keys, units, strict=True):
-            value = measured.values.get(key) if measured is not None else None
-            cells.append(Cell("–") if value is None else number_cell(value / divisor))
+        values = measured.values if measured is not None else {}
         verdict = measured.verdict if measured is not None else ""
-        cells.append(Cell(each.left_out or verdict, "state"))
+        cells = [
+            Cell(str(trial.number), link=link),
+            *map(Cell, words.parameter_texts(summary, trial.parameters)),
+            Cell(str(trial.repetition)),
+            *(number_cell(values.get(metric.key), per=metric.per) for metric in metrics),
+            Cell(each.left_out or verdict, "state"),
+        ]
         return Row(cells, "invalid" if each.left_out else verdict)
 
-    names = [each.name for each in summary.parameters]
-    head = [
-        *_wrapped(["Trial", *names, "Repetition"]),
-        *_metric_heads(summary, keys, units),
-        *_wrapped(["Verdict"]),
-    ]
+    head = [*_heads(summary, ("Trial",), ("Repetition",), metrics), Cell("Verdict", "wrap")]
     return Details("All trials", [table(head, [row(each) for each in summary.rows])])
 
 
-def _wrapped(names: Sequence[str]) -> list[Cell]:
-    """Return headings that break into lines at dots, such as keys."""
-    return [Cell(name, "wrap") for name in names]
-
-
-def _metric_heads(
-    summary: ExperimentSummary, keys: Sequence[RowKey], units: Sequence[tuple[float, str]]
+def _heads(
+    summary: ExperimentSummary,
+    before: Sequence[str],
+    after: Sequence[str],
+    metrics: Sequence[words.ShownMetric],
 ) -> list[Cell]:
-    return [
-        Cell(words.metric_name(summary, key), "wrap", unit=unit)
-        for key, (_, unit) in zip(keys, units, strict=True)
-    ]
+    """Return the headings of the parameters, with those before and after them, and of the metrics.
+    They break into lines at dots, such as those of keys."""
+    names = (*before, *(each.name for each in summary.parameters), *after)
+    heads = [Cell(name, "wrap") for name in names]
+    return [*heads, *(Cell(each.name, "wrap", unit=each.unit) for each in metrics)]

@@ -1,11 +1,12 @@
 """Texts of an experiment, the same in the terminal and in HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.experiments.choices import Best
+from aiperf_svc.core.experiments.choices import Best, front
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination, TrialRow
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.foreign_text import one_line
@@ -38,6 +39,36 @@ def unit_of(summary: ExperimentSummary, key: RowKey) -> tuple[float, str]:
     )
 
 
+class ShownMetric(NamedTuple):
+    """A value of the headline as tables show it."""
+
+    key: RowKey
+    name: str
+    per: float
+    """Divisor of the unit."""
+    unit: str
+
+
+def shown_metrics(summary: ExperimentSummary, keys: Iterable[RowKey]) -> list[ShownMetric]:
+    """Return the columns of values."""
+    return [ShownMetric(key, metric_name(summary, key), *unit_of(summary, key)) for key in keys]
+
+
+def parameter_texts(summary: ExperimentSummary, parameters: Parameters) -> list[str]:
+    """Return the value of each parameter of the experiment."""
+    return [value_text(parameters.get(each.name)) for each in summary.parameters]
+
+
+def optimal(summary: ExperimentSummary, mark: str) -> tuple[Sequence[Combination], str]:
+    """Return the combinations on the front, and the note on their mark; empty without a front of at
+    least two combinations."""
+    found = front(summary)
+    if found is None or len(found.points) < 2:
+        return (), ""
+    up, down = (metric_name(summary, key) for key in (found.throughput, found.latency))
+    return found.optimal, f"{mark}: no other combination is better in {up} and in {down} at once"
+
+
 def metric_name(summary: ExperimentSummary, key: RowKey) -> str:
     """Name a statistic without its unit: `Time to First Token p99`."""
     stat = "" if key.stat == "avg" else f" {key.stat.replace('_', '.')}"
@@ -56,9 +87,13 @@ def mean_text(value: Aggregate | None, divisor: float) -> str:
     return f"{shown} ± {size:,.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
 
 
-def best_place_text(best: Best, *, is_interval_noted: bool) -> str:
-    """Return which combination is best, with a note if it has no interval, and those that may be as
-    good."""
+def best_texts(
+    summary: ExperimentSummary, best: Best, *, is_interval_noted: bool
+) -> tuple[str, str]:
+    """Return the best value, and which combination has it: with a note if it has no interval, and
+    those that may be as good."""
+    divisor, unit = unit_of(summary, best.key)
+    value = f"{mean_text(best.value, divisor)} {unit}"
     text = parameters_text(best.combination.parameters)
     if best.value.half_width is None and is_interval_noted:
         text += " (one run, without an interval)"
@@ -66,7 +101,7 @@ def best_place_text(best: Best, *, is_interval_noted: bool) -> str:
     if names:
         others = names[0] if len(names) == 1 else f"{len(names)} other combinations"
         text += f"; not distinguishable from {others}: the intervals overlap"
-    return text
+    return value, text
 
 
 def runs_text(of: Combination) -> str:

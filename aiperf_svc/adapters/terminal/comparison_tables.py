@@ -1,13 +1,11 @@
 """A comparison on a terminal, in benchstat's manner, and the history of a metric."""
 
-from collections.abc import Sequence
-
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.comparison import history_views, wording
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons
@@ -30,10 +28,8 @@ def print_comparison(comparison: Comparison, console: Console, *, is_short: bool
             print_text(console, f"{name:<4}  {text}")
     console.print()
     if comparison.differences:
-        table = _table("differs", ("base", "new"), justify="left")
-        for found in comparison.differences:
-            table.add_row(*wording.differing(found))
-        console.print(table)
+        found = map(wording.differing, comparison.differences)
+        console.print(text_table(("differs", "base", "new"), found, texts=range(3)))
     else:
         console.print(wording.same_config(comparison))
     console.print(_rows(comparison, console))
@@ -83,47 +79,23 @@ def print_history(found: History, console: Console) -> None:
 
 def _rows(comparison: Comparison, console: Console) -> Table:
     """Return the table of all rows. Where it is too wide, cells have several lines."""
-    table = _rows_table(comparison, is_narrow=False)
-    needed = console.measure(table, options=console.options.update(max_width=WIDE)).maximum
-    return table if needed <= console.width else _rows_table(comparison, is_narrow=True)
-
-
-def _rows_table(comparison: Comparison, *, is_narrow: bool) -> Table:
-    table = _table("", wording.HEADS)
-    if is_narrow:
-        for column in table.columns:
-            column.no_wrap = not column.no_wrap
+    rows = []
     for row in comparison.rows:
         *cells, word = wording.cells(row)
-        name = wording.name(row)
-        if is_narrow:
-            name = "\n(".join(name.rsplit(" (", 1))
         style = STYLES.get(row.word, "") if row.gates else "dim"
-        table.add_row(name, *cells, Text(word, style))
+        rows.append((wording.name(row), *cells, Text(word, style)))
+    table = text_table(("", *wording.HEADS), rows)
+    needed = console.measure(table, options=console.options.update(max_width=WIDE)).maximum
+    if needed > console.width:
+        narrow = [(Text("\n(".join(name.rsplit(" (", 1))), *cells) for name, *cells in rows]
+        table = text_table(("", *wording.HEADS), narrow)
+        table.columns[0].no_wrap = True
     return table
 
 
 def _shifts(comparison: Comparison, width: int) -> Table:
     """Return the table of the percentiles, without the lowest ones where it is too wide."""
-    names = ["percentiles moved", *(each.info.name for each in comparison.shifts)]
-    most = max(1, (width - max(map(len, names)) - 2) // SHIFT_WIDTH)
-    stats = list(comparison.shifts[0].shifts)[-most:]
-    table = _table("percentiles moved", [wording.stat_name(stat) for stat in stats])
-    for each in comparison.shifts:
-        shown = (wording.percent(each.shifts[s]) if s in each.shifts else "–" for s in stats)
-        table.add_row(each.info.name, *shown)
-    return table
-
-
-def _table(first: str, heads: Sequence[str], *, justify: str = "right") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=justify == "left")
-    for head in heads:
-        # Texts may be long and are folded; numbers are not.
-        table.add_column(
-            head,
-            justify="left" if justify == "left" else "right",
-            no_wrap=justify != "left",
-            overflow="fold",
-        )
-    return table
+    stats, rows = wording.shifts(comparison)
+    head = "percentiles moved"
+    most = max(1, (width - max(map(len, (head, *(name for name, *_ in rows)))) - 2) // SHIFT_WIDTH)
+    return text_table((head, *stats[-most:]), [(name, *cells[-most:]) for name, *cells in rows])

@@ -3,15 +3,15 @@ the trials that were left out."""
 
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.experiments.choices import best_of, front
+from aiperf_svc.core.experiments.choices import best_of
 from aiperf_svc.core.experiments.combinations import Parameter
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
@@ -68,35 +68,36 @@ def _shown_values(parameter: Parameter) -> list[str]:
 def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) -> Table:
     """Return the table of the values that a search tried, with as many statistics as the width has
     room for."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    # A dotted key takes a line for each of its parts.
-    name = one_line(search.parameter).replace(".", ".\n")
-    table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("holds")
-    table.add_column("runs", justify="right")
+    parameter = _key_lines(search.parameter)
     names = dict.fromkeys(name for point in search.points for name in point.statistics)
-    room = width - max(map(len, name.splitlines())) - DECIDED_WIDTH
-    keys = {name: _key(name) for name in list(names)[: max(0, room // POINT_WIDTH)]}
-    keys = {name: key for name, key in keys.items() if key.tag in summary.metrics}
-    for key in keys.values():
-        _, unit = words.unit_of(summary, key)
-        title = Text(words.metric_name(summary, key))
-        title.append(f" ({unit})" if unit else "", "dim")
-        table.add_column(title, justify="right", width=POINT_WIDTH - 2)
-    table.add_column("decided by")
-    for point in search.points:
-        cells = []
-        for name, key in keys.items():
-            value, (divisor, _) = point.statistics.get(name), words.unit_of(summary, key)
-            cells.append("–" if value is None else number(value / divisor))
-        table.add_row(
+    room = width - max(map(len, parameter.splitlines())) - DECIDED_WIDTH
+    keys = {_key(name): name for name in list(names)[: max(0, room // POINT_WIDTH)]}
+    shown = words.shown_metrics(summary, (key for key in keys if key.tag in summary.metrics))
+    rows = [
+        (
             f"{point.value:.6g}",
             HELD[point.holds],
             str(point.runs),
-            *cells,
-            one_line(point.reason),
+            *(number(point.statistics.get(keys[each.key]), per=each.per) for each in shown),
+            point.reason,
         )
+        for point in search.points
+    ]
+    head = (parameter, "holds", "runs", *map(_head, shown), "decided by")
+    table = text_table(head, rows, texts=(1, len(head) - 1))
+    table.columns[0].no_wrap = True
+    for column in table.columns[3:-1]:
+        column.width = POINT_WIDTH - 2
     return table
+
+
+def _key_lines(name: str) -> str:
+    """Return a key with a line for each of its parts."""
+    return one_line(name).replace(".", ".\n")
+
+
+def _head(metric: words.ShownMetric) -> Text:
+    return Text.assemble(metric.name, (f" ({metric.unit})" if metric.unit else "", "dim"))
 
 
 def _key(name: str) -> RowKey:
@@ -117,56 +118,39 @@ def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -
 
 def combinations_table(summary: ExperimentSummary, width: int) -> Table:
     """Return the table of the combinations, with as many metrics as the width has room for."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    names = [_key_lines(each.name) for each in summary.parameters]
     room = width - 8
-    for each in summary.parameters:
-        # A dotted key takes a line for each of its parts.
-        name = one_line(each.name).replace(".", ".\n")
-        table.add_column(name, justify="right" if each.is_number else "left", overflow="fold")
+    for name, each in zip(names, summary.parameters, strict=True):
         room -= max(map(len, (*name.splitlines(), *_shown_values(each)))) + 2
-    table.add_column("n", justify="right", no_wrap=True)
     means = max(LEAST_MEANS, min(MOST_MEANS, room // MEAN_WIDTH))
-    keys = summary.headline[:means]
-    units = [words.unit_of(summary, key) for key in keys]
-    for key, (_, unit) in zip(keys, units, strict=True):
-        title = Text(words.metric_name(summary, key))
-        title.append(f" ({unit})" if unit else "", "dim")
-        table.add_column(title, justify="right", max_width=MEAN_WIDTH - 2)
-    table.add_column("")
-    found = front(summary)
-    optimal = found.optimal if found is not None and len(found.points) > 1 else ()
-    for of in summary.combinations:
-        table.add_row(
-            *(words.value_text(of.parameters.get(each.name)) for each in summary.parameters),
+    metrics = words.shown_metrics(summary, summary.headline[:means])
+    optimal, _ = words.optimal(summary, "*")
+    rows = [
+        (
+            *words.parameter_texts(summary, of.parameters),
             Text(words.runs_text(of), "yellow" if of.left_out else ""),
-            *(
-                words.mean_text(of.values.get(key), divisor)
-                for key, (divisor, _) in zip(keys, units, strict=True)
-            ),
+            *(words.mean_text(of.values.get(each.key), each.per) for each in metrics),
             "*" if any(of is each for each in optimal) else "",
         )
+        for of in summary.combinations
+    ]
+    texts = {place for place, each in enumerate(summary.parameters) if not each.is_number}
+    table = text_table((*names, "n", *map(_head, metrics), ""), rows, texts=texts)
+    for column in table.columns[len(names) + 1 : -1]:
+        column.max_width = MEAN_WIDTH - 2
     return table
 
 
 def _print_notes(summary: ExperimentSummary, search: SearchReport | None, console: Console) -> None:
     if any(each.half_width is not None for c in summary.combinations for each in c.values.values()):
         console.print("±: 95% interval of the mean over the repetitions", style="dim")
-    found = front(summary)
-    if found is not None and len(found.points) > 1:
-        up, down = (words.metric_name(summary, key) for key in (found.throughput, found.latency))
-        console.print(
-            f"*: no other combination is better in {up} and in {down} at once", style="dim"
-        )
+    if on_front := words.optimal(summary, "*")[1]:
+        console.print(on_front, style="dim")
     best = best_of(summary, search)[:MOST_MEANS]
     are_single = all(each.value.half_width is None for each in best)
     for each in best:
-        divisor, unit = words.unit_of(summary, each.key)
-        place = words.best_place_text(each, is_interval_noted=not are_single)
-        print_text(
-            console,
-            f"Best {words.metric_name(summary, each.key)}: "
-            f"{words.mean_text(each.value, divisor)} {unit} at {place}",
-        )
+        value, where = words.best_texts(summary, each, is_interval_noted=not are_single)
+        print_text(console, f"Best {words.metric_name(summary, each.key)}: {value} at {where}")
     if best and are_single:
         console.print("Each of these is one run, without a confidence interval.", style="dim")
 

@@ -3,7 +3,6 @@ the trials of each and one of the total."""
 
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +10,7 @@ from rich.text import Text
 from aiperf_svc.adapters.report import joint_page as words
 from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
 from aiperf_svc.adapters.terminal.experiment_tables import print_experiment, print_scenarios
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.outcomes import DONE
@@ -89,12 +89,10 @@ def joint_tables(joint: Joint, width: int) -> list[Table]:
 
 
 def _table(names: list[str], columns: list[tuple[str, list[str]]], units: list[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for title, cells in columns:
-        least = max(map(len, cells), default=0)
-        table.add_column(title, justify="right", overflow="fold", min_width=least)
-    table.add_column("unit", no_wrap=True)
-    for row in zip(names, *(cells for _, cells in columns), units, strict=True):
-        table.add_row(*row)
+    rows = zip(names, *(cells for _, cells in columns), units, strict=True)
+    head = ("", *(title for title, _ in columns), "unit")
+    table = text_table(head, rows, texts=(0, len(head) - 1))
+    table.columns[0].no_wrap = table.columns[-1].no_wrap = True
+    for column, (_, cells) in zip(table.columns[1:-1], columns, strict=True):
+        column.min_width = max(map(len, cells), default=0)
     return table

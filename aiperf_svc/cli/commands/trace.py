@@ -4,12 +4,12 @@ import argparse
 import sys
 from contextlib import closing
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
 from aiperf_svc.adapters.terminal.output import bar_chart, console_on, joined, print_json
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.cli.checks import shown_reading
 from aiperf_svc.cli.parsers.tools import TRACE_LIMITS
 from aiperf_svc.core.datasets.trace_summary import Arrivals, TraceSummary, summarise_trace
@@ -69,17 +69,15 @@ def trace(args: argparse.Namespace) -> int:
 
 
 def _print(described: TraceSummary, console: Console) -> None:
-    lengths = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    lengths.add_column("")
-    for name in ("avg", "min", "p50", "p90", "p99", "max"):
-        lengths.add_column(name, justify="right")
-    for title, found in (
-        ("Input tokens", described.input_tokens),
-        ("Output tokens", described.output_tokens),
-    ):
-        if found is not None:
-            cells = (f"{getattr(found, str(each.header)):,.0f}" for each in lengths.columns[1:])
-            lengths.add_row(title, *cells)
+    stats = ("avg", "min", "p50", "p90", "p99", "max")
+    lengths = [
+        (title, *(f"{getattr(found, stat):,.0f}" for stat in stats))
+        for title, found in (
+            ("Input tokens", described.input_tokens),
+            ("Output tokens", described.output_tokens),
+        )
+        if found is not None
+    ]
     counts = Table(box=None, show_header=False, pad_edge=False)
     counts.add_column("")
     counts.add_column("", justify="right")
@@ -87,8 +85,8 @@ def _print(described: TraceSummary, console: Console) -> None:
         if (value := getattr(described, key)) is not None:
             counts.add_row(title, format(value, form))
     console.print(counts)
-    if lengths.row_count:
-        console.print(lengths)
+    if lengths:
+        console.print(text_table(("", *stats), lengths))
     if described.arrivals is not None:
         _print_arrivals(described.arrivals, console)
 

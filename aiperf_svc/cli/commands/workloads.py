@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.terminal.output import console_on, print_json
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.cli.key_docs import describe_fields
 from aiperf_svc.config.workload import WorkloadSpec
 from aiperf_svc.domain.errors import ConfigError
@@ -76,15 +75,12 @@ def _keys(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
 
 def _print_kind(described: dict[str, Any], console: Console) -> None:
     console.print(f"{described['kind']}: {described['summary']}")
-    keys = Table("key", "default", "", box=box.SIMPLE_HEAD, pad_edge=False)
-    for key in described["keys"]:
-        keys.add_row(key["key"], key["default"], key["text"])
-    console.print(keys)
-    if described["metrics"]:
-        metrics = Table("metric", "unit", "better", "from", box=box.SIMPLE_HEAD, pad_edge=False)
-        for metric in described["metrics"]:
-            metrics.add_row(metric["tag"], metric["unit"], metric["better"], metric["formula"])
-        console.print(metrics)
+    keys = [(key["key"], key["default"], key["text"]) for key in described["keys"]]
+    console.print(text_table(("key", "default", ""), keys, texts=range(3)))
+    metrics = [(m["tag"], m["unit"], m["better"], m["formula"]) for m in described["metrics"]]
+    if metrics:
+        head = ("metric", "unit", "better", "from")
+        console.print(text_table(head, metrics, texts=range(4)))
     for each in described["tools"]:
         package = f" (Debian package {each['package']})" if each["package"] else ""
         console.print(f"needs {each['name']}{package}")
