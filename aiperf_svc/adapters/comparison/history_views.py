@@ -23,7 +23,7 @@ from aiperf_svc.adapters.report.blocks import (
     name_cell,
     table,
 )
-from aiperf_svc.adapters.report.plots import FULL, Plot, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, Axes, Plot, Series, figure
 from aiperf_svc.core.compare.history import Change, History
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.verdict.check_result import Severity
@@ -153,8 +153,7 @@ def _figure(found: History) -> Plot:
             for begin, end in pairwise(edges)
         ),
     ]
-    high = max(*values, 0.0) or 1.0
-    y = scales.linear(high, low=min(0.0, *values))
+    y = scales.fitting(values)
     top = y.ticks[-1][0]
     series += [
         Series(
@@ -169,7 +168,7 @@ def _figure(found: History) -> Plot:
         place: when(found.runs[place].start_wall_ns)[:10] for place in range(0, len(values), step)
     }
     return figure(
-        title(found), unit, series, x=scales.numbered(len(values), dates), y=y, width=FULL
+        title(found), unit, series, Axes(scales.numbered(len(values), dates), y, width=FULL)
     )
 
 

@@ -23,7 +23,7 @@ from aiperf_svc.adapters.report.blocks import (
     text_table,
 )
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, curve_plot
-from aiperf_svc.adapters.report.plots import FULL, HALF, Plot, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, HALF, Axes, Plot, Series, figure
 from aiperf_svc.core.compare.comparison import Comparison
 from aiperf_svc.core.compare.groups import Comparisons, Group
 from aiperf_svc.core.compare.measured_run import MeasuredRun
@@ -124,4 +124,4 @@ def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]], wi
     if low > 0:
         y = scales.logarithmic(low / divisor, high / divisor)
     x = scales.nines(highest)
-    return figure(info.name, f"{unit}, by percentile", series, x=x, y=y, width=width)
+    return figure(info.name, f"{unit}, by percentile", series, Axes(x, y, width=width))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aiperf_svc.adapters.report import scales
-from aiperf_svc.adapters.report.plots import FULL, HALF, Band, Hint, Plot, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, HALF, Axes, Band, Hint, Plot, Series, figure
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.timeline import Timeline
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -48,9 +48,7 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
         "Latency by percentile",
         "ms, logarithmic; dashed: from the due time",
         curves,
-        x=scales.nines(highest),
-        y=scales.logarithmic(*values),
-        width=FULL if is_wide else HALF,
+        Axes(scales.nines(highest), scales.logarithmic(*values), width=FULL if is_wide else HALF),
     )
 
 
@@ -115,11 +113,9 @@ def _plot(
         title,
         note,
         series,
-        x=scales.elapsed(length),
-        y=scales.linear(max(known, default=0.0) or 1.0),
+        Axes(scales.elapsed(length), scales.fitting(known), length=length),
         bands=[each for each in bands if each.begin < length],
         hints=hints,
-        end=length,
     )
 
 

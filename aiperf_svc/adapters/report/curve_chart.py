@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import scales
-from aiperf_svc.adapters.report.plots import FULL, TALL, Plot, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, TALL, Axes, Plot, Series, figure
 from aiperf_svc.core.experiments.throughput_curve import SPEED, Curve, CurvePoint, pareto, steps
 from aiperf_svc.domain.number_text import number
 
@@ -49,11 +49,13 @@ def curve_plot(curves: Sequence[NamedCurve]) -> Plot | None:
         "Throughput against the speed of one user",
         f"output tokens/s of the system, by tokens/s per user ({SPEED}); numbers: load{left_out}",
         series,
-        x=scales.linear(max(each.per_user for each in every)),
-        y=scales.linear(max(each.of_system for each in every)),
-        width=FULL,
-        height=TALL,
-        titles=("tokens/s per user", "tokens/s of the system"),
+        Axes(
+            scales.linear(max(each.per_user for each in every)),
+            scales.linear(max(each.of_system for each in every)),
+            width=FULL,
+            height=TALL,
+            titles=("tokens/s per user", "tokens/s of the system"),
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.blocks import Cell, Matrix, Row, name_cell, number_cell
-from aiperf_svc.adapters.report.plots import FULL, Band, Plot, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, Axes, Band, Plot, Series, figure
 from aiperf_svc.adapters.report.tool_charts import STYLES
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import front
@@ -80,8 +80,7 @@ def _by_parameter(
         words.metric_name(summary, key),
         ", ".join(note for note in notes if note),
         series,
-        x=scales.listed([float(value) for value in x.values]),
-        y=scales.linear(max(*means, *ends, 0.0) or 1.0, low=min(0.0, *means)),
+        Axes(scales.listed([float(value) for value in x.values]), scales.fitting([*means, *ends])),
     )
 
 
@@ -115,10 +114,7 @@ def search_curve(report: SearchReport) -> Plot | None:
         title,
         f"{note}, by {report.parameter}",
         series,
-        x=x,
-        y=scales.logarithmic(min(values), max(values))
-        if scales.is_wide(values)
-        else scales.linear(max(values) or 1.0, low=min(0.0, *values)),
+        Axes(x, scales.fitting(values, is_log=scales.is_wide(values))),
         bands=bands,
     )
 
@@ -151,10 +147,10 @@ def search_path(summary: ExperimentSummary, report: SearchReport) -> Plot | None
         "Path of the search",
         f"{report.parameter}{', logarithmic' if is_log else ''}, by trial",
         [Series("trial", "a", [(float(number), value) for number, value in found], marks=marks)],
-        x=scales.listed([float(number) for number, _ in found]),
-        y=scales.logarithmic(min(values), max(values))
-        if is_log
-        else scales.linear(max(values) or 1.0, low=min(0.0, *values)),
+        Axes(
+            scales.listed([float(number) for number, _ in found]),
+            scales.fitting(values, is_log=is_log),
+        ),
     )
 
 
@@ -198,11 +194,11 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
         f"{unit_down}{', logarithmic' if is_log else ''}, against {unit_up}"
         + (f"; labels: {name}" if name else ""),
         [each for each in series if each.points],
-        x=scales.linear(max(x for x, _ in everything) or 1.0),
-        y=scales.logarithmic(min(latencies), max(latencies))
-        if is_log
-        else scales.linear(max(latencies) or 1.0),
-        width=FULL,
+        Axes(
+            scales.linear(max(x for x, _ in everything) or 1.0),
+            scales.fitting(latencies, is_log=is_log),
+            width=FULL,
+        ),
     )
 
 

@@ -118,54 +118,30 @@ class Plot(Figure):
         return f"{self.title}: {', '.join(each.name for each in self.series if each.name)}"
 
 
-def figure(
-    title: str,
-    note: str,
-    series: Sequence[Series],
-    *,
-    x: Scale,
-    y: Scale,
-    width: int = HALF,
-    height: int = HEIGHT,
-    bands: Iterable[Band] = (),
-    hints: Iterable[Hint] = (),
-    end: float | None = None,
-    titles: tuple[str, str] = ("", ""),
-) -> Plot:
-    """Draw a plot. One that begins at 0 and ends at `end` can be zoomed. `titles` are those of the
-    axes x and y, inside the picture."""
-    area, bands = _Area(x, y, width, height), list(bands)
-    shapes = [
-        *(shape for band in bands for shape in _band(band, area)),
-        *_grid(area),
-        *_titles(titles, area),
-        *(shape for each in series for shape in _intervals(each, area)),
-        *(shape for each in series if each.has_line for shape in _line(each, area)),
-        *(_hint(hint, area) for hint in hints),
-        *(shape for each in series for shape in _marks(each, area)),
-        *_labels(series, area),
-    ]
-    numbers = Markup() if end is None else zoom_numbers(series, bands, end=end)
-    return Plot(title, note, width, series, shapes, numbers, height)
-
-
 @dataclass(frozen=True, slots=True)
-class _Area:
-    """The area of a plot of a size, between its axes."""
+class Axes:
+    """The axes of a plot, and the area between them."""
 
     x: Scale
     y: Scale
-    width: int
-    height: int
+    width: int = HALF
+    height: int = HEIGHT
+    titles: tuple[str, str] = ("", "")
+    """Those of x and y, inside the picture."""
+    length: float | None = None
+    """Length of an x axis that begins at 0; a plot that has it can be zoomed."""
 
     def across(self, value: float) -> float:
+        """Place of a value on the x axis."""
         return LEFT + self.x.place(value) * (self.end - LEFT)
 
     def up(self, value: float) -> float:
+        """Place of a value on the y axis."""
         return self.floor - self.y.place(value) * (self.floor - TOP)
 
     @property
     def end(self) -> int:
+        """Place of the right end."""
         return self.width - RIGHT
 
     @property
@@ -174,33 +150,58 @@ class _Area:
         return self.height - BOTTOM
 
 
-def _grid(area: _Area) -> Iterator[Shape]:
-    for value, label in area.y.ticks:
-        up = area.up(value)
-        yield Shape("grid", d=f"M{LEFT} {up:.1f}H{area.end}")
+def figure(
+    title: str,
+    note: str,
+    series: Sequence[Series],
+    axes: Axes,
+    *,
+    bands: Sequence[Band] = (),
+    hints: Iterable[Hint] = (),
+) -> Plot:
+    """Draw a plot."""
+    shapes = [
+        *(shape for band in bands for shape in _band(band, axes)),
+        *_grid(axes),
+        *_titles(axes),
+        *(shape for each in series for shape in _intervals(each, axes)),
+        *(shape for each in series if each.has_line for shape in _line(each, axes)),
+        *(_hint(hint, axes) for hint in hints),
+        *(shape for each in series for shape in _marks(each, axes)),
+        *_labels(series, axes),
+    ]
+    end = axes.length
+    numbers = Markup() if end is None else zoom_numbers(series, bands, end=end)
+    return Plot(title, note, axes.width, series, shapes, numbers, axes.height)
+
+
+def _grid(axes: Axes) -> Iterator[Shape]:
+    for value, label in axes.y.ticks:
+        up = axes.up(value)
+        yield Shape("grid", d=f"M{LEFT} {up:.1f}H{axes.end}")
         yield Shape(x=f"{LEFT - 7}", y=f"{up + 3.5:.1f}", anchor="end", text=label)
-    for value, label in area.x.ticks:
-        across = f"{area.across(value):.1f}"
-        yield Shape("mark", d=f"M{across} {area.floor}v4")
-        yield Shape(x=across, y=f"{area.floor + 17}", anchor="middle", text=label)
+    for value, label in axes.x.ticks:
+        across = f"{axes.across(value):.1f}"
+        yield Shape("mark", d=f"M{across} {axes.floor}v4")
+        yield Shape(x=across, y=f"{axes.floor + 17}", anchor="middle", text=label)
 
 
-def _titles(titles: tuple[str, str], area: _Area) -> Iterator[Shape]:
-    of_x, of_y = titles
+def _titles(axes: Axes) -> Iterator[Shape]:
+    of_x, of_y = axes.titles
     if of_x:
-        yield Shape(x=f"{area.end}", y=f"{area.floor - 7}", anchor="end", text=of_x)
+        yield Shape(x=f"{axes.end}", y=f"{axes.floor - 7}", anchor="end", text=of_x)
     if of_y:
         yield Shape(x=f"{LEFT + 6}", y=f"{TOP + 14}", anchor="start", text=of_y)
 
 
-def _line(series: Series, area: _Area) -> Iterator[Shape]:
+def _line(series: Series, axes: Axes) -> Iterator[Shape]:
     path: list[str] = []
     is_down = False
     for place, value in series.points:
         if math.isnan(value):
             is_down = False
             continue
-        point = f"{area.across(place):.1f} {area.up(value):.1f}"
+        point = f"{axes.across(place):.1f} {axes.up(value):.1f}"
         # A lone point is a line of no length; round ends make it a dot.
         path.append(f"L{point}" if is_down else f"M{point}h0")
         is_down = True
@@ -208,41 +209,41 @@ def _line(series: Series, area: _Area) -> Iterator[Shape]:
         yield Shape(f"line {series.style}", d="".join(path))
 
 
-def _marks(series: Series, area: _Area) -> Iterator[Shape]:
+def _marks(series: Series, axes: Axes) -> Iterator[Shape]:
     for (place, value), text in zip(series.points, series.marks, strict=False):
-        style, across, up = f"dot {series.style}", area.across(place), area.up(value)
+        style, across, up = f"dot {series.style}", axes.across(place), axes.up(value)
         yield Shape(style, x=f"{across:.1f}", y=f"{up:.1f}", text=text)
 
 
-def _labels(series: Iterable[Series], area: _Area) -> Iterator[Shape]:
+def _labels(series: Iterable[Series], axes: Axes) -> Iterator[Shape]:
     """Write the labels to the upper right of their dots, where there is room; at the edge of the
     picture, inside of it."""
     width, height = LABEL_ROOM
     taken: list[tuple[float, float]] = []
     for each in series:
         for (place, value), text in zip(each.points, each.labels, strict=False):
-            across = min(area.across(place) + 6, area.end + RIGHT - width)
-            up = max(area.up(value) - 6, height)
+            across = min(axes.across(place) + 6, axes.end + RIGHT - width)
+            up = max(axes.up(value) - 6, height)
             if any(abs(across - x) < width and abs(up - y) < height for x, y in taken):
                 continue
             taken.append((across, up))
             yield Shape(x=f"{across:.1f}", y=f"{up:.1f}", anchor="start", text=text)
 
 
-def _intervals(series: Series, area: _Area) -> Iterator[Shape]:
+def _intervals(series: Series, axes: Axes) -> Iterator[Shape]:
     """Draw the bars, cut at the ends of the axis."""
     path = []
     for place, low, high in series.intervals:
-        across = area.across(place)
-        bottom, top = (min(max(area.up(value), TOP), area.floor) for value in (low, high))
+        across = axes.across(place)
+        bottom, top = (min(max(axes.up(value), TOP), axes.floor) for value in (low, high))
         path.append(f"M{across:.1f} {bottom:.1f}V{top:.1f}")
         path += [f"m-3 0h6M{across:.1f} {bottom:.1f}m-3 0h6"]
     if path:
         yield Shape(f"interval {series.style}", d="".join(path))
 
 
-def _band(band: Band, area: _Area) -> Iterator[Shape]:
-    begin, end = (min(max(area.across(v), LEFT), area.end) for v in (band.begin, band.end))
+def _band(band: Band, axes: Axes) -> Iterator[Shape]:
+    begin, end = (min(max(axes.across(v), LEFT), axes.end) for v in (band.begin, band.end))
     if end - begin < 1:
         return
     style = "band event" if band.is_event else "band"
@@ -254,8 +255,8 @@ def _band(band: Band, area: _Area) -> Iterator[Shape]:
         yield Shape(x=f"{end + 4:.1f}", y=f"{TOP + 11}", anchor="start", text=band.label)
 
 
-def _hint(hint: Hint, area: _Area) -> Shape:
-    begin, end = area.across(hint.begin), min(area.across(hint.end), area.end)
+def _hint(hint: Hint, axes: Axes) -> Shape:
+    begin, end = axes.across(hint.begin), min(axes.across(hint.end), axes.end)
     return Shape("hint", x=f"{begin:.1f}", width=f"{max(end - begin, 0):.1f}", text=hint.text)
 
 

@@ -21,11 +21,12 @@ from aiperf_svc.adapters.report.blocks import (
     section,
     table,
 )
+from aiperf_svc.adapters.report.tool_charts import pair_matrix
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.qualify.result import CheckInfo, CheckResult, Qualification, Verdict
-from aiperf_svc.domain.number_text import number, readable_unit
+from aiperf_svc.domain.number_text import readable_unit
 
 TONES = {
     Verdict.DEGRADED: "degraded",
@@ -33,8 +34,6 @@ TONES = {
     Verdict.NOT_MEASURED: "invalid",
 }
 """Class of a verdict in the style sheet, of one that is not `pass`."""
-FULL_HEAT = 0.5
-"""Share of the best pair at which a cell has its full colour."""
 
 
 def render(found: Qualification, summary: ExperimentSummary, config: Config) -> bytes:
@@ -127,26 +126,13 @@ def heat_map(found: Qualification, info: CheckInfo) -> Matrix | None:
     values = {(p.source, p.target): p.value for p in found.pairs if p.check == info.check}
     if not values:
         return None
-    _, divisor, unit = units_of(found)[info.check]
-    best = (min if info.better == "lower" else max)(values.values())
-    names = [node.node for node in found.nodes]
     # A test without a direction has one value for both.
-    is_one_way = not any((target, source) in values for source, target in values)
-
-    def cell(source: str, target: str) -> Cell:
-        value = values.get((source, target))
-        if value is None and is_one_way:
-            value = values.get((target, source))
-        if value is None:
-            return Cell("–" if source != target else "", is_faint=True)
-        worse = min(abs(value - best) / abs(best) / FULL_HEAT, 1.0) if best else 0.0
-        return Cell(number(value / divisor), "heat", heat=f"{worse * 60:.0f}")
-
-    rows = [
-        Row([name_cell(source), *(cell(source, target) for target in names)]) for source in names
-    ]
+    if not any((target, source) in values for source, target in values):
+        values |= {(target, source): value for (source, target), value in values.items()}
+    _, per, unit = units_of(found)[info.check]
+    title, names = f"{info.stage}: {info.name} between nodes", [node.node for node in found.nodes]
     note = f"{unit}, row to column" if unit else "row to column"
-    return Matrix(f"{info.stage}: {info.name} between nodes", note, names, rows)
+    return pair_matrix(title, note, values, (names, names), better=info.better, per=per)
 
 
 def _trials(summary: ExperimentSummary) -> Details:

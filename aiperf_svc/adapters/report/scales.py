@@ -59,6 +59,13 @@ def is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) >= LARGE_RATIO * min(values)
 
 
+def fitting(values: Sequence[float], *, is_log: bool = False) -> Scale:
+    """Scale over measured values: logarithmic, or linear with 0 on it."""
+    if is_log:
+        return logarithmic(min(values), max(values))
+    return linear(max((*values, 0.0)) or 1.0, low=min((*values, 0.0)))
+
+
 def listed(values: Sequence[float]) -> Scale:
     """Scale over the values of a parameter, with ticks at them where there is room."""
     low, high = min(values), max(values)

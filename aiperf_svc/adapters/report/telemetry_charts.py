@@ -9,7 +9,7 @@ import numpy as np
 
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.blocks import Table, number_row, table
-from aiperf_svc.adapters.report.plots import FULL, HALF, Hint, Plot, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, HALF, Axes, Hint, Plot, Series, figure
 from aiperf_svc.adapters.report.scales import Scale
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.scaling.report import ReplicaTimeline, ScalingResult, seconds
@@ -38,9 +38,7 @@ def draw_replicas(found: ScalingResult, length_s: float) -> list[Plot]:
             Series("desired", "d dashed", list(_steps(found.desired, length_s))),
             Series("ready", "a", list(_steps(found.ready, length_s))),
         ],
-        x=scales.elapsed(length_s),
-        y=scales.linear(highest or 1),
-        end=length_s,
+        Axes(scales.elapsed(length_s), scales.linear(highest or 1), length=length_s),
     )
     if not found.replicas:
         return [counts]
@@ -89,8 +87,7 @@ def _stages(replicas: Sequence[ReplicaTimeline], length_s: float) -> Plot:
         "Stages of each replica",
         "a line for each replica that came up",
         [*series, *rows],
-        x=scales.elapsed(length_s),
-        y=Scale(lambda value: value / top, ticks),
+        Axes(scales.elapsed(length_s), Scale(lambda value: value / top, ticks)),
     )
 
 
@@ -194,11 +191,8 @@ def _plot(each: Plotted, begin_ns: int, length_s: float, *, width: int = HALF) -
         each.title[:1].upper() + each.title[1:],
         note,
         series,
-        x=scales.elapsed(length_s),
-        y=scales.linear(max(*known, 0.0) or 1.0, low=min(0.0, *known)),
-        width=width,
+        Axes(scales.elapsed(length_s), scales.fitting(known), width=width, length=length_s),
         hints=list(_hints(lines[0][1])) if len(lines) == 1 else [],
-        end=length_s,
     )
 
 

@@ -1,11 +1,11 @@
 """Draws the plots that a workload asks for, from the series, tables and metrics of a run."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.blocks import Cell, Figure, Matrix, Row, name_cell
-from aiperf_svc.adapters.report.plots import Hint, Series, figure
+from aiperf_svc.adapters.report.plots import Axes, Hint, Series, figure
 from aiperf_svc.adapters.report.plots import Plot as Drawn
 from aiperf_svc.core.results.tool_result import StepSeries, StepTable, ToolResult
 from aiperf_svc.domain.number_text import number, readable_unit, size_text
@@ -13,6 +13,8 @@ from aiperf_svc.workloads.steps import Plot
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")
 """Styles of lines. A plot has no more lines than can be told apart."""
+FULL_HEAT = 0.5
+"""Share of the best pair at which a cell of a matrix has its full colour."""
 HINTS = 120
 """Most places of a plot with a text of their values."""
 
@@ -124,7 +126,7 @@ def _lines(
         shown = [(name, [(a, max(b, least)) for a, b in points]) for name, points in shown]
         y = scales.logarithmic(least, max(*values, least))
     else:
-        y = scales.linear(max(*values, 0.0) or 1.0, low=min(0.0, *values))
+        y = scales.fitting(values)
     notes = [shown_unit, f"by {x_name.replace('_', ' ')}" if x_name else ""]
     notes += ["logarithmic" if plot.y_is_log else ""]
     notes += [f"{len(shown)} of {len(lines)} lines" if len(lines) > len(shown) else ""]
@@ -132,8 +134,7 @@ def _lines(
         plot.title,
         ", ".join(note for note in notes if note),
         [Series(name, style, points) for (name, points), style in zip(shown, STYLES, strict=False)],
-        x=x,
-        y=y,
+        Axes(x, y),
         hints=_hints(shown, x_unit),
     )
 
@@ -167,21 +168,32 @@ def _matrix(plot: Plot, result: ToolResult) -> Matrix | None:
     pairs = metric.by_pair() if metric is not None else {}
     if metric is None or len(pairs) < 2:
         return None
-    divisor, unit = readable_unit(metric.info.unit, metric.max)
-    sources = sorted({source for source, _ in pairs})
-    targets = sorted({target for _, target in pairs})
-    best = (min if metric.info.better == "lower" else max)(pairs.values())
-
-    def cell(value: float | None) -> Cell:
-        if value is None:
-            return Cell()
-        # Red by the distance to the best pair: noise stays pale, half the best is full.
-        worse = min(2 * abs(value - best) / abs(best), 1.0) if best else 0.0
-        return Cell(number(value / divisor), "heat", heat=f"{worse * 60:.0f}")
-
-    rows = [
-        Row([name_cell(source), *(cell(pairs.get((source, target))) for target in targets)])
-        for source in sources
-    ]
+    per, unit = metric.unit
     note = f"{unit}, average over repetitions; row to column" if unit else "row to column"
-    return Matrix(plot.title, note, targets, rows)
+    names = sorted({source for source, _ in pairs}), sorted({target for _, target in pairs})
+    return pair_matrix(plot.title, note, pairs, names, better=metric.info.better, per=per)
+
+
+def pair_matrix(
+    title: str,
+    note: str,
+    values: Mapping[tuple[str, str], float],
+    names: tuple[Sequence[str], Sequence[str]],
+    *,
+    better: str,
+    per: float,
+) -> Matrix:
+    """Return values over a divisor by pair of the names, from row to column. They are red by the
+    distance to the best pair: noise stays pale."""
+    best = (min if better == "lower" else max)(values.values())
+
+    def cell(source: str, target: str) -> Cell:
+        value = values.get((source, target))
+        if value is None:
+            return Cell("–" if source != target else "")
+        worse = min(abs(value - best) / abs(best) / FULL_HEAT, 1.0) if best else 0.0
+        return Cell(number(value, per=per), "heat", heat=f"{worse * 60:.0f}")
+
+    rows, columns = names
+    cells = [Row([name_cell(one), *(cell(one, other) for other in columns)]) for one in rows]
+    return Matrix(title, note, columns, cells)

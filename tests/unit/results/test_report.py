@@ -78,11 +78,11 @@ def test_it_loads_nothing_and_runs_only_what_zooms() -> None:
 
 
 def test_what_zooms_is_small_and_has_its_licence() -> None:
-    plot = plots.figure("", "", [], x=scales.linear(1), y=scales.linear(1), end=1)
+    plot = plots.figure("", "", [], plots.Axes(scales.linear(1), scales.linear(1), length=1))
     code = markup(Zoom([plot]))
     assert len(code) < 70_000
     assert "The MIT License" in code
-    plot = plots.figure("", "", [], x=scales.linear(1), y=scales.linear(1))
+    plot = plots.figure("", "", [], plots.Axes(scales.linear(1), scales.linear(1)))
     assert not Zoom([plot])
 
 
@@ -201,7 +201,7 @@ def test_the_wheel_has_the_templates() -> None:
 def test_labels_at_the_edge_stay_inside() -> None:
     corner = plots.Series("load", "a", [(10.0, 10.0)], labels=("1024",), has_line=False)
     both = scales.linear(10.0)
-    plot = plots.figure("", "", [corner], x=both, y=both)
+    plot = plots.figure("", "", [corner], plots.Axes(both, both))
     (label,) = (each for each in plot.shapes if each.text == "1024")
     assert float(label.y) >= plots.LABEL_ROOM[1]
     assert float(label.x) + plots.LABEL_ROOM[0] <= plot.width
