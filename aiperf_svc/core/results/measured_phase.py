@@ -13,7 +13,7 @@ from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.core.stats.concurrency import SlotUse, held_over_time, prefill_slot_use, slot_use
+from aiperf_svc.core.stats.concurrency import ClosedLoop, SlotUse, held_over_time, slot_use
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.totals import Totals
@@ -74,33 +74,17 @@ class MeasuredPhase:
         latency = metrics.get("request_latency")
         if load.is_open_loop or load.concurrency is None or latency is None:
             return None
-        given: dict[str, int] = {
-            "concurrency": load.concurrency,
-            "worker_count": max(1, len(self.context.workers)),
-            "stop_ns": self.window.stop_ns,
-            "longest_pause_ns": max(
-                (worker.account.counts.longest_pause_ns for worker in self.context.workers),
-                default=0,
-            ),
-        }
-        if load.prefill_concurrency is None:
-            use = slot_use(
-                self.rows,
-                self.totals,
-                self.clocks,
-                begin_ns=self.window.steady_ns,
-                begun=load.concurrency if load.agentic is not None else 0,
-                **given,
-            )
-        else:
-            use = prefill_slot_use(
-                self.rows,
-                self.totals,
-                self.clocks,
-                prefill_concurrency=load.prefill_concurrency,
-                begin_ns=max(self.window.steady_ns, self.window.begin_ns + load.prefill_ramp),
-                **given,
-            )
+        counts = [worker.account.counts for worker in self.context.workers]
+        loop = ClosedLoop(
+            concurrency=load.concurrency,
+            prefill_concurrency=load.prefill_concurrency,
+            worker_count=max(1, len(counts)),
+            begin_ns=max(self.window.steady_ns, self.window.begin_ns + load.prefill_ramp),
+            stop_ns=self.window.stop_ns,
+            longest_pause_ns=max((each.longest_pause_ns for each in counts), default=0),
+            begun=load.concurrency if load.agentic is not None else 0,
+        )
+        use = slot_use(self.rows, self.totals, self.clocks, loop)
         return use if use is not None and use.window_s * 1e3 >= median_ms(metrics) else None
 
     def achieved(self, use: SlotUse | None) -> dict[str, float]:

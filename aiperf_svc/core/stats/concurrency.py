@@ -62,80 +62,56 @@ class SlotUse(msgspec.Struct, frozen=True):
         return self.used_s / self.asked_s
 
 
-def slot_use(
-    rows: PhaseRows,
-    totals: Totals,
-    clocks: ClockMap,
-    *,
-    concurrency: int,
-    worker_count: int,
-    begin_ns: int,
-    stop_ns: int,
-    longest_pause_ns: int,
-    begun: int = 0,
-) -> SlotUse | None:
-    """Compute the use over all workers, each with its share of `concurrency`. `begin_ns` is the end
-    of the ramp, `stop_ns` the end of sending, or 0 if a count ended it; `longest_pause_ns` is the
-    longest think time that a worker waited for. The first `begun` conversations hold their slots
-    from the start, though they may begin with a pause. None if there is no window."""
-    stops = _stops(totals, worker_count, stop_ns)
-    slots = _dealt(concurrency, worker_count, len(stops))
-    begins = _begins(rows, clocks, slots, begin_ns)
+class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True):
+    """The slots of a closed loop, and the time in which they count."""
+
+    concurrency: int
+    prefill_concurrency: int | None = None
+    worker_count: int
+    begin_ns: int
+    """End of the ramp, with a limit on prefill of both ramps."""
+    stop_ns: int
+    """End of sending; 0: a count ended it."""
+    longest_pause_ns: int
+    """Longest think time that a worker waited for."""
+    begun: int = 0
+    """Number of the first conversations that hold their slots from the start, though they may begin
+    with a pause."""
+
+
+def slot_use(rows: PhaseRows, totals: Totals, clocks: ClockMap, loop: ClosedLoop) -> SlotUse | None:
+    """Compute the use over all workers, each with its share of the concurrency, or of the prefill
+    slots if they are limited: one that is free counts as unused only while a user of its worker
+    waits. None if there is no window."""
+    stops = _stops(totals, loop.worker_count, loop.stop_ns)
+    limit = loop.prefill_concurrency or loop.concurrency
+    slots = _dealt(limit, loop.worker_count, len(stops))
+    begins = _begins(rows, clocks, slots, loop.begin_ns)
     asked = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
     if asked <= 0:
         return None
-    if totals.is_multi_turn or longest_pause_ns:
-        held = _conversations(rows, clocks, longest_pause_ns, begun)
+    has_turns = bool(totals.is_multi_turn or loop.longest_pause_ns)
+    if loop.prefill_concurrency is not None:
+        held = _conversations(rows, clocks, loop.longest_pause_ns) if has_turns else None
+        users = _dealt(loop.concurrency, loop.worker_count, len(stops))
+        used = asked - sum(
+            _unused(
+                *_takers(rows, clocks, rank, held),
+                slots=int(slots[rank]),
+                users=int(users[rank]),
+                begin_ns=int(begins[rank]),
+                stop_ns=int(stops[rank]),
+            )
+            for rank in np.flatnonzero(slots).tolist()
+        )
+    elif has_turns:
+        held = _conversations(rows, clocks, loop.longest_pause_ns, loop.begun)
         used = _clipped(held.first, held.last, begins[held.worker], stops[held.worker])
         for worker, due, taken in _later_turns(rows, clocks):
             used -= _clipped(due, taken, begins[worker], stops[worker])
     else:
         used = _requests(rows, clocks, begins, stops)
-    return SlotUse(used, asked, asked / concurrency)
-
-
-def prefill_slot_use(
-    rows: PhaseRows,
-    totals: Totals,
-    clocks: ClockMap,
-    *,
-    concurrency: int,
-    prefill_concurrency: int,
-    worker_count: int,
-    begin_ns: int,
-    stop_ns: int,
-    longest_pause_ns: int,
-) -> SlotUse | None:
-    """Compute the use of prefill slots; a slot that is free counts as unused only while a user of
-    its worker waits. `begin_ns` is the end of both ramps; the rest is as in `slot_use`."""
-    stops = _stops(totals, worker_count, stop_ns)
-    slots = _dealt(prefill_concurrency, worker_count, len(stops))
-    users = _dealt(concurrency, worker_count, len(stops))
-    begins = _begins(rows, clocks, slots, begin_ns)
-    asked = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
-    if asked <= 0:
-        return None
-    has_turns = totals.is_multi_turn or longest_pause_ns
-    held = _conversations(rows, clocks, longest_pause_ns) if has_turns else None
-    unused = 0.0
-    for rank in np.flatnonzero(slots).tolist():
-        starts, first_tokens, ends = _prefills(rows, clocks, rank)
-        takes = starts
-        if held is not None:
-            mine = held.worker == rank
-            late = [times[1:] for times in _later_turns(rows, clocks, rank)]
-            # A user whose turn is late waits too, as if its slot were free for that time.
-            takes = np.sort(np.concatenate([held.first[mine], *(taken for _, taken in late)]))
-            ends = np.sort(np.concatenate([held.last[mine], *(due for due, _ in late)]))
-        unused += _unused(
-            (starts, first_tokens),
-            (takes, ends),
-            slots=int(slots[rank]),
-            users=int(users[rank]),
-            begin_ns=int(begins[rank]),
-            stop_ns=int(stops[rank]),
-        )
-    return SlotUse(asked - unused, asked, asked / prefill_concurrency)
+    return SlotUse(used, asked, asked / limit)
 
 
 def _stops(totals: Totals, worker_count: int, stop_ns: int) -> Times:
@@ -244,6 +220,21 @@ def _prefills(rows: PhaseRows, clocks: ClockMap, rank: int) -> tuple[Times, Time
             column.append(times)
     starts, first_tokens, ends = (np.sort(np.concatenate(column)) for column in columns)
     return starts, first_tokens, ends
+
+
+def _takers(
+    rows: PhaseRows, clocks: ClockMap, rank: int, held: _Held | None
+) -> tuple[tuple[Times, Times], tuple[Times, Times]]:
+    """Return when the prefill slots of a worker are taken and free again, and its users."""
+    starts, first_tokens, ends = _prefills(rows, clocks, rank)
+    takes = starts
+    if held is not None:
+        mine = held.worker == rank
+        late = [times[1:] for times in _later_turns(rows, clocks, rank)]
+        # A user whose turn is late waits too, as if its slot were free for that time.
+        takes = np.sort(np.concatenate([held.first[mine], *(taken for _, taken in late)]))
+        ends = np.sort(np.concatenate([held.last[mine], *(due for due, _ in late)]))
+    return (starts, first_tokens), (takes, ends)
 
 
 def _unused(

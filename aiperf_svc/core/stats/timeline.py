@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.metric_formulas import Floats
 from aiperf_svc.domain.outcomes import Outcome
@@ -62,21 +63,18 @@ def timeline(
     rows: PhaseRows,
     clocks: ClockMap,
     tags: tuple[str, ...],
+    window: LoadWindow,
     *,
-    begin_ns: int,
-    end_ns: int,
-    ramp_ns: int,
-    stop_ns: int,
     usual_ms: float = 0.0,
 ) -> Timeline | None:
     """Bin the phase from its start to its last end; None if that takes no time. `usual_ms` is the
     median latency of the requests of a closed loop."""
-    if end_ns <= begin_ns:
+    if window.duration_ns <= 0:
         return None
     requests = sum(chunk.rows for chunk in rows.chunks())
-    width_s = bin_width_s((end_ns - begin_ns) / 1e9, requests, usual_s=usual_ms / 1e3)
+    width_s = bin_width_s(window.duration_ns / 1e9, requests, usual_s=usual_ms / 1e3)
     width_ns = round(width_s * 1e9)
-    bins = _Bins(begin_ns, width_ns, math.ceil((end_ns - begin_ns) / width_ns))
+    bins = _Bins(window.begin_ns, width_ns, math.ceil(window.duration_ns / width_ns))
     started, completed, errors = bins.zeros(), bins.zeros(), bins.zeros()
     occupied = bins.zeros()
     buckets = {tag: np.zeros((bins.count, _BUCKETS), dtype=np.int64) for tag in tags}
@@ -101,8 +99,8 @@ def timeline(
         errors_per_s=errors / width_s,
         in_flight=occupied / width_ns,
         latencies={tag: (_level(b, 0.50), _level(b, 0.99)) for tag, b in buckets.items()},
-        ramp_s=ramp_ns / 1e9,
-        stop_s=(stop_ns - begin_ns) / 1e9 if stop_ns else None,
+        ramp_s=window.ramp_ns / 1e9,
+        stop_s=(window.stop_ns - window.begin_ns) / 1e9 if window.stop_ns else None,
     )
 
 

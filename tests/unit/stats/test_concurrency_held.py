@@ -1,14 +1,12 @@
 """A closed loop is judged by the slots it kept full, and the drain at its end is nobody's fault."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from aiperf_svc.core.stats import concurrency as stats
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.core.stats.concurrency import SlotUse, prefill_slot_use, slot_use
+from aiperf_svc.core.stats.concurrency import ClosedLoop, SlotUse, slot_use
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag, Rows
@@ -27,18 +25,16 @@ def use(
     begun: int = 0,
 ) -> SlotUse:
     phase, clocks = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap()
-    given: Any = {
-        "concurrency": concurrency,
-        "worker_count": workers,
-        "begin_ns": fake_run.START_NS + round(begin_ms * fake_run.MS),
-        "stop_ns": 0 if stop_ms is None else fake_run.START_NS + round(stop_ms * fake_run.MS),
-        "longest_pause_ns": round(longest_pause_ms * fake_run.MS),
-    }
-    totals = add_up(phase, clocks)
-    if prefill is None:
-        found = slot_use(phase, totals, clocks, begun=begun, **given)
-    else:
-        found = prefill_slot_use(phase, totals, clocks, prefill_concurrency=prefill, **given)
+    loop = ClosedLoop(
+        concurrency=concurrency,
+        prefill_concurrency=prefill,
+        worker_count=workers,
+        begin_ns=fake_run.START_NS + round(begin_ms * fake_run.MS),
+        stop_ns=0 if stop_ms is None else fake_run.START_NS + round(stop_ms * fake_run.MS),
+        longest_pause_ns=round(longest_pause_ms * fake_run.MS),
+        begun=begun,
+    )
+    found = slot_use(phase, add_up(phase, clocks), clocks, loop)
     assert found is not None
     return found
 

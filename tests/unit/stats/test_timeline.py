@@ -5,6 +5,7 @@ import pytest
 
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.timeline import MAX_BINS, Timeline, bin_width_s, timeline
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
@@ -14,15 +15,16 @@ from tests.support.fake_run import MS, START_NS
 TAGS = ("time_to_first_token", "request_latency")
 
 
+def window(begin_ns: int, end_ns: int) -> LoadWindow:
+    return LoadWindow(begin_ns=begin_ns, ramp_ns=0, stop_ns=0, sent_until_ns=end_ns, end_ns=end_ns)
+
+
 def series(rows: Rows, *, end_ms: float) -> Timeline:
     found = timeline(
         PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING),
         ClockMap(),
         TAGS,
-        begin_ns=START_NS,
-        end_ns=START_NS + round(end_ms * MS),
-        ramp_ns=0,
-        stop_ns=0,
+        window(START_NS, START_NS + round(end_ms * MS)),
     )
     assert found is not None
     return found
@@ -79,5 +81,4 @@ def test_few_requests_have_wide_bins() -> None:
 
 def test_no_time_has_no_timeline() -> None:
     rows = PhaseRows(fake_run.columns_of(fake_run.make_rows(0)), phase=Phase.PROFILING)
-    times = {"begin_ns": 5, "end_ns": 5, "ramp_ns": 0, "stop_ns": 0}
-    assert timeline(rows, ClockMap(), TAGS, **times) is None
+    assert timeline(rows, ClockMap(), TAGS, window(5, 5)) is None
