@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.units import Share
 
+Bound = Literal["max", "min"]
+
 
 class Objective(Model):
     """A limit on one statistic of one metric; the unit is the metric's, durations take units."""
@@ -21,6 +23,14 @@ class Objective(Model):
         if self.max is None and self.min is None:
             raise ValueError("an objective needs {max} or {min}")
         return self
+
+    @property
+    def bounds(self) -> list[tuple[Bound, float | str]]:
+        """The limits that it has."""
+        found: list[tuple[Bound, float | str]] = []
+        found += [("max", self.max)] if self.max is not None else []
+        found += [("min", self.min)] if self.min is not None else []
+        return found
 
 
 TierName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]

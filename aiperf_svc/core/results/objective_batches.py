@@ -5,13 +5,13 @@ requests do not, because those that wait in one queue are slow together.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.slo import Objective, Slo
+from aiperf_svc.config.slo import Bound, Objective, Slo
 from aiperf_svc.core.results.slo import is_good, limit_of
 from aiperf_svc.core.results.slo_results import BATCHES, GOODPUT, LEAST_IN_BATCH, ObjectiveBatches
 from aiperf_svc.core.stats.clock_map import ClockMap
@@ -55,8 +55,7 @@ def batches_between(
     found = [
         _of_objective(rows, clocks, objective, bound, begin, end)
         for objective in slo.objectives
-        for bound in ("max", "min")
-        if getattr(objective, bound) is not None
+        for bound, _ in objective.bounds
     ]
     if slo.goodput:
         found.append(_of_goodput(rows, clocks, slo, begin, end))
@@ -92,12 +91,12 @@ def allowed_share(stat: str, bound: str) -> float | None:
 
 
 def _of_objective(
-    rows: PhaseRows, clocks: ClockMap, objective: Objective, bound: str, begin: int, end: int
+    rows: PhaseRows, clocks: ClockMap, objective: Objective, bound: Bound, begin: int, end: int
 ) -> ObjectiveBatches | None:
     metric, stat = CATALOG[objective.metric], objective.stat
     if metric.kind is not Kind.RECORD or stat not in ("avg", *QUANTILES):
         return None
-    limit = limit_of(metric, getattr(objective, bound))
+    limit = limit_of(metric, dict(objective.bounds)[bound])
     counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(metric.population):
         chunk = every if metric.population is Population.SENT else exclude_abandoned(every)
@@ -110,7 +109,14 @@ def _of_objective(
             values = (values > limit if bound == "max" else values < limit).astype(np.float64)
         counts += np.bincount(batch, minlength=BATCHES)
         totals += np.bincount(batch, weights=values, minlength=BATCHES)
-    return _made(metric.tag, stat, bound, limit, counts, totals)
+    return ObjectiveBatches(
+        metric=metric.tag,
+        stat=stat,
+        bound=bound,
+        limit=limit,
+        counts=tuple(counts.tolist()),
+        totals=tuple(totals.tolist()),
+    )
 
 
 def _of_goodput(
@@ -124,7 +130,10 @@ def _of_goodput(
         inside = batch >= 0
         counts += np.bincount(batch[inside], minlength=BATCHES)
         bad += np.bincount(batch[inside], weights=~good[inside], minlength=BATCHES)
-    return _made(GOODPUT, "", "min", None, counts, bad)
+    parts = tuple(counts.tolist()), tuple(bad.tolist())
+    return ObjectiveBatches(
+        metric=GOODPUT, stat="", bound="min", limit=None, counts=parts[0], totals=parts[1]
+    )
 
 
 def _values(metric: Metric, chunk: Chunk) -> Floats:
@@ -147,21 +156,3 @@ def _batch(due: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:
     """Return the batch of each request; -1 for the ramp and after the end."""
     batch: NDArray[np.int64] = (due - begin) * BATCHES // (end - begin)
     return np.where((batch < 0) | (batch >= BATCHES), -1, batch)
-
-
-def _made(
-    metric: str,
-    stat: str,
-    bound: str,
-    limit: float | None,
-    counts: Iterable[int],
-    totals: Iterable[float],
-) -> ObjectiveBatches:
-    return ObjectiveBatches(
-        metric=metric,
-        stat=stat,
-        bound=bound,
-        limit=limit,
-        counts=tuple(int(count) for count in counts),
-        totals=tuple(float(total) for total in totals),
-    )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import format_share, parse_duration_ns
-from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult, outside
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution
 from aiperf_svc.domain.metric_catalog import (
@@ -119,8 +119,8 @@ def check_slo(slo: Slo, *, is_streaming: bool = True, is_open_loop: bool = True)
             )
         if metric.kind is Kind.TIMED and objective.stat == "p75":
             problems.append(f"{where}.stat: 'p75': {metric.tag} has avg, p50, p90, p95, p99")
-        for bound in ("max", "min"):
-            problems += _bad_limit(f"{where}.{bound}", metric, getattr(objective, bound))
+        for bound, limit in objective.bounds:
+            problems += _bad_limit(f"{where}.{bound}", metric, limit)
     sets = {"slo.goodput": slo.goodput}
     sets |= {f"slo.goodput_tiers.{name}": each for name, each in slo.goodput_tiers.items()}
     for where, limits in sets.items():
@@ -174,19 +174,13 @@ def judge(
         value, found = measured(metric.tag, stat), distributions.get(metric.tag)
         over = over_budget(metric, failures, limits.error_budget)
         thin = "" if found is None else too_few_values(stat, found)
-        for bound in ("max", "min"):
-            raw = getattr(objective, bound)
-            if raw is None:
-                continue
+        for bound, raw in objective.bounds:
             limit = limit_of(metric, raw)
             beyond = None if value is not None or found is None else found.beyond.get(stat)
-            outside = _outside(value, bound, limit, beyond)
-            cut = (
-                ""
-                if beyond is None
-                else f"beyond {beyond:.4g}, among the requests that were cut off"
-            )
-            reason = "; ".join(filter(None, (outside, cut, over, thin)))
+            missed = outside(value, bound, limit, beyond=beyond)
+            is_cut = beyond is not None
+            cut = f"beyond {beyond:.4g}, among the requests that were cut off" if is_cut else ""
+            reason = "; ".join(filter(None, (missed, cut, over, thin)))
             if value is None and not reason:
                 reason = "not measured"
             results.append(
@@ -199,19 +193,10 @@ def judge(
                     metric.unit,
                     ok=not reason,
                     reason=reason,
-                    judged=not reason or bool(outside or over),
+                    judged=not reason or bool(missed or over),
                 )
             )
     return tuple(results)
-
-
-def _outside(value: float | None, bound: str, limit: float, beyond: float | None) -> str:
-    """Return that the value is outside the limit; empty if it is inside or not known. A value that
-    was not observed is at least `beyond`."""
-    if bound == "max":
-        least = beyond if value is None else value
-        return "above the limit" if least is not None and least > limit else ""
-    return "below the limit" if value is not None and value < limit else ""
 
 
 def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
@@ -275,9 +260,7 @@ def first_token_limit_ms(limits: Slo) -> float | None:
     return None
 
 
-def _bad_limit(where: str, metric: Metric, limit: float | str | None) -> list[str]:
-    if limit is None:
-        return []
+def _bad_limit(where: str, metric: Metric, limit: float | str) -> list[str]:
     try:
         limit_of(metric, limit)
     except ValueError as error:

@@ -73,6 +73,15 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
         return f"{self.stat} {self.metric}{measured} ({limit}): {reason}"
 
 
+def outside(value: float | None, bound: str, limit: float, *, beyond: float | None = None) -> str:
+    """Return that a value is outside the limit; empty if it is inside or not known. A value that
+    was not observed is at least `beyond`."""
+    if bound == "max":
+        least = beyond if value is None else value
+        return "above the limit" if least is not None and least > limit else ""
+    return "below the limit" if value is not None and value < limit else ""
+
+
 GOODPUT = "goodput"
 """Name of the batches of good requests."""
 

@@ -5,12 +5,11 @@ A limit is a number in the metric's unit, or a text with a unit of its kind: `9G
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
-from aiperf_svc.config.slo import Objective, Slo
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_size
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult, outside
 from aiperf_svc.core.results.tool_result import STATS, MetricResult
 from aiperf_svc.domain.nearest import nearest
 
@@ -30,7 +29,7 @@ def check_objectives(slo: Slo, metrics: Sequence[MetricInfo]) -> list[str]:
         if objective.stat not in STATS:
             expected = "avg, min, max or p50, over repetitions and steps"
             problems.append(f"{where}.stat: {objective.stat!r}: expected {expected}")
-        for bound, raw in _bounds(objective):
+        for bound, raw in objective.bounds:
             try:
                 limit_of(metric, raw)
             except ValueError as error:
@@ -49,9 +48,9 @@ def judge_objectives(
     for objective in slo.objectives:
         tag, stat = objective.metric, objective.stat
         value = found[tag].stat(stat) if tag in found else None
-        for bound, raw in _bounds(objective):
+        for bound, raw in objective.bounds:
             limit = limit_of(by_tag[tag], raw)
-            reason = _missed(value, bound, limit)
+            reason = "not measured" if value is None else outside(value, bound, limit)
             unit = by_tag[tag].unit
             results.append(
                 ObjectiveResult(
@@ -112,22 +111,6 @@ _PARSERS: dict[str, Callable[[str], float]] = {
     "ratio": _ratio,
     **{unit: _duration_in(unit) for unit in _NS_PER},
 }
-
-
-def _bounds(objective: Objective) -> list[tuple[Literal["max", "min"], float | str]]:
-    pairs: tuple[tuple[Literal["max", "min"], float | str | None], ...] = (
-        ("max", objective.max),
-        ("min", objective.min),
-    )
-    return [(bound, limit) for bound, limit in pairs if limit is not None]
-
-
-def _missed(value: float | None, bound: str, limit: float) -> str:
-    if value is None:
-        return "not measured"
-    if bound == "max":
-        return "" if value <= limit else "above the limit"
-    return "" if value >= limit else "below the limit"
 
 
 def _unknown(tag: str, tags: list[str]) -> str:
