@@ -23,8 +23,9 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.adapters.report.plots import Plot
 from aiperf_svc.config.load import load_words
 from aiperf_svc.config.yaml_files import yaml_text
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import of_groups
-from aiperf_svc.core.results.summary import Summary, error_counts
+from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
 
@@ -44,6 +45,7 @@ _CAUSES = {
 
 def render(summary: Summary) -> bytes:
     """Render the content of the file."""
+    result = result_of(summary)
     over_time = [*_replicas(summary), *charts.over_time(summary)]
     # Two columns: the first plot takes both if that leaves no gap.
     latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)
@@ -56,7 +58,7 @@ def render(summary: Summary) -> bytes:
     blocks = [
         _header(summary),
         verdict_box(summary.verdict, _HEADLINES, _CAUSES),
-        *tables.errors(error_counts(summary.context.errors)),
+        *tables.errors(result.errors),
         *_system(summary),
         _numbers(summary),
         *tables.objectives(summary),
@@ -69,11 +71,11 @@ def render(summary: Summary) -> bytes:
         tables.scalars(summary, shown),
         *tables.goodput_tiers(summary.goodput_tiers),
         *tables.quality(summary.context.quality),
-        *tables.steady_state(result_of(summary)),
+        *tables.steady_state(result),
         *tables.scaling(summary.scaling),
         *tables.cache(summary.cache),
         *tables.overflows(summary.context_overflows),
-        *_groups(summary),
+        *_groups(result),
         Details(
             "All other metrics",
             [*tables.distributions(summary, rest), tables.scalars(summary, rest)],
@@ -98,15 +100,12 @@ def _replicas(summary: Summary) -> list[Plot]:
     return telemetry_charts.draw_replicas(summary.scaling, length_s)
 
 
-def _groups(summary: Summary) -> list[Block]:
+def _groups(result: InferenceResult) -> list[Block]:
     """Return a column for each of several targets, and of several models."""
     blocks: list[Block] = []
-    if summary.targets:
-        joint = of_groups(result_of(summary), "targets")
-        blocks += section("Targets", joint_page.columns(joint, is_short=True))
-    if summary.models:
-        joint = of_groups(result_of(summary), "models")
-        blocks += section("Models", joint_page.columns(joint, is_short=True))
+    for joint in (of_groups(result, "targets"), of_groups(result, "models")):
+        if joint.members:
+            blocks += section(joint.kind.capitalize(), joint_page.columns(joint, is_short=True))
     return blocks
 
 

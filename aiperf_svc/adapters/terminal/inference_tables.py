@@ -1,7 +1,6 @@
 """Prints a finished inference run on a terminal: results, errors, objectives and verdict."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -98,9 +97,7 @@ def _print_groups(found: InferenceResult, console: Console) -> None:
     # Only runs with several targets or models need this.
     from aiperf_svc.adapters.terminal.joint_tables import joint_tables
 
-    kinds: tuple[Literal["targets", "models"], ...] = ("targets", "models")
-    for kind in kinds:
-        joint = of_groups(found, kind)
+    for joint in (of_groups(found, "targets"), of_groups(found, "models")):
         if joint.members:
             for table in joint_tables(joint, console.width):
                 console.print(table)
