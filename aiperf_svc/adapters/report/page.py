@@ -60,15 +60,15 @@ def render(summary: Summary) -> bytes:
         verdict_box(summary.verdict, _HEADLINES, _CAUSES),
         *tables.errors(result.errors),
         *_system(summary),
-        _numbers(summary),
-        *tables.objectives(summary),
+        _numbers(result),
+        *tables.objectives(result),
         *tables.events(summary.events),
         Plots(plots),
         Plots(system_plots, title="Server and GPUs"),
         Plots(client_plots, title="Client"),
         Heading("Metrics"),
-        *tables.distributions(summary, shown),
-        tables.scalars(summary, shown),
+        *tables.distributions(result, shown),
+        tables.scalars(result, shown),
         *tables.goodput_tiers(summary.goodput_tiers),
         *tables.quality(summary.context.quality),
         *tables.steady_state(result),
@@ -78,7 +78,7 @@ def render(summary: Summary) -> bytes:
         *_groups(result),
         Details(
             "All other metrics",
-            [*tables.distributions(summary, rest), tables.scalars(summary, rest)],
+            [*tables.distributions(result, rest), tables.scalars(result, rest)],
         ),
         Details("All checks of the verdict", [check_table(summary.verdict.checks)]),
         Details("All checks of the system", [check_table(system_checks)]),
@@ -134,7 +134,7 @@ def _header(summary: Summary) -> Header:
     return Header(config.name, facts)
 
 
-def _numbers(summary: Summary) -> Numbers:
+def _numbers(result: InferenceResult) -> Numbers:
     wanted = (
         ("Request throughput", "request_throughput", "avg"),
         ("Output tokens", "output_token_throughput", "avg"),
@@ -149,4 +149,4 @@ def _numbers(summary: Summary) -> Numbers:
         ("Errors", "error_request_count", "avg"),
         ("Duration", "benchmark_duration", "avg"),
     )
-    return tables.large_numbers(summary, wanted)
+    return tables.large_numbers(result, wanted)

@@ -33,8 +33,8 @@ from aiperf_svc.core.results.inference_result import (
     steady_rows,
 )
 from aiperf_svc.core.results.provenance import Provenance
-from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult
-from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.core.results.slo_results import TierResult
 from aiperf_svc.core.scaling.report import (
     REPLICA_COLUMNS,
     UP_COLUMNS,
@@ -43,8 +43,7 @@ from aiperf_svc.core.scaling.report import (
     scaling_notes,
     up_rows,
 )
-from aiperf_svc.core.stats.percentiles import Distribution
-from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.domain.number_text import number
 
 STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")
@@ -58,12 +57,12 @@ _SHORT_UNITS = {
 }
 
 
-def large_numbers(summary: Summary, wanted: Iterable[tuple[str, str, str]]) -> Numbers:
+def large_numbers(result: InferenceResult, wanted: Iterable[tuple[str, str, str]]) -> Numbers:
     """Return the large numbers at the top: name, tag and statistic of each. Those that were not
     measured are left out."""
     cells = []
     for name, tag, stat in wanted:
-        value = summary.measured(tag, stat)
+        value = result.value(tag, stat)
         if value is not None:
             unit = _SHORT_UNITS.get(CATALOG[tag].unit, CATALOG[tag].unit)
             cells.append((name, number(value), unit))
@@ -156,36 +155,31 @@ def provenance(found: Provenance | None) -> list[Block]:
     return [table((side, ""), [text_row(*fact) for fact in facts.items()]) for side, facts in sides]
 
 
-def distributions(summary: Summary, tags: set[str]) -> list[Block]:
+def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:
     """Return the per-request and pooled metrics among `tags`, one row each, with their notes."""
     rows, notes = [], set()
-    for metric in METRICS:
-        if metric.tag == "effective_concurrency" and metric.tag in tags and summary.concurrency:
-            values = map(summary.concurrency.get, STATS)
-            rows.append(number_row(metric.name, metric.unit, values))
-        measured = summary.metrics.get(metric.tag)
-        if metric.tag not in tags or measured is None:
+    for tag, found in result.metrics.items():
+        if tag not in tags or found.is_single:
             continue
-        found = measured.distribution
-        cells = [_stat(found, stat) for stat in STATS]
-        rows.append(Row([name_cell(metric.name, metric.unit), *cells]))
-        if found.censored:
+        name = CATALOG[tag].name
+        rows.append(Row([name_cell(name, found.unit), *(_stat(found, stat) for stat in STATS)]))
+        if found.censored_share:
             notes.add(
-                f"{metric.name}: {found.censored_share:.2%} were cut before their responses ended; "
+                f"{name}: {found.censored_share:.2%} were cut before their responses ended; "
                 "the true number is beyond the one after >."
             )
-        if any(stat in found.unreliable for stat in STATS):
+        if any(map(found.is_unreliable, STATS)):
             notes.add("* fewer than one request is expected beyond this percentile.")
     head = ("Metric", *(stat.replace("_", ".") for stat in STATS))
     return [table(head, rows), *map(Note, sorted(notes))]
 
 
-def scalars(summary: Summary, tags: set[str]) -> Table:
+def scalars(result: InferenceResult, tags: set[str]) -> Table:
     """Return the metrics among `tags` that are one number, two in a row."""
     pairs = [
-        number_row(metric.name, metric.unit, [summary.scalars[metric.tag]]).cells
-        for metric in METRICS
-        if metric.tag in tags and metric.tag in summary.scalars
+        number_row(CATALOG[tag].name, found.unit, [found.stat("avg")]).cells
+        for tag, found in result.metrics.items()
+        if tag in tags and found.is_single
     ]
     half = -(-len(pairs) // 2)
     beside = [*pairs[half:], *([(Cell(), Cell())] * (len(pairs) % 2))]
@@ -193,20 +187,17 @@ def scalars(summary: Summary, tags: set[str]) -> Table:
     return table(("Metric", "Value", Cell("Metric", "text"), "Value"), rows)
 
 
-def objectives(summary: Summary) -> list[Block]:
+def objectives(result: InferenceResult) -> list[Block]:
     """Return every SLO with its measured value."""
-    return blocks.objectives([_objective(result, summary) for result in summary.slo])
-
-
-def _objective(result: ObjectiveResult, summary: Summary) -> Row:
-    metric = CATALOG[result.metric]
-    stat = "" if metric.kind is Kind.SCALAR else f" {result.stat}"
-    found = summary.metrics.get(metric.tag)
-    return blocks.objective_row(
-        metric.name + stat,
-        result,
-        number_cell(result.measured) if found is None else _stat(found.distribution, result.stat),
-    )
+    rows = []
+    for each in result.slo:
+        metric, found = CATALOG[each.metric], result.metrics.get(each.metric)
+        stat = "" if metric.kind is Kind.SCALAR else f" {each.stat}"
+        measured = number_cell(each.measured)
+        if found is not None and not found.is_single:
+            measured = _stat(found, each.stat)
+        rows.append(blocks.objective_row(metric.name + stat, each, measured))
+    return blocks.objectives(rows)
 
 
 def errors(counts: Sequence[ErrorCount]) -> list[Block]:
@@ -239,9 +230,8 @@ def finish_reasons(counts: dict[str, int]) -> Table:
     return table(("Finish reason", "Requests"), rows)
 
 
-def _stat(found: Distribution, stat: str) -> Cell:
-    value = found.stats.get(stat)
-    mark = "*" if stat in found.unreliable and value is not None else ""
-    if value is None and stat in found.beyond:
-        return Cell(f"> {number(found.beyond[stat])}", is_faint=True)
-    return number_cell(value, mark=mark)
+def _stat(found: MetricStats, stat: str) -> Cell:
+    value, beyond = found.stat(stat), (found.beyond or {}).get(stat)
+    if value is None and beyond is not None:
+        return Cell(f"> {number(beyond)}", is_faint=True)
+    return number_cell(value, mark="*" if found.is_unreliable(stat) and value is not None else "")
