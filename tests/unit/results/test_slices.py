@@ -98,7 +98,7 @@ def test_single_slice_equals_the_run(rows: Rows) -> None:
     (only,) = sliced(rows, 3600 * SECOND)
     summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
     for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):
-        expected = [summary.metrics[tag].stat(stat) for stat in STATS]
+        expected = [summary.metrics[tag].stats.stat(stat) for stat in STATS]
         found = [only.metrics[tag].stat(stat) for stat in STATS]
         assert found == pytest.approx(expected, nan_ok=True)
     for tag in ("total_osl", "request_throughput", "output_token_throughput"):
