@@ -22,8 +22,10 @@ def text_table(
 ) -> Table:
     """Return a table. The columns at the places `texts` are aligned to the left, the others, of
     numbers, to the right."""
+    # A title takes no more room than its table.
+    gap = (0, 1) if title else (0, 1, 0, 0)
     table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left"
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=gap, title=title, title_justify="left"
     )
     for place, name in enumerate(head):
         justify: JustifyMethod = "left" if place in texts else "right"
