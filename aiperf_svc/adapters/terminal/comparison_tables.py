@@ -79,16 +79,17 @@ def print_history(found: History, console: Console) -> None:
 
 def _rows(comparison: Comparison, console: Console) -> Table:
     """Return the table of all rows. Where it is too wide, cells have several lines."""
-    rows = []
+    cells: list[list[str | Text]] = []
     for row in comparison.rows:
-        *cells, word = wording.cells(row)
+        *texts, word = wording.cells(row)
         style = STYLES.get(row.word, "") if row.gates else "dim"
-        rows.append((wording.name(row), *cells, Text(word, style)))
-    table = text_table(("", *wording.HEADS), rows)
+        cells.append([wording.name(row), *texts, Text(word, style)])
+    table = text_table(("", *wording.HEADS), cells)
     needed = console.measure(table, options=console.options.update(max_width=WIDE)).maximum
     if needed > console.width:
-        narrow = [(Text("\n(".join(name.rsplit(" (", 1))), *cells) for name, *cells in rows]
-        table = text_table(("", *wording.HEADS), narrow)
+        for row, each in zip(comparison.rows, cells, strict=True):
+            each[0] = Text("\n(".join(wording.name(row).rsplit(" (", 1)))
+        table = text_table(("", *wording.HEADS), cells)
         table.columns[0].no_wrap = True
     return table
 

@@ -83,8 +83,11 @@ def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) 
         )
         for point in search.points
     ]
-    head = (parameter, "holds", "runs", *map(_head, shown), "decided by")
-    table = text_table(head, rows, texts=(1, len(head) - 1))
+    table = text_table(
+        (parameter, "holds", "runs", *map(_head, shown), "decided by"),
+        rows,
+        texts=(1, len(shown) + 3),
+    )
     table.columns[0].no_wrap = True
     for column in table.columns[3:-1]:
         column.width = POINT_WIDTH - 2
