@@ -37,12 +37,7 @@ def render_groups(found: Comparisons) -> str:
 
 
 def _sides(comparison: Comparison) -> str:
-    lines = []
-    for name, side in (("base", comparison.base), ("new", comparison.new)):
-        lines += [
-            f"- {name}: {_escaped(text)}" for text in (wording.runs(side), *wording.left_out(side))
-        ]
-    return "\n".join(lines)
+    return "\n".join(f"- {name}: {_escaped(text)}" for name, text in wording.sides(comparison))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -53,14 +53,9 @@ def render(found: Comparisons, groups: Sequence[Group], curves: Sequence[NamedCu
 def _sections(
     comparison: Comparison, base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]
 ) -> list[Block]:
-    sides = (("base", comparison.base), ("new", comparison.new))
     stats, shifts = wording.shifts(comparison)
     return [
-        *(
-            Note(sentence(f"{name}: {text}"))
-            for name, side in sides
-            for text in (wording.runs(side), *wording.left_out(side))
-        ),
+        *(Note(sentence(f"{name}: {text}")) for name, text in wording.sides(comparison)),
         Heading("Differences in config and environment"),
         _differences(comparison),
         Heading("Metrics"),

@@ -19,6 +19,15 @@ def runs(side: Side) -> str:
     return f"{run_count(side)}: {', '.join(one_line(run.folder) for run in side.runs)}"
 
 
+def sides(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the runs of each side and those that were left out, a line each after its name."""
+    return [
+        (name, text)
+        for name, side in (("base", comparison.base), ("new", comparison.new))
+        for text in (runs(side), *left_out(side))
+    ]
+
+
 def run_count(side: Side) -> str:
     """Count the runs of a side: `2 runs`."""
     return f"{len(side.runs)} run{'' if len(side.runs) == 1 else 's'}"

@@ -4,7 +4,6 @@ text, since names, URLs and messages may come from outside."""
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import ClassVar
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,23 +23,30 @@ def read_file(name: str) -> Markup:
     return Markup(files(TEMPLATES).joinpath("templates", name).read_text("utf-8"))
 
 
-_ENVIRONMENT = Environment(
-    loader=PackageLoader(TEMPLATES),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_ENVIRONMENT.globals["read_file"] = read_file
-_PAGE, _BLOCKS = map(_ENVIRONMENT.get_template, ("page.html", "blocks.html"))
+def environment(package: str) -> Environment:
+    """Return the environment of the templates of a package."""
+    found = Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals["read_file"] = read_file
+    return found
+
+
+_PAGE, _BLOCKS = map(environment(TEMPLATES).get_template, ("page.html", "blocks.html"))
 """Compiled when this module is imported: before the load, not at the end of a run."""
 
 
 class Block:
     """One part of a page. An empty one is false and is left out."""
 
-    kind: ClassVar[str]
-    """Macro of `templates/blocks.html` that renders it."""
+    @property
+    def kind(self) -> str:
+        """Macro of `templates/blocks.html` that renders it."""
+        return type(self).__name__.lower()
 
     def __bool__(self) -> bool:
         return True
@@ -77,7 +83,6 @@ class Row:
 class Heading(Block):
     """A heading."""
 
-    kind: ClassVar[str] = "heading"
     text: str
 
 
@@ -85,7 +90,6 @@ class Heading(Block):
 class Note(Block):
     """A line of small text."""
 
-    kind: ClassVar[str] = "note"
     text: str
 
 
@@ -93,7 +97,6 @@ class Note(Block):
 class Items(Block):
     """A list of lines."""
 
-    kind: ClassVar[str] = "items"
     lines: Sequence[str]
 
     def __bool__(self) -> bool:
@@ -104,7 +107,6 @@ class Items(Block):
 class Code(Block):
     """Text as it is written."""
 
-    kind: ClassVar[str] = "code"
     text: str
 
 
@@ -112,7 +114,6 @@ class Code(Block):
 class Header(Block):
     """The title of the page and a line of facts."""
 
-    kind: ClassVar[str] = "header"
     name: str
     facts: Sequence[str]
 
@@ -121,7 +122,6 @@ class Header(Block):
 class Box(Block):
     """A coloured box with a headline and lines, each with a text and a remedy."""
 
-    kind: ClassVar[str] = "box"
     tone: str
     headline: str
     lines: Sequence[tuple[str, str]] = ()
@@ -135,7 +135,6 @@ class Box(Block):
 class Numbers(Block):
     """Large numbers: name, number and unit of each."""
 
-    kind: ClassVar[str] = "numbers"
     cells: Sequence[tuple[str, str, str]]
 
     def __bool__(self) -> bool:
@@ -146,7 +145,6 @@ class Numbers(Block):
 class Table(Block):
     """A table."""
 
-    kind: ClassVar[str] = "table"
     head: Sequence[Cell]
     rows: Sequence[Row]
 
@@ -165,7 +163,6 @@ class Figure(Block):
 class Plots(Block):
     """Figures in two columns."""
 
-    kind: ClassVar[str] = "plots"
     figures: Sequence[Figure]
     title: str = "Plots"
 
@@ -177,7 +174,6 @@ class Plots(Block):
 class Matrix(Figure):
     """A table of numbers with coloured cells."""
 
-    kind: ClassVar[str] = "matrix"
     title: str
     note: str
     head: Sequence[str]
@@ -188,7 +184,6 @@ class Matrix(Figure):
 class Details(Block):
     """Blocks that open on a click."""
 
-    kind: ClassVar[str] = "details"
     title: str
     blocks: Sequence[Block] = field(default_factory=tuple)
 
@@ -200,7 +195,6 @@ class Details(Block):
 class Zoom(Block):
     """The scripts that zoom the plots, of which at least one has its numbers beside it."""
 
-    kind: ClassVar[str] = "zoom"
     figures: Sequence[Figure]
 
     def __bool__(self) -> bool:

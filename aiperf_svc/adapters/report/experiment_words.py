@@ -122,26 +122,21 @@ def counts(summary: ExperimentSummary) -> str:
 def not_held(rows: Sequence[TrialRow]) -> list[str]:
     """Return which objectives of trials do not hold, a line for each trial."""
     return [
-        f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
-        f"{one_line('; '.join(row.measured.not_held if row.measured else ()))}"
-        for row in rows
+        _trial_line(row, "; ".join(row.measured.not_held if row.measured else ())) for row in rows
     ]
 
 
 def replaced(rows: Sequence[TrialRow]) -> list[str]:
     """Return which trials were run again and why, a line each."""
-    return [
-        f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
-        f"{one_line('; '.join(row.outcome.replaced))}"
-        for row in rows
-        if row.outcome.replaced
-    ]
+    again = (row for row in rows if row.outcome.replaced)
+    return [_trial_line(row, "; ".join(row.outcome.replaced)) for row in again]
 
 
 def left_out(rows: Sequence[TrialRow]) -> list[str]:
     """Return which trials were left out, a line each."""
-    return [
-        f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
-        f"{one_line(row.left_out)}"
-        for row in rows
-    ]
+    return [_trial_line(row, row.left_out) for row in rows]
+
+
+def _trial_line(row: TrialRow, text: str) -> str:
+    parameters = parameters_text(row.outcome.trial.parameters)
+    return f"trial {row.number} ({parameters}): {one_line(text)}"

@@ -82,17 +82,7 @@ def outcome(member: JointMember) -> str:
 
 def render(joint: Joint) -> bytes:
     """Render the page of several runs."""
-    members = [
-        Row(
-            [
-                report_cell(each.name, each.folder),
-                Cell(each.where, "text"),
-                Cell(outcome(each), "wide"),
-            ],
-            each.verdict or "invalid",
-        )
-        for each in joint.members
-    ]
+    members = [_member(each, outcome(each), each.verdict or "invalid") for each in joint.members]
     blocks = [
         Header(joint.name, [f"{len(joint.members)} {joint.kind}", start(joint)]),
         table(HEAD, members),
@@ -102,6 +92,11 @@ def render(joint: Joint) -> bytes:
         Details("All metrics", [columns(joint, is_short=False)]),
     ]
     return document(joint.name, blocks)
+
+
+def _member(each: JointMember | ExperimentMember, ended: str, tone: str = "") -> Row:
+    name = report_cell(each.name, each.folder)
+    return Row([name, Cell(each.where, "text"), Cell(ended, "wide")], tone)
 
 
 def columns(joint: Joint, *, is_short: bool) -> Table:
@@ -115,16 +110,7 @@ def columns(joint: Joint, *, is_short: bool) -> Table:
 
 def render_experiment(joint: JointExperiment) -> bytes:
     """Render the page of an experiment: the total in full, and the combinations of each run."""
-    members = [
-        Row(
-            [
-                report_cell(each.name, each.folder),
-                Cell(each.where, "text"),
-                Cell(end(each), "wide"),
-            ]
-        )
-        for each in joint.members
-    ]
+    members = [_member(each, end(each)) for each in joint.members]
     blocks: list[Block] = [
         Header(joint.name, [f"{len(joint.members)} {joint.kind}", starts(joint)]),
         table(HEAD, members),

@@ -85,7 +85,6 @@ class Shape:
 class Plot(Figure):
     """A drawn plot."""
 
-    kind: ClassVar[str] = "plot"
     title: str
     note: str
     width: int

@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from aiohttp import web
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aiperf_svc.adapters.comparison import history_views, page
 from aiperf_svc.adapters.comparison.comparing import compare_folders, curves_of
@@ -24,7 +23,7 @@ from aiperf_svc.adapters.report.blocks import (
     Plots,
     Row,
     document,
-    read_file,
+    environment,
     table,
 )
 from aiperf_svc.adapters.report.curve_chart import curve_plot
@@ -35,14 +34,7 @@ from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProble
 from aiperf_svc.domain.number_text import number
 
 REPORT = "report.html"
-_ENVIRONMENT = Environment(
-    loader=PackageLoader("aiperf_svc.adapters.viewer"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_ENVIRONMENT.globals["read_file"] = read_file
+_ENVIRONMENT = environment("aiperf_svc.adapters.viewer")
 _ENVIRONMENT.filters["path"] = quote
 _LIST = _ENVIRONMENT.get_template("list.html")
 

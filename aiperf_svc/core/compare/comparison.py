@@ -428,7 +428,10 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
                 f"{LEAST_RUNS} runs on each side"
             )
             if any(each.batches for side in values for each in side):
-                yield "the intervals of single runs compare the means over parts of the runs"
+                yield (
+                    "the intervals of single runs compare the means over parts of the runs: a "
+                    "delta can be outside of its interval"
+                )
         else:
             yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"
     floor = FLOORS.get(key.stat, 0)
