@@ -20,7 +20,7 @@ from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.viewer.index import Index
 from aiperf_svc.adapters.viewer.server import list_page
 from aiperf_svc.cli.commands import finished_runs
-from tests.support.browser import Frame, opened
+from tests.support.browser import Frame, browsing, opened
 
 USE = """<script>
 addEventListener("load", () => {
@@ -115,6 +115,38 @@ def test_list_is_searched_filtered_and_chosen(stored: Path, tmp_path: Path) -> N
     assert found["loaded"] == []
 
 
+CHOOSE = """(ids, button) => {
+  for (const box of document.querySelectorAll("tbody input")) {
+    if (box.checked !== ids.includes(box.value)) box.click();
+  }
+  document.querySelector(`button[formaction=${button}]`).click();
+}"""
+FILTER = """
+document.getElementById("kind").value = "fio";
+document.getElementById("kind").dispatchEvent(new Event("change"));
+[...document.querySelectorAll("tbody tr")].filter(row => !row.hidden).length
+"""
+TEXT = "document.body.textContent"
+
+
+async def test_served_pages_are_filtered_and_clicked(address: str, tmp_path: Path) -> None:
+    async with browsing(tmp_path / "profile") as tab:
+        await tab.load(address)
+        assert await tab.value(FILTER) == 1
+        await tab.load(address)
+        await tab.click(f"({CHOOSE})(['again', 'inference'], 'compare')")
+        assert "Differences in config" in await tab.value(TEXT)
+        await tab.load(address)
+        await tab.click(f"({CHOOSE})(['experiment'], 'curves')")
+        assert "tokens/s per user" in await tab.value("document.documentElement.outerHTML")
+        assert await tab.value("document.querySelectorAll('canvas, svg').length") > 0
+        await tab.load(address)
+        await tab.click("document.querySelector('a[href=\"files/inference/\"]').click()")
+        await tab.click("document.querySelector('a[href=\"config.yaml\"]').click()")
+        assert "endpoint:" in await tab.value(TEXT)
+        assert tab.errors == []
+
+
 def test_run_that_cannot_be_read_says_why(address: str) -> None:
     _, text, _ = get(address)
     assert "its schema is" in text
@@ -187,6 +219,13 @@ def test_browser_gets_the_address_by_a_private_file(
         return True
 
     monkeypatch.setattr(webbrowser, "open", open_page)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with finished_runs._folder_of_browsers() as private:
+        # A browser of a snap reads no hidden folder.
+        assert Path(private).parent == tmp_path
+        assert not Path(private).name.startswith(".")
+        assert stat.S_IMODE(Path(private).stat().st_mode) == 0o700
+    assert not [*tmp_path.iterdir()]
     finished_runs._open("http://127.0.0.1:1/token/", tmp_path)
     assert said == [(tmp_path / "open.html").as_uri()]
     assert "/token/" in (tmp_path / "open.html").read_text()

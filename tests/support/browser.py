@@ -1,14 +1,17 @@
 """A real browser without a window, which opens pages and reports what it finds in them."""
 
+import asyncio
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from html import escape, unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -31,6 +34,8 @@ const tell = found => {
 };
 </script>"""
 HEIGHT = 2000
+LONGEST_S = 60.0
+"""Longest time of a page, or of the browser's start."""
 
 
 def browser() -> str:
@@ -70,3 +75,92 @@ def opened(folder: Path, frames: Mapping[str, Frame], *flags: str) -> dict[str, 
     notes = re.findall(r'<pre class="measured">(.*?)</pre>', done.stdout)
     found = [json.loads(unescape(note)) for note in notes]
     return {each.pop("name"): each for each in found}
+
+
+class Tab:
+    """A page that is loaded from its server and clicked, by the protocol of the DevTools."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket, self._session, self._last = socket, "", 0
+        self._events: list[str] = []
+        self.errors: list[str] = []
+        """What the pages' scripts and their security policy have refused."""
+
+    async def start(self) -> None:
+        target = await self._ask("Target.createTarget", url="about:blank")
+        attached = await self._ask("Target.attachToTarget", **target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            await self._ask(f"{domain}.enable")
+
+    async def load(self, url: str) -> None:
+        """Open an address, and wait until its page is loaded."""
+        self._events.clear()
+        await self._ask("Page.navigate", url=url)
+        await self._loaded()
+
+    async def click(self, script: str) -> None:
+        """Run a script that leads to another page, and wait until that is loaded."""
+        self._events.clear()
+        await self.value(script)
+        await self._loaded()
+
+    async def value(self, script: str) -> Any:
+        """Return the value of an expression in the page."""
+        found = await self._ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    async def _loaded(self) -> None:
+        while "Page.loadEventFired" not in self._events:
+            await self._read()
+
+    async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        self._last += 1
+        wanted = {"id": self._last, "method": method, "params": params}
+        await self._socket.send_json(
+            wanted | ({"sessionId": self._session} if self._session else {})
+        )
+        while (answer := await self._read()).get("id") != self._last:
+            pass
+        assert "error" not in answer, answer
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def _read(self) -> dict[str, Any]:
+        async with asyncio.timeout(LONGEST_S):
+            found: dict[str, Any] = await self._socket.receive_json()
+        method = found.get("method", "")
+        self._events.append(method)
+        if method == "Runtime.exceptionThrown":
+            self.errors.append(found["params"]["exceptionDetails"]["text"])
+        if method == "Log.entryAdded" and found["params"]["entry"]["level"] == "error":
+            self.errors.append(found["params"]["entry"]["text"])
+        return found
+
+
+@asynccontextmanager
+async def browsing(folder: Path) -> AsyncIterator[Tab]:
+    """A tab of a browser of its own."""
+    command = (browser(), *QUIET, "--remote-debugging-port=0", f"--user-data-dir={folder}")
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            address = ""
+            while not address:
+                line = (await process.stderr.readline()).decode()
+                assert line, "the browser has ended"
+                _, _, address = line.partition("DevTools listening on ")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(address.strip(), max_msg_size=0) as socket,
+        ):
+            tab = Tab(socket)
+            await tab.start()
+            yield tab
+    finally:
+        process.kill()
+        # Nobody else reads its pipe.
+        await process.communicate()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 import webbrowser
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
@@ -139,19 +140,27 @@ def view(args: argparse.Namespace) -> int:
     """Serve the pages until Ctrl-C."""
     if not args.folder.is_dir():
         raise ConfigError(f"{args.folder}: no such folder")
-    with TemporaryDirectory(prefix="aiperf-view-") as private:
+    with ExitStack() as files:
 
         def ready(url: str) -> None:
             print(url, flush=True)
             print("Press Ctrl-C to stop.", file=sys.stderr)
             if not args.no_browser:
-                _open(url, Path(private))
+                _open(url, Path(files.enter_context(_folder_of_browsers())))
 
         try:
             asyncio.run(Viewer(args.folder, secrets.token_urlsafe(24)).serve(args.port, ready))
         except KeyboardInterrupt:  # also for SIGTERM, see `__main__`
             print(file=sys.stderr)
     return 0
+
+
+def _folder_of_browsers() -> TemporaryDirectory[str]:
+    """Make a folder that only this user, and a browser of a snap, can read: such a browser has a
+    /tmp of its own and reads no hidden folder of the home."""
+    with suppress(OSError, RuntimeError):
+        return TemporaryDirectory(prefix="aiperf-view-", dir=Path.home())
+    return TemporaryDirectory(prefix="aiperf-view-")
 
 
 def _open(url: str, private: Path) -> None:
