@@ -152,14 +152,14 @@ def test_native_sidecars_take_room() -> None:
     assert found["n"]["cpu"] == 1.0
 
 
-def _in_jobs(*cpus: str, parallel: int = 1) -> StackPlan:
+def _in_jobs(*cpus: str) -> StackPlan:
     """A stack of Jobs whose servers request these CPUs."""
     data = {
         "endpoint": {"url": "http://target", "model": "m"},
         "load": {"duration": "1s", "concurrency": 1},
         "experiment": {
             "product": {"deployment.target.cpu": list(cpus)},
-            "parallel": parallel,
+            "parallel": 1,
             "fan_out": "jobs",
         },
         "deployment": {"target": {"kind": "mock"}},

@@ -1,6 +1,7 @@
 """A worker's clock over a run: what is kept of it, and what its times are mapped by."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,13 +15,13 @@ START = 1_700_000_000 * SECOND
 MS = 1_000_000
 
 
-def history(offset_ns, seconds: int, *, uncertainty: int = 50_000) -> tuple[ClockEstimate, ...]:  # type: ignore[no-untyped-def]
+def history(offset_ns: Callable[[int], int], seconds: int) -> tuple[ClockEstimate, ...]:
     found = ClockHistory()
     for second in range(seconds):
         found.add(
             ClockEstimate(
                 offset_ns=offset_ns(second),
-                uncertainty_ns=uncertainty,
+                uncertainty_ns=50_000,
                 at_wall_ns=START + second * SECOND,
             )
         )

@@ -25,7 +25,6 @@ Config = Callable[..., BenchmarkConfig]
 ROW = '{"timestamp": 5, "input_length": 9, "output_length": 1}\n'
 TALK = '{"timestamp": 5, "input_length": 9, "session_id": "a"}\n'
 EXPECTED = 'expected an object such as {"timestamp": 0, "input_length": 655, "output_length": 52}'
-IN_ORDER = "sort the file by time"
 MESSAGES = '{"messages": [{"role": "user", "content": "x"}]}\n'
 
 REPLAY = {"load": {"fixed_schedule": True}}

@@ -35,8 +35,8 @@ def seen(
     return JobSeen(name, read_indexes(completed), read_indexes(failed), pods, problem)
 
 
-def begun(*, limit: int | None = 2, stops_on_failure: bool = False) -> FanOut:
-    machine = FanOut(JOBS, limit=limit, stops_on_failure=stops_on_failure)
+def begun(*, stops_on_failure: bool = False) -> FanOut:
+    machine = FanOut(JOBS, limit=2, stops_on_failure=stops_on_failure)
     machine.begin()
     return machine
 
