@@ -14,8 +14,6 @@ Pods that are deleted before they have run keep Kueue's finalizer until the Work
 deleted, so the removal of a stack deletes it (`adapters/cluster/teardown/removal.py`).
 """
 
-from dataclasses import replace
-
 import msgspec
 
 from aiperf_svc.config.deployment import Deployment
@@ -90,7 +88,7 @@ def plan_queue(
         queue = QueuePlan(deployment.queue, group, total, seconds(deployment.queue_timeout))
         services = tuple(_marked(pod, queue) for pod in made.services)
         target = made.target and _marked(made.target, queue)
-        return queue, replace(made, services=services, target=target)
+        return queue, msgspec.structs.replace(made, services=services, target=target)
     raise ConfigError(f"deployment.queue: {problem}")
 
 

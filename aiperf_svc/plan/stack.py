@@ -29,9 +29,9 @@ from aiperf_svc.plan.footprint import Footprint, check_limits, most_nodes
 from aiperf_svc.plan.identity import RUN_ID, Identity, check_stack_name
 from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy
-from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan, with_images
+from aiperf_svc.plan.pods import ImagePlan, PodPlan, with_images
 from aiperf_svc.plan.queue import QueuePlan, plan_queue
-from aiperf_svc.plan.release import ReleasePlan, Rendered
+from aiperf_svc.plan.release import Rendered
 from aiperf_svc.plan.run_id import (
     OrderedExperiment,
     in_order,
@@ -61,7 +61,7 @@ class Totals(msgspec.Struct, frozen=True):
     currency: str
 
 
-class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
     """The plan of a stack, which `infra/` translates."""
 
     identity: Identity
@@ -71,17 +71,9 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     topology: Topology
     budget: DisruptionBudget | None
     deadline: PodPlan
-    services: tuple[PodPlan, ...]
-    target: PodPlan | None
-    release: ReleasePlan | None = None
-    """The target of kind release."""
     times: LongestTimes
     policies: tuple[Policy, ...]
     pod_security: PodSecurity
-    notes: tuple[str, ...]
-    """Notes for reviewers."""
-    jobs: tuple[JobPlan, ...] = ()
-    """Jobs whose indexes are the shapes of an experiment."""
     queue: QueuePlan | None = None
     """Queue of Kueue in which the stack waits; None: it starts at once."""
     measured: dict[str, str]
@@ -124,16 +116,13 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def pods(self) -> tuple[PodPlan, ...]:
         """All pods of the stack."""
-        target = (self.target,) if self.target else ()
-        gate = (self.release.gate,) if self.release else ()
-        jobs = (job.pod for job in self.jobs)
-        return (self.deadline, *self.services, *target, *gate, *jobs)
+        return (self.deadline, *super().pods)
 
     @property
     def scheduled(self) -> tuple[PodPlan, ...]:
         """All pods that need room: those of the stack, and those of its release as far as they are
         known."""
-        return (*self.pods, *(self.release.pods if self.release else ()))
+        return (*self.pods, *self.of_release)
 
     @property
     def deployed(self) -> tuple[PodPlan, ...]:
@@ -392,7 +381,7 @@ def _from_mirror(made: KindPods, mirror: str | None) -> KindPods:
     def moved(pod: PodPlan) -> PodPlan:
         return with_images(pod, lambda name: mirrored(name, mirror))
 
-    return replace(
+    return msgspec.structs.replace(
         made,
         services=tuple(map(moved, made.services)),
         target=made.target and moved(made.target),

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
+import msgspec
+
 from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.workload import Config, ConfigT
 from aiperf_svc.plan.identity import Identity
@@ -32,14 +34,15 @@ class StackBasis(Generic[ConfigT]):
     run: RunValues
 
 
-@dataclass(frozen=True, kw_only=True)
-class KindPods:
+class KindPods(msgspec.Struct, frozen=True, kw_only=True):
     """The pods of a stack besides that of its deadline."""
 
     services: tuple[PodPlan, ...]
     target: PodPlan | None = None
     release: ReleasePlan | None = None
+    """The target of kind release."""
     jobs: tuple[JobPlan, ...] = ()
+    """Jobs whose indexes are the shapes of an experiment."""
     notes: tuple[str, ...] = ()
     """Notes for reviewers."""
 
