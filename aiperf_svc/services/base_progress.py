@@ -3,8 +3,7 @@
 import asyncio
 from time import monotonic_ns, time_ns
 
-from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.adapters.results_api.status import TrialRow as ShownTrial
+from aiperf_svc.adapters.results_api.status import ShownTrial, Status
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.core.verdict.health_log import ClientLoad

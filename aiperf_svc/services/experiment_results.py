@@ -20,8 +20,7 @@ from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.provider import TrialResults
 from aiperf_svc.adapters.results_api.run_api import Told
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
-from aiperf_svc.adapters.results_api.status import TrialRow as ShownTrial
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, ShownTrial, Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.combinations import TrialRow

@@ -86,7 +86,7 @@ Event = StatusReceived | TimePassed | RankLost | StopRequested
 Instruction = OrderRank | Attempted
 
 
-class RunEnd(StrEnum):
+class StepsEnd(StrEnum):
     """Why there are no more steps."""
 
     COMPLETE = "complete"
@@ -128,7 +128,7 @@ class StepMachine:
         """Steps of the run, repetitions included."""
         self.ended = 0
         """Steps that need no further attempt."""
-        self.end: RunEnd | None = None
+        self.end: StepsEnd | None = None
         """None while there are steps to run."""
         self.failures: list[str] = []
         """What went wrong, one text for each failed attempt that was the last one."""
@@ -137,7 +137,7 @@ class StepMachine:
         """The attempts under way: one, or those of a group."""
         self._again: list[PlannedStep] = []
         """Attempts that failed and follow when all of their group have ended."""
-        self._ending: RunEnd | None = None
+        self._ending: StepsEnd | None = None
         """Why nothing follows the attempts under way."""
         self._lost: set[int] = set()
         self._unprepared: set[int] = set()
@@ -232,7 +232,7 @@ class StepMachine:
     def _begin(self, now: int) -> bool:
         """Begin the next step, or those of the next group; whether there is one."""
         if self._is_stopping:
-            self.end = RunEnd.STOPPED
+            self.end = StepsEnd.STOPPED
         elif self._ending is not None:
             self.end = self._ending
         if self.end is not None:
@@ -240,9 +240,9 @@ class StepMachine:
         plans, self._again = self._again, []
         plans = plans or self._next_plans()
         if not plans:
-            self.end = RunEnd.COMPLETE
+            self.end = StepsEnd.COMPLETE
         elif any(self._lost & set(plan.step.ranks) for plan in plans):
-            self.end = RunEnd.RANK_LOST
+            self.end = StepsEnd.RANK_LOST
         else:
             for plan in plans:
                 self.attempt_count += 1
@@ -329,10 +329,10 @@ class StepMachine:
             if not step.is_measured and step.group:
                 self._unprepared |= set(step.ranks)
             elif not step.is_measured and not self._is_stopping:
-                self._ending = RunEnd.PREPARATION_FAILED
+                self._ending = StepsEnd.PREPARATION_FAILED
         if silent:
             # A command that does not end on request would disturb every later step.
-            self._ending = RunEnd.RANK_LOST
+            self._ending = StepsEnd.RANK_LOST
         return Attempted(plan, problem, lost)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.cli.main import main
-from aiperf_svc.core.compare.comparison import Comparison, Row, compare
+from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, compare
 from aiperf_svc.core.compare.estimates import batch_quantiles
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from aiperf_svc.core.results.measured import MetricInfo
@@ -69,7 +69,9 @@ def compared(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun], **options:
     return compare(base, new, **{"tolerance": 0.05, **options})
 
 
-def only_row(base: Sequence[float], new: Sequence[float], key: RowKey = P50, **options: Any) -> Row:
+def only_row(
+    base: Sequence[float], new: Sequence[float], key: RowKey = P50, **options: Any
+) -> ComparisonRow:
     """The one row of a comparison of runs with these values."""
     (row,) = compared(side("a", base, key), side("b", new, key), **options).rows
     return row

@@ -2,7 +2,14 @@
 
 import math
 
-from aiperf_svc.core.compare.comparison import Comparison, KeyDifference, Row, Side, SideValue, Word
+from aiperf_svc.core.compare.comparison import (
+    Comparison,
+    ComparisonRow,
+    KeyDifference,
+    Side,
+    SideValue,
+    Word,
+)
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.foreign_text import one_line
@@ -48,14 +55,14 @@ def differing(found: KeyDifference) -> tuple[str, str, str]:
     return one_line(found.key), base, new
 
 
-def name(row: Row) -> str:
+def name(row: ComparisonRow) -> str:
     """Name a row: `Time to First Token p99 (ms)`."""
     stat = f" {row.key.stat.replace('_', '.')}" if row.key.stat else ""
     _, unit = _unit(row)
     return f"{one_line(row.info.name)}{stat}{f' ({one_line(unit)})' if unit else ''}"
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row after its name: base, new, delta, interval, evidence, word."""
     divisor, _ = _unit(row)
     return (
@@ -129,7 +136,7 @@ def _value(side: SideValue, divisor: float) -> str:
     return f"{shown} ± {size:.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
 
 
-def _evidence(row: Row) -> str:
+def _evidence(row: ComparisonRow) -> str:
     runs = f"n={row.base.n}+{row.new.n}"
     if row.adjusted_p is None:
         return f"({runs})"
@@ -137,6 +144,6 @@ def _evidence(row: Row) -> str:
     return f"({p} {runs})"
 
 
-def _unit(row: Row) -> tuple[float, str]:
+def _unit(row: ComparisonRow) -> tuple[float, str]:
     info: MetricInfo = row.info
     return readable_unit(info.unit, max(abs(row.base.mean), abs(row.new.mean)))

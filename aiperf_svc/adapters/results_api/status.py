@@ -30,7 +30,7 @@ class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Progress text of its command."""
 
 
-class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
+class ShownTrial(msgspec.Struct, frozen=True, kw_only=True):
     """A trial that has ended."""
 
     number: int
@@ -59,7 +59,7 @@ class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     left_s: float | None
     """Expected time until the last trial has ended; None while it is unknown."""
-    rows: tuple[TrialRow, ...]
+    rows: tuple[ShownTrial, ...]
     """The latest trials that have ended."""
 
 

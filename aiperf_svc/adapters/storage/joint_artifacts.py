@@ -19,7 +19,7 @@ from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.trials import TRIALS
-from aiperf_svc.core.results.joint import Part, add_up_parts, spread_ns
+from aiperf_svc.core.results.joint import JoinedRun, add_up_parts, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, Metrics, worst
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.summary import metric_stats
@@ -69,7 +69,7 @@ def join(
     whose records cannot be read is not in the total and has a note."""
     members: list[JointMember] = []
     counted: list[FinishedMember] = []
-    parts: list[Part] = []
+    parts: list[JoinedRun] = []
     for each in finished:
         problem = ""
         if _has_records(each):
@@ -112,13 +112,13 @@ def _has_records(each: FinishedMember) -> bool:
     return (each.folder / RECORDS).is_file()
 
 
-def _part(each: FinishedMember) -> Part:
+def _part(each: FinishedMember) -> JoinedRun:
     """Return a run with its records. Raises EnvironmentProblem if they cannot be read."""
     assert each.folder is not None
     assert each.results is not None
     path, results = each.folder / RECORDS, each.results
     check_records(path)
-    return Part(
+    return JoinedRun(
         scalars={
             tag: stats.stat("avg") or 0.0
             for tag, stats in results.stats.items()

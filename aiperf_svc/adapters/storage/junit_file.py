@@ -20,7 +20,7 @@ from aiperf_svc.adapters.exports.qualify_export import (
 )
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage.atomic_files import write_file
-from aiperf_svc.core.compare.comparison import Comparison, Row, Word
+from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, Word
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -166,7 +166,7 @@ def comparison_cases(found: Comparisons) -> Iterator[Case]:
         yield Case(each.name, "comparison", each.reason, "error")
 
 
-def _row(suite: str, row: Row) -> Case:
+def _row(suite: str, row: ComparisonRow) -> Case:
     low_high = "" if row.low is None else f", 95% interval {row.low:+.1%} to {row.high:+.1%}"
     text = f"{row.word}: {row.base.mean:.4g} to {row.new.mean:.4g} {row.info.unit}"
     text = f"{text} ({row.delta:+.1%}{low_high})"

@@ -28,8 +28,8 @@ def _points(points: Sequence[CurvePoint]) -> Table:
     rows = []
     for each in points:
         values = (each.system_tps, each.tps_per_user, each.ttft_p90_ms, each.tpot_p90_ms)
-        shown = map(number, values)
-        rows.append((f"{each.concurrency:,}", each.region or "–", each.basis, *shown))
+        facts = (f"{each.concurrency:,}", each.region or "–", each.basis)
+        rows.append((*facts, *map(number, values)))
     return text_table((*head, "TTFT p90 (ms)", "TPOT p90 (ms)"), rows, texts=(1, 2))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, StepStatus, TrialRow
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, ShownTrial, Status, StepStatus
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import count, milliseconds, seconds
 from aiperf_svc.protocol.run_states import RunState
@@ -113,7 +113,7 @@ def position(experiment: ExperimentStatus) -> str:
     return f"trial {experiment.number:,}{of}{again}"
 
 
-def trial_line(row: TrialRow) -> str:
+def trial_line(row: ShownTrial) -> str:
     """Return a trial that has ended, in one line."""
     named = parameters_text(row.parameters)
     number = f"trial {row.number:,}" + (f", attempt {row.attempt}" if row.attempt > 1 else "")

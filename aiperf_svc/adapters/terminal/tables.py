@@ -9,16 +9,13 @@ from rich.text import Text
 
 from aiperf_svc.domain.foreign_text import one_line
 
-FIRST = (0,)
-"""Places of the columns with texts: the first one only."""
-
 
 def text_table(
     head: Sequence[str | Text],
     rows: Iterable[Sequence[str | Text]],
     *,
     title: str | None = None,
-    texts: Container[int] = FIRST,
+    texts: Container[int] = (0,),
 ) -> Table:
     """Return a table. The columns at the places `texts` are aligned to the left, the others, of
     numbers, to the right."""

@@ -32,7 +32,7 @@ from aiperf_svc.adapters.storage.bucket_runs import (
     list_runs,
 )
 from aiperf_svc.config.artifacts import Artifacts, Webhook
-from aiperf_svc.core.compare.comparison import TOLERANCE, Row, Word
+from aiperf_svc.core.compare.comparison import TOLERANCE, ComparisonRow, Word
 from aiperf_svc.core.compare.groups import Comparisons, Group, compare_groups
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
@@ -160,7 +160,7 @@ def _judgement(found: Comparisons) -> str:
     return f"not {Word.WORSE}" if found.is_judged else "not judged"
 
 
-def _line(row: Row) -> str:
+def _line(row: ComparisonRow) -> str:
     base, new, delta, *_, word = wording.cells(row)
     return f"  {wording.name(row)}: {base} → {new} ({delta}, {word})"
 

@@ -64,7 +64,7 @@ class SideValue(msgspec.Struct, frozen=True):
     """Number of runs."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     """One statistic of one metric on both sides."""
 
     key: RowKey
@@ -134,7 +134,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     base: Side
     new: Side
     differences: tuple[KeyDifference, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     shifts: tuple[Shift, ...]
     one_sided: tuple[RowKey, ...]
     """Rows of the headline that only one side has."""
@@ -306,7 +306,7 @@ def _row(
     *,
     gates: bool,
     is_paired: bool,
-) -> Row:
+) -> ComparisonRow:
     if is_paired:
         return _paired_row(key, sides, tolerance, gates=gates)
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
@@ -317,7 +317,7 @@ def _row(
     means = [fmean(each.value for each in side) for side in values]
     found = None if base is None or new is None else difference(base, new)
     p = None if found is None else found.p
-    row = Row(
+    row = ComparisonRow(
         key=key,
         info=next(run.metrics[key.tag] for run in sides[0] if key in run.values),
         gates=gates,
@@ -336,7 +336,7 @@ def _row(
 
 def _paired_row(
     key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
-) -> Row:
+) -> ComparisonRow:
     """Return the row of blocks. A block counts if it has all its trials on both sides."""
     of_sides = [_by_block(side, key) for side in sides]
     most = max((len(values) for side in of_sides for values in side.values()), default=0)
@@ -352,7 +352,7 @@ def _paired_row(
         notes.append(f"blocks without all trials on both sides, which are left out: {left}")
     if not is_judged:
         notes.append(f"? fewer than {LEAST_RUNS} whole blocks: noise between blocks unknown")
-    row = Row(
+    row = ComparisonRow(
         key=key,
         info=next(run.metrics[key.tag] for run in sides[0] if key in run.values),
         gates=gates,
@@ -394,7 +394,7 @@ def _within(values: Sequence[RunValue]) -> Estimate | None:
     return mean_of(parts)
 
 
-def corrected(rows: Sequence[Row], tolerance: float) -> list[Row]:
+def corrected(rows: Sequence[ComparisonRow], tolerance: float) -> list[ComparisonRow]:
     """Return the rows with the correction for the number of rows that gate, and judged by it."""
     gating = [place for place, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
     found = list(rows)
@@ -404,7 +404,7 @@ def corrected(rows: Sequence[Row], tolerance: float) -> list[Row]:
     return found
 
 
-def _word(row: Row, tolerance: float) -> Word:
+def _word(row: ComparisonRow, tolerance: float) -> Word:
     if row.word is Word.UNJUDGED or row.low is None or row.high is None:
         return row.word
     if -tolerance <= row.low and row.high <= tolerance:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from aiperf_svc.core.compare.comparison import Comparison, Row, compare, corrected
+from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, compare, corrected
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.domain.errors import Incomparable
 
@@ -53,7 +53,7 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
         return not self.skipped and all(each.is_judged for each in self.groups)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ComparisonRow, ...]:
         """The rows of all groups."""
         return tuple(row for each in self.groups for row in each.rows)
 

@@ -22,7 +22,7 @@ from aiperf_svc.domain.json_objects import Parameters
 _GRID = {1: 7, 2: 3}
 """Values of each parameter on the grid, by the number of parameters."""
 
-Place = tuple[float, ...]
+GridPoint = tuple[float, ...]
 
 
 class MaximumSearch:
@@ -38,7 +38,7 @@ class MaximumSearch:
         self._metric = metric
         axes = [_grid(space, _GRID[len(self._spaces)]) for space in self._spaces]
         self._grid = list(itertools.product(*axes))
-        self._found: dict[Place, float | None] = {}
+        self._found: dict[GridPoint, float | None] = {}
 
     @property
     def best(self) -> Parameters | None:
@@ -61,12 +61,12 @@ class MaximumSearch:
         is_unusable = bool(result.problem) or result.verdict.startswith("invalid")
         self._found[place] = None if is_unusable else result.statistics.get(self._metric)
 
-    def _refined(self) -> Place | None:
+    def _refined(self) -> GridPoint | None:
         best = self.best
         if best is None:
             return None
         place = tuple(float(best[space.parameter]) for space in self._spaces)
-        steps: list[tuple[float, Place]] = []
+        steps: list[tuple[float, GridPoint]] = []
         for axis, space in enumerate(self._spaces):
             values = sorted({each[axis] for each in self._found if _is_beside(each, place, axis)})
             for low, high in itertools.pairwise(values):
@@ -76,7 +76,7 @@ class MaximumSearch:
                     steps.append((high / low, moved))
         return max(steps)[1] if steps else None
 
-    def _parameters(self, place: Place) -> Parameters:
+    def _parameters(self, place: GridPoint) -> Parameters:
         found: Parameters = {}
         for space, value in zip(self._spaces, place, strict=True):
             found |= space.parameters(value, is_longer=False)
@@ -89,7 +89,7 @@ def _grid(space: SearchSpace, count: int) -> list[float]:
     return sorted(set(values))
 
 
-def _is_beside(place: Place, other: Place, axis: int) -> bool:
+def _is_beside(place: GridPoint, other: GridPoint, axis: int) -> bool:
     """True if two places differ on one axis only."""
     return place[:axis] == other[:axis] and place[axis + 1 :] == other[axis + 1 :]
 

@@ -21,7 +21,7 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class JoinedRun:
     """One of the runs, with its records."""
 
     scalars: Mapping[str, float]
@@ -51,7 +51,7 @@ class Total:
     """Length of the interval that all runs have in common; 0: there is none, and no rates."""
 
 
-def add_up_parts(parts: Sequence[Part]) -> Total:
+def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
     """Return the total of at least one run."""
     numbers = {
         metric.tag: sum(part.scalars[metric.tag] for part in parts)
@@ -68,19 +68,19 @@ def add_up_parts(parts: Sequence[Part]) -> Total:
     return Total(scalars=derived(numbers), metrics=_pooled(parts), interval_s=max(0.0, seconds))
 
 
-def common_interval_ns(parts: Sequence[Part]) -> tuple[int, int]:
+def common_interval_ns(parts: Sequence[JoinedRun]) -> tuple[int, int]:
     """Return the latest begin and the earliest end, by the common clock."""
     begins, ends = zip(*(part.interval_ns for part in parts), strict=True)
     return max(begins), min(ends)
 
 
-def spread_ns(parts: Sequence[Part]) -> int:
+def spread_ns(parts: Sequence[JoinedRun]) -> int:
     """Return the time between the first requests of the first run and of the last one."""
     begins = [part.interval_ns[0] for part in parts]
     return max(begins) - min(begins)
 
 
-def _pooled(parts: Sequence[Part]) -> dict[str, MetricSummary]:
+def _pooled(parts: Sequence[JoinedRun]) -> dict[str, MetricSummary]:
     """Return the distributions over the requests of all runs."""
     names = parts[0].columns.keys()
     together = {
@@ -90,13 +90,13 @@ def _pooled(parts: Sequence[Part]) -> dict[str, MetricSummary]:
     return distributions(PhaseRows(together, phase=Phase.PROFILING), unsent_without_row=unsent)
 
 
-def _unsent_without_row(part: Part) -> int:
+def _unsent_without_row(part: JoinedRun) -> int:
     rows = PhaseRows(part.columns, phase=Phase.PROFILING).chunks()
     known = sum(int(np.count_nonzero(c["outcome"] == Outcome.UNSENT)) for c in rows)
     return max(0, int(part.scalars.get("unsent_request_count", 0)) - known)
 
 
-def _inside(parts: Sequence[Part], interval_ns: tuple[int, int]) -> dict[str, float]:
+def _inside(parts: Sequence[JoinedRun], interval_ns: tuple[int, int]) -> dict[str, float]:
     """Return what completed in the interval. A request counts by the share of its time that lies in
     it: if whole requests counted, those that ended together just after it would be missing."""
     found = dict.fromkeys(("request_count", "total_isl", "total_osl"), 0.0)
@@ -109,7 +109,7 @@ def _inside(parts: Sequence[Part], interval_ns: tuple[int, int]) -> dict[str, fl
     return found
 
 
-def _shares_inside(part: Part, chunk: Chunk, interval_ns: tuple[int, int]) -> Floats:
+def _shares_inside(part: JoinedRun, chunk: Chunk, interval_ns: tuple[int, int]) -> Floats:
     """Return the share of each request's time that lies in the interval of the common clock."""
     start, end = (
         part.clocks.to_timing(chunk[name], chunk["worker"]) - part.ahead_ns

@@ -27,7 +27,7 @@ from aiperf_svc.core.results.inference_result import (
     TurnOverflow,
 )
 from aiperf_svc.core.results.provenance import Provenance
-from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.core.results.run_result import STATS, MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
 from aiperf_svc.core.scaling.report import ScalingReport, ScalingResult
 from aiperf_svc.core.stats.histogram import Histogram
@@ -139,20 +139,13 @@ class MetricSummary(msgspec.Struct, frozen=True):
         is_censored = bool(measured.censored)
         return replace(
             MetricStats(unit=CATALOG[self.tag].unit),
-            **{name: measured.stats.get(name) for name in _STATS},
+            **{name: measured.stats.get(name) for name in STATS if name != "count"},
             count=measured.count,
             unreliable=measured.unreliable or UNSET,
             censored_share=measured.censored_share if is_censored else UNSET,
             beyond=measured.beyond if is_censored else UNSET,
             relative_error=self.relative_error or UNSET,
         )
-
-
-_STATS = (
-    *("avg", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99_9"),
-    *("min", "max", "std", "sum"),
-)
-_TIMED_STATS = ("avg", "p50", "p90", "p95", "p99", "min", "max", "std")
 
 
 def metric_stats(
@@ -166,8 +159,7 @@ def metric_stats(
         if metric.kind is Kind.SCALAR and metric.tag in scalars:
             found[metric.tag] = MetricStats(unit=metric.unit, avg=scalars[metric.tag])
         elif metric.kind is Kind.TIMED and concurrency:
-            timed = {name: concurrency[name] for name in _TIMED_STATS}
-            found[metric.tag] = replace(MetricStats(unit=metric.unit), **timed)
+            found[metric.tag] = replace(MetricStats(unit=metric.unit), **concurrency)
         elif metric.tag in metrics:
             found[metric.tag] = metrics[metric.tag].stats
     return found

@@ -41,7 +41,7 @@ from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.changes import Comparison
 from aiperf_svc.workloads.shapes import Where, most_at_once
 
-Place = tuple[str | None, str | None]
+KubeContext = tuple[str | None, str | None]
 """Kubeconfig and context of a cluster."""
 
 
@@ -105,7 +105,7 @@ class StackPlacement(Placement):
         self._is_auto = self._first.at_once == "auto"
         self.run_id = self._first.plan.identity.run_id
         self._home = StateHome(self._first.environ)
-        self._clusters: dict[Place, Cluster] = {}
+        self._clusters: dict[KubeContext, Cluster] = {}
 
     @property
     def limit(self) -> int:
@@ -174,8 +174,8 @@ class StackPlacement(Placement):
 
     async def _fits(
         self,
-        seen: Mapping[Place, Placed | None],
-        running: Mapping[Place, Sequence[StackPlan]],
+        seen: Mapping[KubeContext, Placed | None],
+        running: Mapping[KubeContext, Sequence[StackPlan]],
         parts: Sequence[Work],
     ) -> bool:
         for place, placed in seen.items():
@@ -186,7 +186,7 @@ class StackPlacement(Placement):
                 there.append(plan)
         return True
 
-    def _plans(self, works: Sequence[Work], place: Place) -> list[StackPlan]:
+    def _plans(self, works: Sequence[Work], place: KubeContext) -> list[StackPlan]:
         requests = [self.request_of(work) for work in works]
         return [each.plan for each in requests if _cluster_of(each) == place]
 
@@ -266,5 +266,5 @@ async def launch(
             home.forget_ephemeral(request.stack)
 
 
-def _cluster_of(request: StackRequest) -> Place:
+def _cluster_of(request: StackRequest) -> KubeContext:
     return request.used_kubeconfig, request.used_context

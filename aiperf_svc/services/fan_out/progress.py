@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
-from aiperf_svc.adapters.results_api.status import TrialRow as ShownTrial
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, ShownTrial, Status
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aiperf_svc.core.compare.comparison import Row, Word
+from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from benchmarks.compare.simulated_queues import Floats, latencies
 from tests.support.runs_to_compare import P50, P99, compared, measured, of_requests
@@ -61,11 +61,13 @@ def test_interval_within_runs_rarely_excludes_an_equal_system(
     assert max(alarms.values()) <= MOST_ALARMS, alarms
 
 
-def rows(values: dict[RowKey, Floats], *, runs: int, change: float) -> dict[RowKey, list[Row]]:
+def rows(
+    values: dict[RowKey, Floats], *, runs: int, change: float
+) -> dict[RowKey, list[ComparisonRow]]:
     """The rows of PAIRS comparisons of so many runs a side, whose speed varies between runs. Each
     run is one of the simulated systems, drawn at random."""
     random = np.random.default_rng(7)
-    found: dict[RowKey, list[Row]] = {P50: [], P99: []}
+    found: dict[RowKey, list[ComparisonRow]] = {P50: [], P99: []}
     for _ in range(PAIRS):
         drawn = random.choice(PAIRS, size=(2, runs), replace=False)
         speed = random.normal(1.0, RUN_NOISE, size=(2, runs))

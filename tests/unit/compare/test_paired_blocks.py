@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.core.compare.comparison import Row, Word
+from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.measured_run import RunValue
 from aiperf_svc.core.experiments.trials import Trial, block_of, plan_trials
 from tests.support.runs_to_compare import P50, compared, measured
@@ -46,7 +46,7 @@ def grouped(seed: int) -> tuple[Trial, ...]:
 
 def row_of(
     trials: Sequence[Trial], drift: Drift, seed: int, *, effect: float = 0.0, is_paired: bool
-) -> Row:
+) -> ComparisonRow:
     """The row of a metric that drifts over the trials, and is larger by `effect` for b."""
     random = Random(seed)
     sides: dict[str, list] = {"a": [], "b": []}  # type: ignore[type-arg]
@@ -62,7 +62,7 @@ def row_of(
     return row
 
 
-def excludes_zero(row: Row) -> bool:
+def excludes_zero(row: ComparisonRow) -> bool:
     assert row.low is not None
     assert row.high is not None
     return not row.low <= 0 <= row.high

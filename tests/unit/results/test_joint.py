@@ -4,7 +4,7 @@ the common time."""
 import numpy as np
 import pytest
 
-from aiperf_svc.core.results.joint import Part, add_up_parts, common_interval_ns, spread_ns
+from aiperf_svc.core.results.joint import JoinedRun, add_up_parts, common_interval_ns, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows, worst
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.summarise import summarise
@@ -26,10 +26,10 @@ def shifted(rows: Rows, by_ns: int) -> Rows:
     return moved
 
 
-def part(rows: Rows, *, ahead_ns: int = 0) -> Part:
+def part(rows: Rows, *, ahead_ns: int = 0) -> JoinedRun:
     summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
     sent = rows[(rows["phase"] == Phase.PROFILING) & (rows["start_wall_ns"] != 0)]
-    return Part(
+    return JoinedRun(
         scalars=summary.scalars,
         columns=fake_run.columns_of(rows),
         clocks=ClockMap(),
@@ -133,7 +133,7 @@ def test_loads_without_common_time_have_no_rates(fast: Rows) -> None:
 def test_total_is_unknown_if_one_run_is(fast: Rows) -> None:
     known, unknown = part(fast), part(fast)
     scalars = {tag: value for tag, value in unknown.scalars.items() if tag != "total_osl"}
-    unknown = Part(
+    unknown = JoinedRun(
         scalars=scalars,
         columns=unknown.columns,
         clocks=unknown.clocks,

@@ -9,9 +9,9 @@ from rich.console import Console
 from aiperf_svc.adapters.results_api.status import (
     ExperimentStatus,
     LiveObjective,
+    ShownTrial,
     Status,
     StepStatus,
-    TrialRow,
 )
 from aiperf_svc.adapters.terminal.live_display import LiveDisplay
 from aiperf_svc.adapters.terminal.screens import Plain
@@ -190,7 +190,7 @@ def test_the_live_display_fits_into_a_narrow_terminal() -> None:
 
 
 def test_an_experiment_is_shown_by_its_trials() -> None:
-    row = TrialRow(
+    row = ShownTrial(
         number=2, parameters={"load.concurrency": 4}, repetition=1, attempt=1, state="done",
         reason="", verdict="valid", text="412 requests/s",
     )  # fmt: skip
@@ -264,7 +264,7 @@ def test_large_numbers_fit_80_columns() -> None:
 def test_trial_rows_fit_80_columns() -> None:
     parameters = {"load.request_rate": 36.44, "load.duration": "12s"}
     rows = tuple(
-        TrialRow(
+        ShownTrial(
             number=number, parameters=parameters, repetition=1, attempt=1, state="done",
             reason="", verdict="degraded", text="36.98 requests/s, 535.3 ms TTFT p99",
         )

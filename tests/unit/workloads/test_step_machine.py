@@ -15,9 +15,9 @@ from aiperf_svc.workloads.step_machine import (
     Instruction,
     OrderRank,
     RankLost,
-    RunEnd,
     StatusReceived,
     StepMachine,
+    StepsEnd,
     StopRequested,
     TimePassed,
 )
@@ -75,7 +75,7 @@ def test_stage_waits_for_all_ranks() -> None:
     (end,) = m.handle(TimePassed(3 * S))
     assert isinstance(end, Attempted)
     assert (end.problem, end.lost_ranks) == ("", ())
-    assert m.end is RunEnd.COMPLETE
+    assert m.end is StepsEnd.COMPLETE
 
 
 def test_order_is_repeated_to_ranks_behind() -> None:
@@ -145,13 +145,13 @@ def test_failed_step_is_not_repeated_others_continue() -> None:
     run_whole_step(m, 0, problem="rank 1: exit code 1")
     assert plans(m) == [("b", 1, 1), ("b", 2, 1)]
     assert m.failures == ["a: rank 1: exit code 1"]
-    assert (m.end, m.ended) == (RunEnd.COMPLETE, 4)
+    assert (m.end, m.ended) == (StepsEnd.COMPLETE, 4)
 
 
 def test_nothing_is_measured_after_a_preparing_step_that_failed() -> None:
     m = machine(step("mesh", measured=False), step("a"))
     run_whole_step(m, 0, problem="rank 1: exit code 1")
-    assert m.end is RunEnd.PREPARATION_FAILED
+    assert m.end is StepsEnd.PREPARATION_FAILED
     assert m.handle(TimePassed(99 * S)) == []
 
 
@@ -189,7 +189,7 @@ def test_a_rank_whose_output_never_comes_ends_the_run() -> None:
     (end,) = attempted(m.handle(TimePassed(FINISH_NS)))
     assert end.lost_ranks == (1,)
     assert end.problem == "rank 1: its output did not come after 120 s"
-    assert m.end is RunEnd.RANK_LOST
+    assert m.end is StepsEnd.RANK_LOST
 
 
 def test_lost_rank_ends_the_steps_that_need_it() -> None:
@@ -202,7 +202,7 @@ def test_lost_rank_ends_the_steps_that_need_it() -> None:
     done(m, FINISH, 0)
     (end,) = attempted(m.handle(TimePassed(2)))
     assert (end.problem, end.lost_ranks) == ("rank 1 was lost", (1,))
-    assert m.end is RunEnd.RANK_LOST
+    assert m.end is StepsEnd.RANK_LOST
 
 
 def test_a_stop_ends_what_runs_and_begins_nothing_more() -> None:
@@ -215,14 +215,14 @@ def test_a_stop_ends_what_runs_and_begins_nothing_more() -> None:
     done(m, FINISH, 0, 1)
     (end,) = attempted(m.handle(TimePassed(2)))
     assert end.problem == "stopped"
-    assert m.end is RunEnd.STOPPED
+    assert m.end is StepsEnd.STOPPED
 
 
 def test_a_stop_before_the_first_step_starts_nothing() -> None:
     m = machine(step("a"))
     m.handle(StopRequested())
     assert m.handle(TimePassed(0)) == []
-    assert m.end is RunEnd.STOPPED
+    assert m.end is StepsEnd.STOPPED
 
 
 def test_steps_of_a_group_start_at_one_due_time() -> None:
