@@ -1,6 +1,7 @@
 """The keys of `workload: {kind: fio}`."""
 
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +23,7 @@ _OF_THE_SUITE = (
 """Keys that `suite` decides for each of its runs."""
 _SYNCHRONOUS = ("psync", "sync")
 _SECTOR = 512
+_DECIMAL = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMG])B?\s*")
 _SUITE_SMALLEST = 64 * 2**20
 """Size of the suite's file below which its four jobs of 1 MiB blocks would be short of blocks."""
 
@@ -37,7 +39,7 @@ class FioSpec(WorkloadSpec):
     like."""
     rw: Pattern = "read"
     bs: Annotated[SizeBytes, Field(gt=0, le=2**30)] = 4 * 2**20
-    """Size of one read or write. `K` is 1000 bytes here, and `Ki` 1024."""
+    """Size of one read or write: `64Ki`, or a number of bytes. What fio calls `64k` is refused."""
     iodepth: Annotated[int, Field(gt=0, le=65_536)] = 1
     """Reads and writes of each job in flight."""
     ioengine: Literal["libaio", "io_uring", "posixaio", "psync", "sync"] = "libaio"
@@ -61,6 +63,19 @@ class FioSpec(WorkloadSpec):
     """Threads instead of processes."""
     workers: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Ranks, each with a volume of its own unless they share one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_binary_size(cls, given: Any) -> Any:
+        """Refuse `bs: 64k`: fio reads it as 65,536 bytes, and a config as 64,000."""
+        size = given.get("bs") if isinstance(given, dict) else None
+        found = _DECIMAL.fullmatch(size) if isinstance(size, str) else None
+        if found is not None:
+            raise ValueError(
+                f"{{bs}} {size} counts in units of 1000 bytes here, and of 1024 bytes in fio: "
+                f"write {found[1]}{found[2].upper()}i, or the number of bytes"
+            )
+        return given
 
     @property
     def measured_ns(self) -> int:
@@ -102,17 +117,7 @@ class FioSpec(WorkloadSpec):
         if self.direct and self.bs % _SECTOR:
             problems.append(
                 f"{{bs}} {self.bs} is not a multiple of {_SECTOR}, which {{direct}} needs"
-                + _binary_size(self.bs)
             )
         if self.size < self.bs * self.nrfiles:
             problems.append("{size} is smaller than one {bs} for each of {nrfiles}")
         return problems
-
-
-def _binary_size(size: int) -> str:
-    """Return which size to write if this one was probably meant as fio reads it: its k is 1,024
-    bytes, and that of a config 1,000."""
-    for decimal, unit in ((10**9, "Gi"), (10**6, "Mi"), (10**3, "Ki")):
-        if size % decimal == 0:
-            return f"; fio's {size // decimal}{unit[0].lower()} is written {size // decimal}{unit}"
-    return ""
