@@ -2,6 +2,7 @@
 the nodes of the target's and the services' pods."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
@@ -26,10 +27,17 @@ GPU_LABELS = {
 
 
 async def add_cluster_facts(
-    cluster: Cluster, folder: Path, *, namespace: str, stack: str, target: Target
+    cluster: Cluster,
+    folder: Path,
+    *,
+    namespace: str,
+    stack: str,
+    target: Target,
+    client: Mapping[str, str],
 ) -> list[Path]:
-    """Add the facts to each `provenance.json` below a folder; the changed files. What the cluster
-    refuses to show stays unknown. Raises EnvironmentProblem."""
+    """Add the facts to each `provenance.json` below a folder; the changed files. `client` has
+    further facts of the client. What the cluster refuses to show stays unknown. Raises
+    EnvironmentProblem."""
     files = await asyncio.to_thread(lambda: sorted(folder.rglob(NAME)))
     if not files:
         return []
@@ -38,8 +46,8 @@ async def add_cluster_facts(
     services = [pod for pod in pods if _component(pod) != HOST]
     if not servers and target.pods is not None:
         servers = await list_pods(cluster, target.pods.namespace, target.pods.labels) or []
-    client = _pod_facts(services) | _node_facts(await _nodes(cluster, services))
-    client.pop("arguments", None)  # Those of the services follow from the config.
+    ours = {**_pod_facts(services), **_node_facts(await _nodes(cluster, services)), **client}
+    ours.pop("arguments", None)  # Those of the services follow from the config.
     nodes = await _nodes(cluster, servers)
     own = _pod_facts(servers) | _node_facts(nodes) | _start_facts(servers, nodes)
     fallback = {
@@ -50,7 +58,7 @@ async def add_cluster_facts(
     for path in files:
         found = await asyncio.to_thread(read_provenance, path.parent)
         if found is not None:
-            both = found.with_facts(client=client, target=own, fallback=fallback)
+            both = found.with_facts(client=ours, target=own, fallback=fallback)
             await asyncio.to_thread(_write, folder, path, both)
     return files
 

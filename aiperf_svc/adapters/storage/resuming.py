@@ -17,6 +17,7 @@ from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
+from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -27,7 +28,7 @@ _ELSEWHERE = ("artifacts.dir", "endpoint.url")
 """Keys that may differ: the folder may have been moved, and a mock server has another port each
 time."""
 _OF_PODS = (
-    "deployment.image.name",  # AIPERF_IMAGE
+    "deployment.image.name",  # AIPERF_IMAGE; `image_notes` reports another one
     "deployment.registration_timeout",
     "deployment.namespace.mode",
     "endpoint.api_key_env",
@@ -94,6 +95,25 @@ def read_resumed(folder: Path, config: Config) -> Resumed:
             "may be left of its stack with `aiperf-svc gc`"
         )
     return Resumed(folder, trials.finished, mode)
+
+
+def image_notes(resumed: Resumed, image: str | None) -> list[str]:
+    """Return a note for each image of the services, other than `image`, with which trials that are
+    kept were measured. Raises ConfigError."""
+    measured: dict[str, list[int]] = {}
+    for each in read_experiment_file(resumed.folder).trials:
+        path = resumed.folder / TRIALS / each.folder / "config.yaml"
+        if each.number in resumed.finished and path.is_file():
+            config = read_yaml(path)
+            name = config.get("deployment", {}).get("image", {}).get("name")
+            measured.setdefault(name or "", []).append(each.number)
+    return [
+        f"note: trials {', '.join(map(str, numbers[:SHOWN]))}{' …' * (len(numbers) > SHOWN)} in "
+        f"{resumed.folder} were measured with the services' image {name}, and the others run with "
+        f"{image}: the config.yaml of each trial names its own"
+        for name, numbers in measured.items()
+        if name and image and name != image
+    ]
 
 
 def namespace_mode(folder: Path) -> str:

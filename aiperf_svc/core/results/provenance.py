@@ -25,10 +25,13 @@ TARGET_FACTS = (
     "kernel", "os",
 )  # fmt: skip
 """Facts that every file has of the target, beside the settings that its servers state."""
-MEASURED = frozenset(("sm_clock_mhz", "stolen_share", "throttled_share", "started"))
-"""Facts that differ from run to run and are not compared: the median clock under load, the largest
-shares of CPU time that a service lost to the machine's host and to its quota, the time at which the
-target's container started."""
+MEASURED = frozenset(
+    ("sm_clock_mhz", "stolen_share", "throttled_share", "started", "image_replaces")
+)
+"""Facts that are not compared. These differ from run to run: the median clock under load, the
+largest shares of CPU time that a service lost to the machine's host and to its quota, the time at
+which the target's container started. The image of the stack file that AIPERF_IMAGE replaced did not
+run."""
 _DRIVER, _CUDA = "DCGM_FI_DRIVER_VERSION", "DCGM_FI_CUDA_DRIVER_VERSION"
 
 

@@ -117,10 +117,16 @@ class Collection:
             return
         from aiperf_svc.adapters.cluster.provenance import add_cluster_facts
 
-        target, stack = config.deployment.target, record.stack
+        wanted, plan = config.deployment, self._request.plan
+        is_replaced = wanted.image.name not in (None, plan.config.deployment.image.name)
         try:
             await add_cluster_facts(
-                self._cluster, folder, namespace=record.namespace, stack=stack, target=target
+                self._cluster,
+                folder,
+                namespace=record.namespace,
+                stack=record.stack,
+                target=wanted.target,
+                client={"image_replaces": str(wanted.image.name)} if is_replaced else {},
             )
         except (AiperfError, OSError) as error:
             self._say(f"not in provenance.json: pods and nodes: {error}")

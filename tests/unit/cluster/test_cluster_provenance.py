@@ -47,7 +47,14 @@ async def added(tmp_path: Path, objects: dict[str, Json], target: Target) -> Pro
     write_provenance(folder, before)
     save_manifest(tmp_path, build_manifest(tmp_path, "r1"))
     cluster = FakeCluster(objects).typed
-    await add_cluster_facts(cluster, tmp_path, namespace="bench", stack="s", target=target)
+    await add_cluster_facts(
+        cluster,
+        tmp_path,
+        namespace="bench",
+        stack="s",
+        target=target,
+        client={"image_replaces": "registry/services:1"},
+    )
     found = read_provenance(folder)
     assert found is not None
     assert read_manifest(tmp_path) == build_manifest(tmp_path, "r1")
@@ -70,6 +77,8 @@ async def test_pods_and_nodes_of_a_stack_are_added(tmp_path: Path) -> None:
     assert found.client["kernel"] == "6.8"
     assert found.client["image_digest"] == "example/worker@sha256:ab"
     assert "arguments" not in found.client
+    assert found.client["image_replaces"] == "registry/services:1"
+    assert "client.image_replaces" not in found.compared
     assert found.target == {
         "driver": "550", "gpu_model": "NVIDIA-H100", "kernel": "6.9", "os": "Ubuntu 24.04",
         "node_type": "p5.48xlarge", "container_runtime": "cri", "image": "example/target:1",
