@@ -206,8 +206,12 @@ def plan_release(
             made += kept
             installed += map(name_of, kept)
         else:
+            marks = {
+                "labels": {**identity.more_labels, **labels},
+                "annotations": identity.annotations,
+            }
             mirror = config.deployment.registry_mirror
-            made += [_prepared(each, {**identity.more_labels, **labels}, mirror) for each in kept]
+            made += [_prepared(each, marks, mirror) for each in kept]
     names = [name_of(each) for each in made]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{KEY} has two {', '.join(twice)}")
@@ -273,14 +277,16 @@ def stage_of(manifest: Json) -> Stage:
     return Stage.PODS if has_pods or is_custom(manifest) else Stage.FIRST
 
 
-def _prepared(manifest: Json, labels: Mapping[str, str], mirror: str | None) -> Json:
-    """Return an object with these labels, also on the pods of its templates, and with images from
-    the mirror. Labels of its own stay."""
+def _prepared(manifest: Json, marks: Mapping[str, Mapping[str, str]], mirror: str | None) -> Json:
+    """Return an object with these `labels` and `annotations`, also on the pods of its templates,
+    and with images from the mirror. Labels and annotations of its own stay."""
     made: Json = json.loads(json.dumps(manifest))
     for each in (made, *templates(made)):
         metadata = each.setdefault("metadata", {}) or {}
         each["metadata"] = metadata
-        metadata["labels"] = {**labels, **(metadata.get("labels") or {})}
+        for field, given in marks.items():
+            if given:
+                metadata[field] = {**given, **(metadata.get(field) or {})}
         spec = each.get("spec") or {}
         for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
             if "image" in container:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.adapters.cluster.preflight import quotas
+from aiperf_svc.workloads.previews import summary
+from aiperf_svc.workloads.registry import parse_benchmark
+from tests.support.plans import plan_it
 from tests.support.recording import ROOT, SUFFIX, Manifest, normalised, record, stack_config
 
 STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.*.yaml"))
@@ -49,6 +54,28 @@ def _assert_same(got: list[Manifest], wanted: list[Manifest], name: str) -> None
         pytest.fail(
             "\n".join(difflib.unified_diff(before, after, name, "rendered", lineterm="", n=2))
         )
+
+
+COUNTED = {
+    "ConfigMap": "configmaps", "Deployment": "deployments.apps", "Job": "jobs.batch",
+    "Lease": "leases.coordination.k8s.io", "Role": "roles.rbac.authorization.k8s.io",
+    "NetworkPolicy": "networkpolicies.networking.k8s.io", "Secret": "secrets",
+    "PodDisruptionBudget": "poddisruptionbudgets.policy", "Service": "services",
+    "RoleBinding": "rolebindings.rbac.authorization.k8s.io", "ServiceAccount": "serviceaccounts",
+}  # fmt: skip
+"""Resources of a quota by the kind of the object."""
+
+
+@pytest.mark.parametrize("stack", ["bench-smoke", "bench-variants", "bench-monitored"])
+def test_preview_and_quotas_count_the_committed_manifests(stack: str) -> None:
+    config = parse_benchmark(stack_config(stack)["aiperf:benchmark"], "")
+    plan, kinds = plan_it(config, stack=stack), Counter(each["kind"] for each in _committed(stack))
+    numbers = [int(part.split()[0]) for part in summary.objects_line(plan).split(", ")]
+    assert (len(numbers), sum(numbers)) == (len(kinds), kinds.total())
+    requested = quotas.quota_requests(plan)
+    assert {kind: requested[f"count/{name}"] for kind, name in COUNTED.items()} == {
+        kind: kinds[kind] for kind in COUNTED
+    }
 
 
 @pytest.mark.parametrize("stack", STACKS)

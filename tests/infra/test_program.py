@@ -20,6 +20,7 @@ from tests.support.recording import (
     pod_templates,
     record,
     recorded,
+    stack_config,
 )
 
 PROVIDER = "pulumi:providers:kubernetes"
@@ -208,12 +209,28 @@ def test_the_program_only_wires() -> None:
     assert len((INFRA / "__main__.py").read_text().splitlines()) < 40
 
 
-def test_user_labels_are_on_all_objects() -> None:
+@pytest.mark.parametrize(
+    ("stack", "kinds"),
+    [
+        ("bench-smoke", {"Namespace", "Secret", "Role", "Lease"}),
+        ("bench-variants", {"Job"}),
+        ("bench-fio", {"StatefulSet", "PersistentVolumeClaim"}),
+        ("bench-monitored", {"PodMonitor", "PrometheusRule"}),
+    ],
+)
+def test_user_labels_are_on_all_objects(stack: str, kinds: set[str]) -> None:
     labels, annotations = {"owner": "team-a"}, {"example.com/cost-center": "47 11"}
-    recording = recorded(labels=labels, annotations=annotations)
-    every = [each["metadata"] for each in recording.manifests]
-    every += [template["metadata"] for template in pod_templates(recording)]
-    assert {each["kind"] for each in recording.manifests} > {"Namespace", "Secret", "Role"}
+    config = stack_config(stack)
+    config["aiperf:benchmark"]["deployment"] |= {"labels": labels, "annotations": annotations}
+    recording = record(stack, config)
+    every, found = list[Any](), set[str]()
+    for each in recording.manifests:
+        spec = each.get("spec", {})
+        claims = spec.get("volumeClaimTemplates", ())
+        templates = [spec["template"]] if "spec" in spec.get("template", {}) else []
+        every += [one["metadata"] for one in (each, *templates, *claims)]
+        found |= {each["kind"], *("PersistentVolumeClaim" for _ in claims)}
+    assert found > kinds
     for metadata in every:
         assert metadata["labels"].items() >= labels.items()
         assert metadata["annotations"].items() >= annotations.items()

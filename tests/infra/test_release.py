@@ -32,6 +32,17 @@ def test_bindings_follow_roles_and_pods_follow_both(tmp_path: Path) -> None:
     assert ("Deployment", "deadline") in kinds_and_names(made, of_pods)
 
 
+def test_pods_of_a_release_have_the_users_annotations(tmp_path: Path) -> None:
+    made = deployment("d")
+    made["spec"]["template"]["metadata"]["annotations"] = {"example.com/cost-center": "own"}
+    mine = {"example.com/cost-center": "4711", "example.com/owner": "me"}
+    found = _recorded(tmp_path, made, annotations=mine).manifest("Deployment", "d")
+    assert found["metadata"]["annotations"].items() >= mine.items()
+    assert found["spec"]["template"]["metadata"]["annotations"] == mine | {
+        "example.com/cost-center": "own"
+    }
+
+
 def test_services_start_after_the_release_is_ready(tmp_path: Path) -> None:
     made = _recorded(tmp_path, graph())
     gate = made.registration("Deployment", "readiness")

@@ -96,6 +96,7 @@ def objects_line(plan: StackPlan) -> str:
         (1 + accounts, "ServiceAccount"),
         (accounts, "Role"),
         (accounts, "RoleBinding"),
+        (1, "Lease"),
         (int(plan.budget is not None), "PodDisruptionBudget"),
         (int(is_watched), "PodMonitor"),
         (int(is_watched), "PrometheusRule"),

@@ -46,15 +46,17 @@ def quota_requests(plan: StackPlan) -> dict[str, float]:
     for name in ("requests.cpu", "limits.cpu"):
         found[name] /= 1000
     found["limits.memory"] = found["requests.memory"]
+    accounts = 1 + bool(plan.jobs) + (plan.release is not None)
     objects = {
         "configmaps": 2 + bool(plan.shared_env), "secrets": 1 + len(plan.secret_keys),
-        "serviceaccounts": 2 + bool(plan.jobs), "jobs.batch": len(plan.jobs),
+        "serviceaccounts": 1 + accounts, "jobs.batch": len(plan.jobs),
         "deployments.apps": int(found["deployments"]),
         "replicasets.apps": int(found["deployments"]),
         "statefulsets.apps": int(found.get("statefulsets", 0)),
         "persistentvolumeclaims": int(found.get("persistentvolumeclaims", 0)),
-        "roles.rbac.authorization.k8s.io": 1 + bool(plan.jobs),
-        "rolebindings.rbac.authorization.k8s.io": 1 + bool(plan.jobs),
+        "roles.rbac.authorization.k8s.io": accounts,
+        "rolebindings.rbac.authorization.k8s.io": accounts,
+        "leases.coordination.k8s.io": 1,
         "networkpolicies.networking.k8s.io": len(plan.policies),
         "poddisruptionbudgets.policy": plan.budget is not None,
         "pods": int(found["pods"]),
