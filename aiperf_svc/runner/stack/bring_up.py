@@ -23,6 +23,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
+from aiperf_svc.adapters.cluster.watching.startup_failure import rule_remedy
 from aiperf_svc.adapters.cluster.watching.startup_watch import (
     wait_for_startup_failure,
 )
@@ -342,7 +343,8 @@ async def up(
     if ended.code:
         found = causes(progress.errors)
         why = in_few_lines(found) if found else ended.reason
-        raise EnvironmentProblem(f"`pulumi up` failed: {why}")
+        remedy = rule_remedy(why)
+        raise EnvironmentProblem(f"`pulumi up` failed: {why}" + (f"\n  {remedy}" if remedy else ""))
     await queue.begin()
     return True
 

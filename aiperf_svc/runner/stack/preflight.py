@@ -11,6 +11,7 @@ from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.release import name_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.request import StackRequest
@@ -41,13 +42,15 @@ async def check_shapes(
 ) -> CheckedShapes:
     """Run the preflight checks of these shapes, until an interrupt. Raises ConfigError if one asks
     for another config."""
-    found = CheckedShapes()
+    found, tried = CheckedShapes(), set[str]()
     for number in shapes:
         plan = request.plans[number - 1]
         if number > 1:
             say(trial_lists.shape_name(request.shapes, number))
-        # Those of the other shapes have the same kinds and labels.
-        objects = functools.partial(request.manifests, number) if number == shapes[0] else None
+        differences = rule_inputs(plan)
+        is_tried = differences in tried
+        tried.add(differences)
+        objects = None if is_tried else functools.partial(request.manifests, number)
         try:
             checks = await interrupts.result_of(check(cluster, plan, say=say, objects=objects))
         except EnvironmentProblem as error:
@@ -58,6 +61,27 @@ async def check_shapes(
         found.unschedulable_s[number] = unschedulable_limit_s(checks, plan)
         found.fitting.append(number)
     return found
+
+
+def rule_inputs(plan: StackPlan) -> str:
+    """Return a text that is equal for two shapes whose objects differ only in numbers, sizes and
+    the names of one run, which admission rules do not tell apart. Quotas, limit ranges and the
+    capacity are checked for each shape."""
+    pods = [
+        (
+            pod.name,
+            pod.image_names,
+            pod.total.gpu,
+            sorted(pod.total.devices),
+            pod.placement,
+            pod.scheduler,
+            [each.node for each in pod.sets],
+            [(each.kind, each.source) for each in pod.all_volumes],
+        )
+        for pod in plan.scheduled
+    ]
+    released = [name_of(each) for each in plan.release.objects] if plan.release else []
+    return repr((pods, released, plan.pod_security, sorted(plan.secret_keys)))
 
 
 async def check(

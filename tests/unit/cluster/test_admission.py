@@ -18,7 +18,7 @@ NO_OWNER = "ValidatingAdmissionPolicy 'owner' denied request: an owner is needed
 NAMESPACE = {
     "apiVersion": "v1",
     "kind": "Namespace",
-    "metadata": {"name": "aiperf-s-0", "labels": {"team": "a", "aiperf.dev/run": "r"}},
+    "metadata": {"name": "aiperf-s-00000000", "labels": {"team": "a", "aiperf.dev/run": "r"}},
 }
 ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"}}
 DEPLOYMENT = {
@@ -37,6 +37,8 @@ class _Api:
         self, refused: Mapping[tuple[str, str], str], *, may_make_pods: bool = True
     ) -> None:
         self._refused, self._may_make_pods = refused, may_make_pods
+        self.is_full = False
+        """Nothing more may be created."""
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.tried: list[dict[str, Any]] = []
@@ -45,6 +47,8 @@ class _Api:
     async def post(self, path: str, body: dict[str, Any], **params: str) -> dict[str, Any]:
         if body["kind"] == "SelfSubjectAccessReview":
             return {"status": {"allowed": self._may_make_pods}}
+        if params != {"dryRun": "All"} and self.is_full:
+            raise Refused("exceeded quota", status=403, reason="Forbidden")
         if params != {"dryRun": "All"}:
             self.created.append(body)
             return body
@@ -88,7 +92,7 @@ async def test_cluster_scoped_objects_are_tried_outside_namespaces(namespace: st
     version = "rbac.authorization.k8s.io/v1"
     cluster_role = {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": "c"}}
     fleet = {"apiVersion": "example.com/v1", "kind": "Fleet", "metadata": {"name": "f"}}
-    api = _Api({("Fleet", ""): NO_OWNER, ("Role", "default"): NO_OWNER})
+    api = _Api({("Fleet", ""): NO_OWNER})
     check = await try_objects(
         cast("Cluster", api),
         [NAMESPACE, cluster_role, ROLE, fleet],
@@ -124,24 +128,27 @@ async def test_a_namespace_that_is_refused_ends_the_check() -> None:
     assert "as its namespace: Namespace: " in check.detail
 
 
-@pytest.mark.parametrize("is_everywhere", [True, False])
-async def test_refusals_in_default_are_tried_again(is_everywhere: bool) -> None:
-    api = _Api({("Deployment", "" if is_everywhere else "default"): NO_OWNER})
+@pytest.mark.parametrize(
+    ("where", "state"), [("", "failed"), ("aiperf-s-", "failed"), ("default", "ok")]
+)
+async def test_new_namespace_is_stood_in_by_an_empty_one(where: str, state: str) -> None:
+    api = _Api({("Deployment", where): NO_OWNER})
     check = await _tried(api, None, NAMESPACE)
-    assert check.state == ("failed" if is_everywhere else "ok")
+    assert check.state == state
     assert "in an empty namespace with the labels of the stack's" in check.detail
     (made,) = api.created
     name = made["metadata"]["name"]
+    assert name.startswith("aiperf-s-preflight-")
     assert made["metadata"]["labels"] == {"team": "a", "aiperf.dev/stack": name}
     assert api.deleted == [f"/api/v1/namespaces/{name}"]
 
 
-async def test_admitted_objects_need_no_scratch_namespace() -> None:
+async def test_refused_empty_namespace_leaves_admission_unchecked() -> None:
     api = _Api({})
+    api.is_full = True
     check = await _tried(api, None, NAMESPACE)
-    assert check.state == "ok"
-    assert not api.created
-    assert not api.deleted
+    assert (check.state, api.tried) == ("not checked", [NAMESPACE])
+    assert "no empty namespace could be created" in check.detail
 
 
 def test_webhook_without_dry_run_is_not_checked() -> None:

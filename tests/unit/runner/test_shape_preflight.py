@@ -5,10 +5,12 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.stack import preflight
 from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
+from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_stack_run import FakeStackRun, in_shapes
 
 
@@ -26,6 +28,29 @@ async def test_a_shape_that_is_refused_leaves_the_others(stack_run: FakeStackRun
     found = await checked(stack_run, said)
     assert found == CheckedShapes([1, 3], {2: error}, {1: 0.0, 3: 0.0})
     assert said == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
+
+
+async def test_each_distinct_set_of_objects_is_tried(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = ["low", "high"]
+    product = {"workers.max": [1, 2], "deployment.placement.priority_class": classes}
+    stack_run.benchmark = {**stack_run.benchmark, "experiment": {"product": product}}
+    config = parse_config(stack_run.benchmark, "")
+    stack_run.request = StackRequest(stack="s", config=config, environ={})
+    tried: dict[str, list[bool]] = {each: [] for each in classes}
+
+    async def check(_: Cluster, plan: StackPlan, *, objects: object, **__: Any) -> tuple[()]:
+        name = plan.config.deployment.placement.priority_class
+        tried[str(name)].append(objects is not None)
+        return ()
+
+    monkeypatch.setattr(preflight, "check", check)
+    cluster = cast("Cluster", None)
+    await check_shapes(
+        stack_run.request, [1, 2, 3, 4], cluster, stack_run.interrupts, say=lambda _: None
+    )
+    assert tried == {"low": [True, False], "high": [True, False]}
 
 
 async def test_config_error_ends_the_checks(stack_run: FakeStackRun) -> None:

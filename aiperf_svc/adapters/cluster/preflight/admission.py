@@ -2,9 +2,10 @@
 policies, Pod Security and quotas, and creates nothing.
 
 The controllers of Deployments and Jobs create pods later, and other rules apply to pods, so the pod
-of each template is tried too. If the stack's namespace does not exist yet, the objects are tried in
-`default`. Objects that are refused there may be refused because of that namespace, so they are
-tried again in an empty namespace with the labels of the stack's, which is deleted at once.
+of each template is tried too. If the stack's namespace does not exist yet, its creation is tried
+first. The API server refuses a dry run in a namespace that does not exist, and many rules select
+namespaces by their labels or except some by name. So the objects are tried in an empty namespace
+with the labels and the beginning of the name of the stack's, which is deleted at once.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refuse
 from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.preflight.probe_pods import idle_pod
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
+from aiperf_svc.adapters.cluster.watching.startup_failure import RULE_REMEDY
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
@@ -33,15 +35,15 @@ NO_DRY_RUN = "does not support dry run"
 """Part of the refusal when a webhook has side effects: the API server calls such a webhook only
 for real objects."""
 DEFAULT = "default"
+UNNAMED = "-00000000"
+"""Stands in manifests for what Pulumi appends to a name that it makes."""
+LONGEST_NAME = 45
+"""Characters of the stack's namespace that the empty one begins with: names have 63 at most."""
 SCRATCH_S = 60
 """Seconds after which `gc` may remove the empty namespace of a runner that was killed."""
 ACCOUNT_S, POLL_S = 5.0, 0.1
 SHOWN = 3
 """Most reasons that are shown."""
-REMEDY = (
-    "if a rule asks for labels or annotations, set deployment.labels and deployment.annotations; "
-    "else use another namespace, or ask who made the rule"
-)
 _PREFIX = re.compile(r"^.*? is (?:forbidden|invalid): ")
 
 
@@ -65,7 +67,7 @@ async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) ->
         if NO_DRY_RUN in str(error):
             return Check(ADMISSION, "not checked", str(error))
         return Check(
-            ADMISSION, "failed", f"a pod like those of the stack is refused: {error}", REMEDY
+            ADMISSION, "failed", f"a pod like those of the stack is refused: {error}", RULE_REMEDY
         )
     return Check(
         ADMISSION, "ok", f"a pod like those of the stack is admitted to namespace {namespace}"
@@ -107,25 +109,26 @@ async def try_objects(
             outside.append(each)
         else:
             inside.append(each)
-    trial = namespace or DEFAULT
-    lacking = await denied(cluster, probe_rights(trial))
-    inside += [] if lacking else pods_of(inside)
-    without = "; their pods were not tried: not allowed to create pods" if lacking else ""
-    number = len(outside) + len(inside)
     refused_outside = await _refused(cluster, outside, None)
-    refused = await _refused(cluster, inside, trial)
+
+    async def inside_of(name: str, where: str) -> Check:
+        lacking = await denied(cluster, probe_rights(name))
+        tried = [*inside, *([] if lacking else pods_of(inside))]
+        without = "; their pods were not tried: not allowed to create pods" if lacking else ""
+        refused = await _refused(cluster, tried, name)
+        return judge(len(outside) + len(tried), refused_outside + refused, where + without)
+
     if namespace is not None:
-        return judge(number, refused_outside + refused, f"in namespace {namespace}{without}")
+        return await inside_of(namespace, f"in namespace {namespace}")
     refused_whole = await _refused(cluster, whole, None)
     if refused_whole:
         return judge(len(whole), refused_whole, "as its namespace")
-    where = f"in namespace {DEFAULT}, as the stack's does not exist yet"
-    if any(NO_DRY_RUN not in each.why for each in refused):
-        with contextlib.suppress(Refused):
-            async with _empty_namespace(cluster, whole[0]) as name:
-                where = "in an empty namespace with the labels of the stack's"
-                refused = await _refused(cluster, inside, name)
-    return judge(number, refused_outside + refused, f"{where}{without}")
+    try:
+        async with _empty_namespace(cluster, whole[0]) as name:
+            return await inside_of(name, "in an empty namespace with the labels of the stack's")
+    except Refused as error:
+        words = f"no empty namespace could be created to try the objects in: {error}"
+        return Check(ADMISSION, "not checked", words)
 
 
 def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
@@ -150,7 +153,7 @@ def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
         ADMISSION,
         "failed",
         f"{number_refused} of {number} objects of the stack are refused {where}: {words}",
-        REMEDY,
+        RULE_REMEDY,
     )
 
 
@@ -205,7 +208,8 @@ async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refus
 
 @contextlib.asynccontextmanager
 async def _empty_namespace(cluster: Cluster, like: Json) -> AsyncIterator[str]:
-    name = f"aiperf-{PREFLIGHT}-{secrets.token_hex(3)}"
+    begin = like["metadata"]["name"].removesuffix(UNNAMED)[:LONGEST_NAME]
+    name = f"{begin}-{PREFLIGHT}-{secrets.token_hex(3)}"
     labels = {k: v for k, v in like["metadata"].get("labels", {}).items() if k != RUN_LABEL}
     annotations = {**like["metadata"].get("annotations", {}), TTL_ANNOTATION: str(SCRATCH_S)}
     metadata = {"name": name, "labels": labels | {STACK_LABEL: name}, "annotations": annotations}
@@ -214,7 +218,8 @@ async def _empty_namespace(cluster: Cluster, like: Json) -> AsyncIterator[str]:
         await _wait_for_account(cluster, f"/api/v1/namespaces/{name}/serviceaccounts/default")
         yield name
     finally:
-        await asyncio.shield(cluster.delete(f"/api/v1/namespaces/{name}"))
+        with contextlib.suppress(Refused):
+            await asyncio.shield(cluster.delete(f"/api/v1/namespaces/{name}"))
 
 
 async def _wait_for_account(cluster: Cluster, path: str) -> None:

@@ -36,6 +36,12 @@ FINAL_PULLS = (
 )  # fmt: skip
 """Words in a registry's response after which a retry does not help."""
 
+DENIALS = ("denied request", "denied the request")
+"""Words of a ValidatingAdmissionPolicy and of a webhook that refuses an object."""
+RULE_REMEDY = (
+    "if a rule asks for labels or annotations, set deployment.labels and deployment.annotations; "
+    "else use another namespace, or ask who made the rule"
+)
 NO_CLAIMS: Mapping[str, Json] = {}
 
 
@@ -247,6 +253,12 @@ def set_problem(event: Json) -> PodProblem:
     return PodProblem(name, "FailedCreate", line, CREATE_S)
 
 
+def rule_remedy(message: str) -> str:
+    """Return what helps against a rule of the cluster (a policy or a webhook) that this refusal
+    names; empty if it names none."""
+    return RULE_REMEDY if any(each in message for each in DENIALS) else ""
+
+
 def _remedy(message: str) -> str:
     if "exceeded quota" in message or "must specify" in message:
         return "raise the namespace's ResourceQuota, or lower the pods' requests (deployment.pods)"
@@ -254,7 +266,7 @@ def _remedy(message: str) -> str:
         return "the namespace's Pod Security level is too strict for these pods"
     if "LimitRange" in message or "per Container" in message or "per Pod" in message:
         return "the namespace's LimitRange does not allow these requests"
-    return "see the events of its ReplicaSet"
+    return rule_remedy(message) or "see the events of its ReplicaSet"
 
 
 def _words(message: str | None) -> str:

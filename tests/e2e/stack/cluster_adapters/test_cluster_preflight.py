@@ -242,7 +242,7 @@ async def test_default_limit_below_a_request_fails(
 
 @contextlib.asynccontextmanager
 async def _owner_wanted(connected: Cluster, stack: str) -> AsyncIterator[str]:
-    """A rule of the whole cluster: Deployments of this stack need an owner."""
+    """A rule of all namespaces but one: Deployments of this stack need an owner."""
     name, base = f"owner-{stack}", "/apis/admissionregistration.k8s.io/v1/validatingadmission"
     rule = {
         "apiGroups": ["apps"],
@@ -260,7 +260,16 @@ async def _owner_wanted(connected: Cluster, stack: str) -> AsyncIterator[str]:
             }
         ],
     }
-    binding = {"policyName": name, "validationActions": ["Deny"]}
+    exception = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": ["default"],
+    }
+    binding = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchExpressions": [exception]}},
+    }
     try:
         await connected.post(f"{base}policies", {"metadata": {"name": name}, "spec": policy})
         await connected.post(f"{base}policybindings", {"metadata": {"name": name}, "spec": binding})
