@@ -15,7 +15,7 @@ import pulumi
 
 import aiperf_svc
 from aiperf_svc.adapters.cluster.api.connection import connect
-from aiperf_svc.adapters.cluster.ownership import HOLDER, holder_of, owner_name
+from aiperf_svc.adapters.cluster.ownership import HOLDER, Users, owner_name, users_of
 from aiperf_svc.adapters.pulumi.plan_file import PLAN, read_plan
 from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.config.load_config import chosen_target
@@ -177,8 +177,9 @@ def make_plan(
 def refuse_if_held(
     plan: StackPlan, cluster: Cluster, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise RunError if a process works on a stack of this name. A cluster that does not respond is
-    left to the provider, which reports it. `aiperf-svc run` has looked before it called Pulumi."""
+    """Raise RunError if a process works on a stack of this name, and warn if this may make a second
+    one beside that of another owner. A cluster that does not respond is left to the provider, which
+    reports it. `aiperf-svc run` has looked before it called Pulumi."""
     kubeconfig = cluster.kubeconfig
     if HOLDER in environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
@@ -186,9 +187,9 @@ def refuse_if_held(
         return  # The cluster may not exist yet.
     wanted = plan.config.deployment.namespace
 
-    async def look() -> str:
+    async def look() -> Users:
         async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
-            return await holder_of(
+            return await users_of(
                 api,
                 plan.identity.stack,
                 namespace=wanted.name if wanted.mode == "existing" else None,
@@ -197,8 +198,13 @@ def refuse_if_held(
     try:
         # Pulumi's own event loop runs in this thread.
         with ThreadPoolExecutor(1) as thread:
-            held = thread.submit(asyncio.run, look()).result()
+            users = thread.submit(asyncio.run, look()).result()
     except EnvironmentProblem:
         return
-    if held:
-        raise pulumi.RunError(f"{held}; wait for it. Nothing was changed")
+    if users.holder:
+        raise pulumi.RunError(f"{users.holder}; wait for it. Nothing was changed")
+    if users.other_owner and wanted.mode == "auto":
+        pulumi.log.warn(
+            f"{users.other_owner}; unless this state is that stack's, a second one is made beside "
+            "it, and both measure at the same time"
+        )

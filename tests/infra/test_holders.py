@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from aiperf_svc.adapters.cluster.ownership import HOLDER
+from aiperf_svc.adapters.cluster.ownership import HOLDER, Users
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.stack import settings
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -26,12 +26,12 @@ def holders(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     async def connect(**_: Any) -> AsyncIterator[None]:
         yield None
 
-    async def holder_of(_: None, stack: str, *, namespace: str | None) -> str:
+    async def users_of(_: None, stack: str, *, namespace: str | None) -> Users:
         assert (stack, namespace) == ("s", None)
-        return HELD
+        return Users(holder=HELD)
 
     monkeypatch.setattr(settings, "connect", connect)
-    monkeypatch.setattr(settings, "holder_of", holder_of)
+    monkeypatch.setattr(settings, "users_of", users_of)
     return settings
 
 
@@ -46,6 +46,20 @@ def _refuse(holders: ModuleType, *, environ: dict[str, str], render_to: str | No
 def test_plain_up_of_held_stack_is_refused(holders: ModuleType) -> None:
     with pytest.raises(pulumi.RunError, match=r"alice@build .* Nothing was changed"):
         _refuse(holders, environ={})
+
+
+def test_plain_up_beside_another_owners_stack_warns(
+    holders: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def users_of(*_: Any, **__: Any) -> Users:
+        return Users(other_owner="stack s is up in namespace n (run cafe), of alice@build")
+
+    warned = list[str]()
+    monkeypatch.setattr(holders, "users_of", users_of)
+    monkeypatch.setattr(pulumi.log, "warn", warned.append)
+    _refuse(holders, environ={})
+    (line,) = warned
+    assert "of alice@build; unless this state is that stack's, a second one is made" in line
 
 
 def test_runner_and_manifests_skip_holder_check(holders: ModuleType) -> None:

@@ -2,17 +2,27 @@
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from aiperf_svc.adapters.cluster import ownership
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, claim, refuse_held
+from aiperf_svc.adapters.cluster.ownership import (
+    LeaseKeeper,
+    StackInUse,
+    Users,
+    claim,
+    refuse_held,
+    take_from_process,
+    users_of,
+)
 from aiperf_svc.core.cluster.lease import Holder, read_lease
 
-ALICE = Holder(owner="alice@build", host="build", pid=42, token="a1")
-BOB = Holder(owner="bob@laptop", host="laptop", pid=7, token="b0")
+ALICE = Holder(owner="alice@build", host="build", pid=42, token="a1", space="77")
+BOB = Holder(owner="bob@laptop", host="laptop", pid=7, token="b0", space="5a")
 
 
 class OneLease:
@@ -21,6 +31,8 @@ class OneLease:
     def __init__(self) -> None:
         self.version = 1
         self.is_there = True
+        self.errors: list[Exception] = []
+        """Errors of the next reads."""
         self.changed = asyncio.Condition()
         created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.lease: dict[str, Any] = {
@@ -37,6 +49,15 @@ class OneLease:
         return cast(Cluster, self)
 
     @property
+    def listing(self) -> Cluster:
+        """The server as one whose Leases are listed."""
+
+        async def get(*_: Any, **__: Any) -> dict[str, Any]:
+            return {"items": [self.lease]}
+
+        return cast(Cluster, SimpleNamespace(get=get, now=self.now))
+
+    @property
     def holder(self) -> str:
         return read_lease(self.lease).holder
 
@@ -44,6 +65,8 @@ class OneLease:
         return datetime.now(UTC)
 
     async def get(self, path: str, **_: str) -> dict[str, Any]:
+        if self.errors:
+            raise self.errors.pop(0)
         if not self.is_there:
             raise Refused("none", status=404, reason="NotFound")
         return self.lease
@@ -89,6 +112,31 @@ async def test_run_holds_and_releases_its_lease() -> None:
     await refuse_held(api.typed, "s", "n", BOB)
 
 
+async def test_renewal_goes_on_after_errors() -> None:
+    api, said = OneLease(), list[str]()
+    refused = Refused("no right to get leases", status=403, reason="Forbidden")
+    api.errors = [refused, refused, KeyError("metadata")]
+    keeper = LeaseKeeper(api.typed, "s", ALICE, said.append)
+    keeper.begin("n")
+    await api.until_held_by(ALICE.identity)
+    assert said == [f"others cannot see that this run works on the stack: {refused}"]
+    await keeper.close(is_kept=False)
+
+
+async def test_lease_of_a_process_here_is_taken_by_its_number() -> None:
+    api, said = OneLease(), list[str]()
+    keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
+    keeper.begin("n")
+    await api.until_held_by(ALICE.identity)
+    beside = msgspec.structs.replace(BOB, space=ALICE.space)
+    for me, pid, is_taken in ((beside, 43, False), (BOB, 42, False), (beside, 42, True)):
+        found = await take_from_process(api.typed, "s", ["n"], pid=pid, me=me, say=said.append)
+        assert (found, api.holder == me.identity) == (is_taken, is_taken)
+    assert len(said) == 1
+    assert "bob@laptop (process 7)" in str(await keeper.taken())
+    await keeper.close(is_kept=True)
+
+
 async def test_takeover_names_both_owners() -> None:
     api, said = OneLease(), list[str]()
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
@@ -106,6 +154,15 @@ async def test_takeover_names_both_owners() -> None:
     assert told.startswith("taking over: alice@build (process 42) works on stack s")
     await keeper.close(is_kept=True)
     assert api.holder == BOB.identity
+
+
+async def test_users_are_the_holder_or_another_owner() -> None:
+    api = OneLease()
+    found = await users_of(api.listing, "s", namespace=None)
+    assert found == Users(other_owner="stack s is up in namespace n (run cafe), of alice@build")
+    await _claim(api, ALICE, [], is_own=True)
+    found = await users_of(api.listing, "s", namespace=None)
+    assert found.holder.startswith("alice@build (process 42) works on stack s in namespace n")
 
 
 async def test_idle_foreign_stack_is_refused() -> None:

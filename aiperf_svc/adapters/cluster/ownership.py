@@ -6,13 +6,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import find_object
-from aiperf_svc.adapters.host.child_processes import is_alive
+from aiperf_svc.adapters.host.child_processes import is_alive, process_space
 from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.core.cluster.lease import (
     Holder,
@@ -22,6 +23,7 @@ from aiperf_svc.core.cluster.lease import (
     claimed,
     in_words,
     next_step,
+    parse_holder,
     read_lease,
     released,
     use_of,
@@ -71,6 +73,7 @@ def this_process(environ: Mapping[str, str] = os.environ) -> Holder:
         host=socket.gethostname(),
         pid=os.getpid(),
         token=secrets.token_hex(4),
+        space=process_space(),
     )
 
 
@@ -85,9 +88,18 @@ async def find_lease(cluster: Cluster, stack: str, namespace: str) -> StackLease
     return None if found is None else read_lease(found)
 
 
-async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None) -> str:
-    """Describe who works on any stack of this name; empty if no process does, or if the Leases may
-    not be read. Raises Unreachable."""
+class Users(NamedTuple):
+    """Who uses stacks of a name, in words; empty: nobody."""
+
+    holder: str = ""
+    """The process that works on one of them."""
+    other_owner: str = ""
+    """Another owner, whose stack is within its time to live."""
+
+
+async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Users:
+    """Return who uses any stack of this name; nobody if the Leases may not be read. Raises
+    Unreachable."""
     scope = f"/namespaces/{namespace}" if namespace else ""
     try:
         listed = await cluster.get(
@@ -95,12 +107,15 @@ async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None) -> s
         )
         now = await cluster.now()
     except Refused:
-        return ""
+        return Users()
+    me, found = this_process(), Users()
     for each in map(read_lease, listed["items"]):
-        use = _use(each, now, this_process(), is_own=True)
-        if use is Use.HELD:
-            return in_words(each, use, now)
-    return ""
+        if _use(each, now, me, is_own=True) is Use.HELD:
+            return Users(holder=in_words(each, Use.HELD, now))
+        if each.owner != me.owner and each.is_alive(now):
+            where = f"stack {stack} is up in namespace {each.namespace} (run {each.run_id})"
+            found = Users(other_owner=f"{where}, of {each.owner or 'an unknown owner'}")
+    return found
 
 
 async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) -> None:
@@ -127,8 +142,9 @@ async def claim(
     is_own: bool,
     take_over: bool,
     say: Say,
-) -> None:
-    """Hold the Lease of a stack that is to be removed. Does nothing if it has none.
+) -> bool:
+    """Hold the Lease of a stack that is to be removed. Does nothing if it has none. Returns whether
+    it was taken from a process that works on the stack.
 
     Raises StackInUse if the stack is in use, unless it is taken over.
     """
@@ -137,10 +153,10 @@ async def claim(
             lease = await find_lease(cluster, stack, namespace)
         except Refused as error:
             if error.status == 403 and is_own:
-                return
+                return False
             raise StackInUse(f"cannot read who uses stack {stack}: {error}") from error
         if lease is None:
-            return
+            return False
         now = await cluster.now()
         use = _use(lease, now, me, is_own=is_own)
         if use is not Use.FREE and not take_over:
@@ -156,14 +172,29 @@ async def claim(
                 continue
             if error.status in (403, 404):
                 # The deletion itself fails if the right is missing.
-                return
+                return False
             raise
         if use is not Use.FREE:
             say(f"taking over: {in_words(lease, use, now)}")
         if use is Use.HELD:
             await asyncio.sleep(NOTICE_S)
-        return
+        return use is Use.HELD
     raise StackInUse(f"the Lease of stack {stack} keeps changing: another process works on it")
+
+
+async def take_from_process(
+    cluster: Cluster, stack: str, namespaces: Iterable[str], *, pid: int, me: Holder, say: Say
+) -> bool:
+    """Take the Leases that a process of this machine holds, which then ends its run, and return
+    whether it held any. Raises Refused, Unreachable, StackInUse."""
+    is_held = False
+    for namespace in namespaces:
+        lease = await find_lease(cluster, stack, namespace)
+        holder = parse_holder(lease.holder) if lease is not None else None
+        if holder is not None and (holder.pid, holder.space) == (pid, me.space):
+            is_held = True
+            await claim(cluster, stack, namespace, me=me, is_own=True, take_over=True, say=say)
+    return is_held
 
 
 class LeaseKeeper:
@@ -178,6 +209,8 @@ class LeaseKeeper:
         self._ahead = timedelta()
         """How far the API server's clock is ahead of this machine's."""
         self._is_measured = False
+        self._is_told = False
+        """Whether the user has been told that the Lease cannot be renewed."""
         self._keeping: asyncio.Task[None] | None = None
         self._is_taken = asyncio.Event()
         self.loss: TakenOver | None = None
@@ -215,13 +248,23 @@ class LeaseKeeper:
         while self.loss is None:
             try:
                 await self._step()
-            except Refused as error:
-                if error.status == 403:
-                    self.say(f"others cannot see that this run works on the stack: {error}")
-                    return
+                self._is_told = False
             except Unreachable:
+                # `watched_contact` reports it.
                 self._is_measured = False
+            except Refused as error:
+                # Gone with the stack, or changed since it was read.
+                if error.status not in (404, 409):
+                    self._tell(str(error))
+            except Exception as error:
+                # The run goes on, and the next renewal may succeed.
+                self._tell(f"unexpected {type(error).__name__}: {error}")
             await asyncio.sleep(POLL_S)
+
+    def _tell(self, why: str) -> None:
+        if not self._is_told:
+            self.say(f"others cannot see that this run works on the stack: {why}")
+        self._is_told = True
 
     async def _step(self) -> None:
         lease = await find_lease(self.cluster, self._stack, self._namespace)

@@ -24,6 +24,7 @@ from aiperf_svc.cli.stacks import stacks_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.stack import services_image
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack.garbage import (
@@ -146,8 +147,9 @@ def gc(args: argparse.Namespace) -> int:
     for name, left in done.left.items():
         print("\n  ".join([f"left of {name}:", *left]), file=sys.stderr)
         if name in done.not_checked:
-            missed = ", ".join(done.not_checked[name])
-            print(f"{name}: not checked: {missed}", file=sys.stderr)
+            types = count(len(done.not_checked[name]), "type")
+            words = f"{types} could not be listed and may hold more (--json names them)"
+            print(f"{name}: {words}", file=sys.stderr)
     if args.json:
         content = {
             "exit_code": int(done.exit_code),

@@ -153,7 +153,11 @@ GC = """Remove what earlier runs left: objects found by label, then the state.
 Without names, it removes the stacks that runs of this machine left in any cluster, and all stacks
 whose time to live has expired. Other stacks are listed and not touched. --context or --kubeconfig
 limits the search to one cluster. A stack in use by another process is never removed without
---take-over. --yes is required if there is no terminal for the question."""
+--take-over. --yes is required if there is no terminal for the question.
+
+Exit code 0: nothing is left of the chosen stacks. 1: a stack was refused, or a cluster could not be
+searched. 6: objects are left. 10: it is unknown whether objects are left, because this user may not
+list them. 130: the question was answered with no, or the command was interrupted."""
 
 
 def gc(parser: argparse.ArgumentParser) -> None:

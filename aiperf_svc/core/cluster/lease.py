@@ -38,7 +38,9 @@ RENEW_S = 10.0
 """Seconds between two renewals by that process."""
 ALIVE_S = 120.0
 """Seconds after which the deadline's pod counts as gone. It renews four times in that time."""
-_HOLDER = re.compile(r"(?P<owner>\S+@(?P<host>\S+)) process (?P<pid>\d+) (?P<token>\w+)")
+_HOLDER = re.compile(
+    r"(?P<owner>\S+@(?P<host>\S+)) process (?P<pid>\d+) (?P<token>\w+)(?: (?P<space>\w+))?"
+)
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,12 +53,14 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     token: str
     """Random text: process numbers are used again."""
+    space: str = ""
+    """Where the process number counts: two containers may have one host name. Empty: unknown."""
 
     @property
     def identity(self) -> str:
         """The holder as the Lease has it."""
         owner = self.owner if self.owner.endswith(f"@{self.host}") else f"{self.owner}@{self.host}"
-        return f"{owner} process {self.pid} {self.token}"
+        return f"{owner} process {self.pid} {self.token} {self.space}".rstrip()
 
     def __str__(self) -> str:
         return f"{self.identity.partition(' ')[0]} (process {self.pid})"
@@ -134,7 +138,11 @@ def parse_holder(identity: str) -> Holder | None:
     if found is None:
         return None
     return Holder(
-        owner=found["owner"], host=found["host"], pid=int(found["pid"]), token=found["token"]
+        owner=found["owner"],
+        host=found["host"],
+        pid=int(found["pid"]),
+        token=found["token"],
+        space=found["space"] or "",
     )
 
 
@@ -147,11 +155,12 @@ def use_of(
     is_running: Callable[[int], bool],
 ) -> Use:
     """Return whether others use the stack. `is_own`: this machine has a record or the state of it.
-    `is_running` returns whether a process of this machine is alive."""
+    `is_running` returns whether a process of this machine and its process numbers is alive."""
     if lease.holder != me.identity and lease.is_held(now):
         known = parse_holder(lease.holder)
         # A killed process of this machine holds nothing, so there is no wait for its Lease.
-        if known is None or known.host != me.host or is_running(known.pid):
+        is_here = known is not None and known.space != "" and known.space == me.space
+        if known is None or not is_here or is_running(known.pid):
             return Use.HELD
     return Use.ALIVE if not is_own and lease.is_alive(now) else Use.FREE
 

@@ -1,15 +1,23 @@
 """Finds and removes the stacks that earlier runs left: by the records of this machine, by the label
 in the cluster, and by Pulumi's state."""
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, this_process
+from aiperf_svc.adapters.cluster.ownership import (
+    StackInUse,
+    claim,
+    take_from_process,
+    this_process,
+)
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.event_undo import changed_objects, undo_recorded
 from aiperf_svc.adapters.cluster.teardown.leaks import (
@@ -29,6 +37,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.shape_trials import experiment_of
 from aiperf_svc.adapters.terminal import output
+from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem, Unverified
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
@@ -42,6 +51,9 @@ from aiperf_svc.runner.stack.teardown import (
 )
 
 NOT_MADE = "which has the stack's label and was not created by a run of it"
+ENDED_S, POLL_S = 300.0, 1.0
+"""Longest time in which a runner whose stack was taken over ends its run, and time between two
+looks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +75,11 @@ class GarbageRequest:
     force: bool = False
     """True to remove without the stack's state, or although another machine holds its lock."""
     yes: bool = False
+
+    @cached_property
+    def me(self) -> Holder:
+        """This process, as Leases name it."""
+        return this_process(self.environ)
 
 
 @dataclass
@@ -184,6 +201,10 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
         for name in chosen:
             try:
                 await home.wait_for_killed(name, output.say)
+                may_end = request.take_over and name in request.stacks
+                if may_end and await _end_runner(request, home, cluster, name):
+                    done.removed[name] = "its own run has removed it"
+                    continue
                 with home.hold(name) as held:
                     removal = _Removal(request, home, cluster, name, found.get(name), held=held)
                     async with watched_contact(cluster, note=output.say):
@@ -234,6 +255,29 @@ def _leftovers(
     return tuple(dict.fromkeys((*ours, *unborn, *overdue)))
 
 
+async def _end_runner(
+    request: GarbageRequest, home: StateHome, cluster: Cluster, stack: str
+) -> bool:
+    """Take the stack over from the runner of this machine that works on it, and wait until that has
+    ended. Returns whether the runner has removed the stack. Does nothing if none works on it."""
+    holder, record = home.holder(stack), home.load(stack)
+    if not holder.isdecimal() or record is None:
+        return False
+    roots = await find_roots(cluster, stack=stack, or_namespace=record.namespace)
+    places = bring_up.namespaces_of(roots)
+    if not await take_from_process(
+        cluster, stack, places, pid=int(holder), me=request.me, say=output.say
+    ):
+        return False
+    async with WaitReports(cluster, record, output.say).running():
+        give_up_mono_s, is_there = time.monotonic() + ENDED_S, True
+        while is_there and time.monotonic() < give_up_mono_s:
+            await asyncio.sleep(POLL_S)
+            is_there = home.holder(stack) == holder
+    # A runner forgets its stack when nothing is left.
+    return not home.holder(stack) and home.load(stack) is None
+
+
 class _Removal:
     """Removal of one stack. The caller holds its lock on this machine."""
 
@@ -256,6 +300,10 @@ class _Removal:
         """True if a record or a state identifies what is removed, not only its label."""
         self._is_state_lost = False
         """True if the state's folder does not exist any more."""
+        self._has_state = False
+        """True if Pulumi's state has the stack."""
+        self._is_taken = False
+        """True if a process worked on the stack, which ends its run now."""
 
     async def all(self) -> LeakReport:
         """Remove the stack and return what is left of it. Raises EnvironmentProblem if it may not
@@ -272,9 +320,12 @@ class _Removal:
             # An update of the state without the right to read would forget existing objects.
             raise await unverified(record, first, self._cluster)
         with contextlib.ExitStack() as stack:
-            cli = await self._state(stack, record)
+            cli = await self._open_state(stack, record)
             record = await self._with_own(record, cli)
+            # Before anything that locks or changes the state of a stack that others use.
             await self._claim(record)
+            if cli is not None and self._has_state and not await self._refresh(cli, record):
+                cli = None
             shared = record.namespace if record.before is not None else self._request.namespace
             await remove_by_label(self._cluster, msgspec.structs.replace(record, namespace=shared))
             async with WaitReports(self._cluster, record, output.say).running():
@@ -311,9 +362,9 @@ class _Removal:
             namespace=names[0] if names else self._request.namespace,
         )
 
-    async def _state(self, stack: contextlib.ExitStack, record: RunRecord) -> PulumiCli | None:
-        """Return the CLI with the stack's unlocked state; None if the state is not available and
-        the user forces the removal. Raises EnvironmentProblem."""
+    async def _open_state(self, stack: contextlib.ExitStack, record: RunRecord) -> PulumiCli | None:
+        """Return the CLI with the stack's state; None if the state is not available and the user
+        forces the removal. Raises EnvironmentProblem."""
         folder = file_state.folder_of(record.backend)
         if folder is not None and record.own and not (folder / ".pulumi").is_dir():
             # No command works without the state, and the record identifies the run's objects.
@@ -339,12 +390,23 @@ class _Removal:
         except AiperfError as error:
             self._do_without_state(str(error))
             return None
-        if not state:
-            return cli
-        self.was_known = True
-        deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)
-        ended = await cli.refresh()
-        locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()
+        if state:
+            self.was_known = self._has_state = True
+            deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)
+        return cli
+
+    async def _refresh(self, cli: PulumiCli, record: RunRecord) -> bool:
+        """Update the state from the cluster, and remove the lock of a process that has ended.
+        Returns False if that failed and the user forces the removal. Raises EnvironmentProblem."""
+        step = "`pulumi refresh` compares the state with the cluster"
+        give_up_mono_s = time.monotonic() + ENDED_S
+        async with WaitReports(self._cluster, record, output.say, step=step).running():
+            while True:
+                ended = await cli.refresh()
+                locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()
+                if not locks or not self._is_taken or time.monotonic() > give_up_mono_s:
+                    break
+                await asyncio.sleep(POLL_S)
         if locks:
             left = [each for each in locks if not await is_of_ended_pod(self._cluster, each)]
             check_locks(left, stack=self._stack, force=self._request.force)
@@ -352,8 +414,8 @@ class _Removal:
             await cli.unlock()
         elif ended.code:
             self._do_without_state(f"`pulumi refresh` failed: {ended.reason}")
-            return None
-        return cli
+            return False
+        return True
 
     async def _claim(self, record: RunRecord) -> None:
         """Hold the Leases of what is removed, so that no other process begins to use it, and undo
@@ -362,11 +424,11 @@ class _Removal:
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
         for namespace in bring_up.namespaces_of(ours):
-            await claim(
+            self._is_taken |= await claim(
                 self._cluster,
                 self._stack,
                 namespace,
-                me=this_process(self._request.environ),
+                me=self._request.me,
                 is_own=self._is_proved or is_overdue,
                 take_over=self._request.take_over,
                 say=output.say,

@@ -52,8 +52,9 @@ class WaitReports:
     """Reports what a removal waits for, and why, when there was no other output for some time, and
     releases pods that a queue holds."""
 
-    def __init__(self, cluster: Cluster, record: RunRecord, say: Say) -> None:
-        self._cluster, self._record, self._say = cluster, record, say
+    def __init__(self, cluster: Cluster, record: RunRecord, say: Say, *, step: str = "") -> None:
+        """`step` is what is waited for; empty: the end of the stack's objects."""
+        self._cluster, self._record, self._say, self._step = cluster, record, say, step
         self._begun_mono_s = self._said_mono_s = time.monotonic()
 
     def say(self, line: str) -> None:
@@ -74,15 +75,18 @@ class WaitReports:
             if left_s > 0:
                 await asyncio.sleep(left_s)
                 continue
-            try:
-                report = await find_left(self._cluster, self._record)
-                await release_from_queue(self._cluster, report.left)
-                words = await describe_wait(self._cluster, report, stack=self._record.stack)
-            except AiperfError:
-                # `watched_contact` reports a cluster that does not respond.
-                words = ""
+            words = self._step or await self._left_in_words()
             waited_s = time.monotonic() - self._begun_mono_s
             self.say(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
+
+    async def _left_in_words(self) -> str:
+        try:
+            report = await find_left(self._cluster, self._record)
+            await release_from_queue(self._cluster, report.left)
+            return await describe_wait(self._cluster, report, stack=self._record.stack)
+        except AiperfError:
+            # `watched_contact` reports a cluster that does not respond.
+            return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +129,12 @@ class Teardown:
     async def update_state(self) -> bool:
         """Update Pulumi's state after the objects are gone, so that the next `up` works. Returns
         whether that succeeded; errors are printed."""
-        ended = await self.cli.refresh(clear_pending=True)
-        if not ended.code:
-            ended = await self._destroyed(self.say)
+        step = "Pulumi updates the state"
+        reports = WaitReports(self.cluster, self.record, self.say, step=step)
+        async with reports.running():
+            ended = await self.cli.refresh(clear_pending=True)
+            if not ended.code:
+                ended = await self._destroyed(reports.say)
         if ended.code:
             self.say(f"the stack's state could not be updated: {ended.reason}")
         return not ended.code

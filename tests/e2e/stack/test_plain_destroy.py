@@ -49,7 +49,7 @@ def test_namespace_modes_take_equally_long(
             assert stack.took_s[command] <= RATIO * usual[command], (mode, command, stack.took_s)
 
 
-def test_pulumi_leaves_no_kubeconfig_copy(
+def test_pulumi_copies_only_a_kubeconfig_that_it_is_given(
     make_stack: Callable[[], Stack],
 ) -> None:
     stack = make_stack()
@@ -68,6 +68,23 @@ def test_pulumi_leaves_no_kubeconfig_copy(
     said = stack.pulumi("preview", "-s", stack.name)
     assert not kubeconfigs(stack)
     assert "writes copies of the kubeconfig" not in said
+
+
+def test_plain_up_does_not_replace_a_pinned_image(
+    cluster: Cluster, make_stack: Callable[[], Stack]
+) -> None:
+    stack = make_stack()
+    pinned = f"registry.example/aiperf-svc@sha256:{'9f' * 32}"
+    stack.change(lambda benchmark: benchmark["deployment"].update(image={"name": pinned}))
+    for flags in ((), ("--skip-preview",)):
+        stack.shortcuts = flags
+        ended = stack.try_up()
+        assert ended.code != 0
+        said = " ".join((ended.out + ended.errors).split())
+        assert f"AIPERF_IMAGE is {stack.environ['AIPERF_IMAGE']}, but deployment.image.name" in said
+        assert f"pins another image by its digest: {pinned}" in said
+    stack.may_exist = False
+    assert cluster.of_stack(stack.name) == []
 
 
 def kubeconfigs(stack: Stack) -> list[Path]:

@@ -71,6 +71,7 @@ def test_who_comes_second_is_refused_and_touches_nothing(
     assert cluster.left_of(first.name) == []
 
 
+@pytest.mark.gate
 def test_running_stack_is_kept_until_taken_over(
     cluster: Cluster, make_runner: Callable[[], Runner], tmp_path: Path
 ) -> None:
@@ -108,6 +109,26 @@ def test_running_stack_is_kept_until_taken_over(
     assert f"stack {first.name} was taken over by bob@laptop" in ended.errors
     assert "was deleted during the run" not in ended.errors
     assert cluster.left_of(first.name) == []
+
+
+def test_owner_takes_over_their_own_running_stack(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: benchmark["load"].update(duration="4m"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        refused = runner.call("gc", runner.name, "--yes")
+        assert refused.code == ExitCode.ERROR, refused.errors
+        assert "is working on it" in refused.errors
+        taken = runner.call("gc", runner.name, "--yes", "--take-over")
+        ended = command.end()
+    assert taken.code == ExitCode.OK, taken.errors
+    assert "taking over: " in taken.errors
+    assert f"removed: {runner.name}; its own run has removed it" in taken.errors
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    assert f"stack {runner.name} was taken over by {OWNER}" in ended.errors
+    assert cluster.left_of(runner.name) == []
 
 
 def assert_plain_up_is_refused(runner: Runner) -> None:

@@ -26,9 +26,9 @@ from aiperf_svc.core.cluster.lease import (
 from aiperf_svc.plan import identity
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ME = Holder(owner="bob@laptop", host="laptop", pid=7, token="b0")
-ALICE = Holder(owner="alice@build", host="build", pid=42, token="a1")
-BOB_BEFORE = Holder(owner="bob@laptop", host="laptop", pid=6, token="b1")
+ME = Holder(owner="bob@laptop", host="laptop", pid=7, token="b0", space="5a")
+ALICE = Holder(owner="alice@build", host="build", pid=42, token="a1", space="77")
+BOB_BEFORE = Holder(owner="bob@laptop", host="laptop", pid=6, token="b1", space="5a")
 LONG_AGO = NOW - timedelta(days=1)
 
 
@@ -61,6 +61,13 @@ def test_a_killed_process_of_this_machine_holds_nothing() -> None:
     assert use(lease(ME), is_own=True, running=(7,)) is Use.FREE
 
 
+@pytest.mark.parametrize("space", ["", "6b"])
+def test_process_of_a_container_with_our_host_name_holds(space: str) -> None:
+    elsewhere = msgspec.structs.replace(BOB_BEFORE, space=space)
+    assert use(lease(elsewhere), is_own=True) is Use.HELD
+    assert use(lease(elsewhere, HELD_S + 1.0), is_own=True) is Use.FREE
+
+
 def test_living_foreign_stack_is_not_free() -> None:
     assert use(lease(alive=ago(30.0)), is_own=False) is Use.ALIVE
     assert use(lease(alive=ago(30.0)), is_own=True) is Use.FREE
@@ -86,6 +93,7 @@ def test_description_names_user_stack_and_time() -> None:
 
 def test_an_identity_is_read_as_it_was_written() -> None:
     named = Holder(owner="team@ci", host="runner-1", pid=5, token="ff")
+    assert ME.identity == "bob@laptop process 7 b0 5a"
     assert parse_holder(ME.identity) == ME
     read = parse_holder(named.identity)
     assert read is not None

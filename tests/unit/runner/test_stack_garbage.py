@@ -1,6 +1,7 @@
 """`gc` removes what is surely nobody's any more, and says what it does not know."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,6 +71,10 @@ class FakeStackRun:
         self.roots = [space("ours"), space("theirs")]
         self.changed: list[tuple[str, Undo]] = []
         """What events have changed and not undone, by the records on it."""
+        self.is_held = False
+        """Whether a process of this machine holds the Lease."""
+        self.on_taken: Callable[[], None] = lambda: None
+        """What that process does when its stack is taken over."""
 
     async def collected(self, *stacks: str, **more: Any) -> Collected:
         request = GarbageRequest(stacks=stacks, environ=self.environ, **{"yes": True, **more})
@@ -83,6 +88,7 @@ class FakeStackRun:
         return self.state if self.has_state else {}
 
     async def refresh(self, *, clear_pending: bool = False) -> Ended:
+        self.did.append("refresh")
         return self.refreshed.pop(0) if len(self.refreshed) > 1 else self.refreshed[0]
 
     async def unlock(self) -> None:
@@ -139,10 +145,16 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
 
     async def claim(
         _: Any, stack: str, namespace: str, *, is_own: bool, take_over: bool, **__: Any
-    ) -> None:
+    ) -> bool:
         stack_run.claims.append((namespace, is_own, take_over))
         if stack_run.in_use and not take_over:
             raise StackInUse(stack_run.in_use)
+        return bool(stack_run.in_use)
+
+    async def take_from_process(*_: Any, **__: Any) -> bool:
+        if stack_run.is_held:
+            stack_run.on_taken()
+        return stack_run.is_held
 
     @asynccontextmanager
     async def watched_contact(*_: Any, **__: Any) -> Any:
@@ -153,6 +165,7 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
                        "wait_until_gone": find_left,
                        "watched_contact": watched_contact, "claim": claim,
                        "changed_objects": changed_objects,
+                       "take_from_process": take_from_process,
                        "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
     monkeypatch.setattr(Undo, "carry_out", carry_out)
@@ -307,6 +320,8 @@ async def test_stack_in_use_is_refused_or_skipped(stack_run: FakeStackRun) -> No
     assert (named.exit_code, stack_run.removed) == (ExitCode.ERROR, [])
     assert named.refused == {"s": stack_run.in_use}
     assert stack_run.home.load("s") == RECORD
+    # A refresh locks the state, which may be shared with the process that works on the stack.
+    assert stack_run.did == []
 
 
 async def test_gc_skips_stacks_of_live_runners(stack_run: FakeStackRun) -> None:
@@ -317,6 +332,42 @@ async def test_gc_skips_stacks_of_live_runners(stack_run: FakeStackRun) -> None:
         assert "is working on it" in done.not_touched[0]
         assert (await stack_run.collected("s")).exit_code is ExitCode.ERROR
     assert stack_run.removed == []
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_takeover_ends_the_runner_of_this_machine(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    monkeypatch.setattr(garbage, "POLL_S", 0.0)
+    stack_run.home.save(RECORD)
+    with contextlib.ExitStack() as runner:
+        runner.enter_context(stack_run.home.hold("s"))
+
+        def end_run() -> None:
+            if is_removed:
+                stack_run.home.forget("s")
+            runner.close()
+
+        stack_run.on_taken = end_run
+        refused = await stack_run.collected("s", take_over=True)
+        assert "is working on it" in refused.refused["s"]
+        stack_run.is_held = True
+        unnamed = await stack_run.collected(take_over=True)
+        assert "is working on it" in unnamed.not_touched[0]
+        done = await stack_run.collected("s", take_over=True)
+    found = "its own run has removed it" if is_removed else "nothing is left"
+    assert (done.exit_code, done.removed) == (ExitCode.OK, {"s": found})
+    assert stack_run.home.load("s") is None
+
+
+async def test_takeover_waits_for_the_lock_of_the_state(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "POLL_S", 0.0)
+    stack_run.in_use = "in use"
+    stack_run.refreshed = [LOCKED, LOCKED, FINE]
+    assert (await stack_run.collected("s", take_over=True)).exit_code is ExitCode.OK
+    assert "unlock" not in stack_run.did
 
 
 async def test_takeover_needs_its_flag(stack_run: FakeStackRun) -> None:
@@ -381,7 +432,7 @@ async def test_a_lock_from_elsewhere_needs_force(stack_run: FakeStackRun) -> Non
     stack_run.refreshed = [LOCKED, LOCKED, FINE]
     assert (await stack_run.collected("s")).exit_code is ExitCode.ERROR
     assert (await stack_run.collected("s", force=True)).exit_code is ExitCode.OK
-    assert stack_run.did == ["unlock", "destroy"]
+    assert stack_run.did[-4:] == ["refresh", "unlock", "refresh", "destroy"]
 
 
 async def test_unrepaired_state_keeps_its_record(stack_run: FakeStackRun) -> None:
