@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs
 from aiperf_svc.adapters.exports import result_files
@@ -33,6 +32,7 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
 from aiperf_svc.workloads.registry import parse_benchmark
+from tests.support.terminal import on_console
 
 RUNS = {
     "inference": "time_to_first_token:p99",
@@ -66,12 +66,9 @@ def test_results_of_every_kind_encode_to_equal_bytes(stored: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [*RUNS, *EXPERIMENTS])
-def test_a_stored_folder_is_printed(kind: str, stored: Path, tmp_path: Path) -> None:
+def test_a_stored_folder_is_printed(kind: str, stored: Path) -> None:
     found = outcome(stored / kind)
-    with (tmp_path / "text").open("w+") as file:
-        print_results(found, Console(file=file, width=100))
-        file.seek(0)
-        text = file.read()
+    text = on_console(print_results, found)
     assert ("Experiment: " in text) is (kind in EXPERIMENTS)
     assert "Verdict on the" in text or kind in EXPERIMENTS
     assert text.rstrip().endswith(f"Artifacts: {stored / kind}/")

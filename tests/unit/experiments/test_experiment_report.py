@@ -2,11 +2,9 @@
 
 import json
 import re
-from io import StringIO
 from pathlib import Path
 
 from msgspec.structs import replace
-from rich.console import Console
 
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
 from aiperf_svc.adapters.report import experiment_charts as charts
@@ -23,6 +21,7 @@ from aiperf_svc.core.results.slo_results import ObjectiveResult
 from tests.support import fake_run
 from tests.support.fake_results import objective
 from tests.support.fake_trials import outcome, sweep
+from tests.support.terminal import on_console
 
 CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
 POINTS = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}
@@ -45,9 +44,7 @@ def seven_by_two() -> list[TrialOutcome]:
 
 
 def printed(outcomes: list[TrialOutcome], width: int = 140) -> str:
-    text = StringIO()
-    print_experiment(summarise(outcomes), Console(file=text, width=width))
-    return text.getvalue()
+    return on_console(print_experiment, summarise(outcomes), width=width)
 
 
 def test_page_has_a_row_for_each_combination_and_trial() -> None:
@@ -187,26 +184,22 @@ def a_search() -> SearchReport:
 def test_terminal_lists_search_points_with_units() -> None:
     summary = summarise(sweep({1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}))
     for width in (80, 120):
-        text = StringIO()
-        terminal = Console(file=text, width=width, force_terminal=True, color_system=None)
-        print_experiment(summary, terminal, a_search())
-        lines = text.getvalue().splitlines()
-        assert max(map(len, lines)) <= width
-        table = "\n".join(lines).partition("n  ")[0]
+        text = on_console(print_experiment, summary, width=width, search=a_search())
+        table = text.partition("n  ")[0]
+        assert max(map(len, text.splitlines())) <= width
         assert "Time to First" in table
         assert "Token p99 (ms)" in table
         assert re.search(r"\n +64  no +1 +640  p99 <b>64</b> *\n", table)
-        assert "time_to_first_token" not in "\n".join(lines)
-        assert "the bracket is 100.0% wide" in "\n".join(lines)
+        assert "time_to_first_token" not in text
+        assert "the bracket is 100.0% wide" in text
 
 
 def test_a_search_recommends_only_what_it_found_to_hold() -> None:
     points = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (90.0, 700.0)}
     summary = summarise(sweep(points))
-    text = StringIO()
-    print_experiment(summary, Console(file=text, width=140), a_search())
+    text = on_console(print_experiment, summary, width=140, search=a_search())
     page = experiment_page.render(summary, CONFIG, a_search()).decode()
-    assert "Best Request Throughput: 20 requests/sec at load.concurrency=8" in text.getvalue()
+    assert "Best Request Throughput: 20 requests/sec at load.concurrency=8" in text
     assert "<th>Request Throughput</th><td>20 requests/sec</td>" in page
     exported = experiment_export.experiment_result(summary, CONFIG, a_search())
     assert exported.best[0].parameters == {"load.concurrency": 8}
@@ -254,9 +247,8 @@ def test_search_without_percentile_is_plotted_by_its_statistic() -> None:
 
 def test_terminal_and_file_have_the_search_result(tmp_path: Path) -> None:
     outcomes = sweep({1: (10.0, 5.0), 8: (20.0, 6.0)})
-    text = StringIO()
-    print_experiment(summarise(outcomes), Console(file=text, width=120), a_search())
-    assert "holds 32 users, breaks at 64" in text.getvalue()
+    text = on_console(print_experiment, summarise(outcomes), width=120, search=a_search())
+    assert "holds 32 users, breaks at 64" in text
     write_experiment(tmp_path, CONFIG, summarise(outcomes), a_search())
     found = json.loads((tmp_path / "experiment.json").read_text())["search"]
     assert found["result"].startswith("holds 32 users, breaks at 64")

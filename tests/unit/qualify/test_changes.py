@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from aiperf_svc.adapters.cluster.node_labels import changes_of, label_nodes
 from aiperf_svc.adapters.exports.qualify_export import (
@@ -25,6 +24,7 @@ from aiperf_svc.core.qualify.result import Qualification, Verdict
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.fake_nodes import USUAL, FakeNodes
+from tests.support.terminal import on_console
 
 
 def qualified(count: int = 8, **keys: Any) -> Qualification:
@@ -61,11 +61,9 @@ def test_nodes_beyond_the_shown_ones_are_counted_by_verdict() -> None:
         replace(found.nodes[0], node=f"n{number}", verdict=verdict)
         for number, verdict in enumerate(verdicts)
     ]
-    console = Console(file=StringIO(), width=120)
-    with console.capture() as capture:
-        print_qualification(replace(found, nodes=tuple(nodes)), console)
-    assert "… and 5 that did not pass" in capture.get()
-    assert "… and 8 that passed" in capture.get()
+    text = on_console(print_qualification, replace(found, nodes=tuple(nodes)))
+    assert "… and 5 that did not pass" in text
+    assert "… and 8 that passed" in text
 
 
 def test_csv_has_a_row_for_each_check() -> None:

@@ -4,13 +4,13 @@ import csv
 import io
 
 from msgspec.structs import replace
-from rich.console import Console
 
 from aiperf_svc.adapters.exports.scaling_export import render_csv
 from aiperf_svc.adapters.report import telemetry_charts
 from aiperf_svc.adapters.terminal.inference_tables import print_scaling
 from aiperf_svc.core.scaling.report import replica_rows, scaling_notes, up_rows
 from tests.support.scaled import FOUND, UP
+from tests.support.terminal import on_console
 
 
 def test_rows_have_the_times_of_each_decision_and_replica() -> None:
@@ -60,9 +60,6 @@ def test_plots_show_counts_and_stages_over_the_run() -> None:
 
 
 def test_result_is_printed_as_tables() -> None:
-    console = Console(width=160, file=io.StringIO())
-    print_scaling(FOUND, console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = on_console(print_scaling, FOUND, width=160)
     assert "1 → 2 at 30.0 s" in text
     assert "not watched: events (forbidden)" in text

@@ -1,13 +1,11 @@
 """The table of several runs is whole on a narrow terminal."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from aiperf_svc.adapters.terminal.joint_tables import print_joint
 from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import MetricStats
+from tests.support.terminal import on_console
 
 METRICS = {
     "request_count": MetricStats(unit="requests", avg=12_345.0),
@@ -27,10 +25,7 @@ def printed(*names: str, width: int = 80) -> list[str]:
     joint = Joint(
         kind="targets", name="x", exit_code=0, verdict="valid", members=members, total=METRICS
     )
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    with console.capture() as capture:
-        print_joint(joint, console)
-    text = capture.get()
+    text = on_console(print_joint, joint, width=width)
     return [line.rstrip() for line in text[: text.index(f"{names[0]}: done")].splitlines()]
 
 

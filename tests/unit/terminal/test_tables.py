@@ -1,11 +1,9 @@
 """The result table fits a hundred columns and shows what the results have."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.core.results.summarise import summarise
@@ -14,6 +12,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
 from tests.support import fake_run
 from tests.support.fake_results import DATASET, as_json, decoded
+from tests.support.terminal import on_console
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +23,10 @@ def summary() -> dict[str, Any]:
 
 
 def printed(summary: dict[str, Any] | None, *, width: int = 100, **fields: Any) -> str:
-    console = Console(file=io.StringIO(), width=width, highlight=False)
     values: dict[str, Any] = {"run_id": "x", "state": "done", "reason": "", "artifacts": None}
     results = None if summary is None else decoded(summary)
-    print_results(RunOutcome(**{**values, **fields}, results=results), console)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text
+    outcome = RunOutcome(**{**values, **fields}, results=results)
+    return on_console(print_results, outcome, width=width)
 
 
 def changed(summary: dict[str, Any], **ours: Any) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """The terminal shows a benchmark of a tool."""
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from aiperf_svc.core.results.measured import Column, Table
 from aiperf_svc.core.results.tool_result import ToolResult
@@ -12,6 +10,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
 from tests.support import fake_steps as fake
+from tests.support.terminal import on_console
 
 
 def outcome(result: ToolResult, **fields: Any) -> RunOutcome:
@@ -20,10 +19,7 @@ def outcome(result: ToolResult, **fields: Any) -> RunOutcome:
 
 
 def printed(result: ToolResult) -> str:
-    console = Console(file=io.StringIO(), width=100, highlight=False)
-    print_results(outcome(result), console)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text
+    return on_console(print_results, outcome(result))
 
 
 def test_a_metric_is_a_line_in_a_readable_unit() -> None:
