@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.cli.main import main
-from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, compare
+from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, Criteria, compare
 from aiperf_svc.core.compare.estimates import batch_quantiles
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from aiperf_svc.core.results.measured import MetricInfo
@@ -66,7 +66,7 @@ def of_requests(run_id: str, due: Any, latencies: Any) -> MeasuredRun:
 
 def compared(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun], **options: Any) -> Comparison:
     """The comparison at a tolerance of 5%."""
-    return compare(base, new, **{"tolerance": 0.05, **options})
+    return compare(base, new, Criteria(**options))
 
 
 def only_row(

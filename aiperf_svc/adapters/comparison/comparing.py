@@ -1,7 +1,7 @@
 """Compares the folders that a user names: finds their runs, groups them, and reads of them what the
 comparison needs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from aiperf_svc.adapters.comparison.run_folders import (
 )
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_result
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, named
-from aiperf_svc.core.compare.comparison import LEAST_RUNS
-from aiperf_svc.core.compare.groups import Comparisons, Group, compare_groups
+from aiperf_svc.core.compare.comparison import LEAST_RUNS, Criteria
+from aiperf_svc.core.compare.groups import DEFAULT, Comparisons, Group, compare_groups
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.experiments.throughput_curve import curves_of_result
 from aiperf_svc.domain.errors import ConfigError
@@ -36,17 +36,14 @@ def compare_folders(
     to: Sequence[Path] = (),
     *,
     by: str = "",
-    is_paired: bool = False,
-    tolerance: float,
-    wanted: Collection[str] = (),
-    with_all: bool = False,
+    criteria: Criteria = DEFAULT,
     with_curves: bool = False,
 ) -> Compared:
     """Compare two sides: the two `folders`, or `folders` with those in `to`, or two variants of one
     experiment, of which `by` names the key. `with_curves` also reads the distributions that a page
     plots. Raises ConfigError and Incomparable."""
     chosen = folder_groups(folders, to, by)
-    if is_paired and not all(each.blocks and all(each.blocks.values()) for each in chosen):
+    if criteria.is_paired and not all(each.blocks and all(each.blocks.values()) for each in chosen):
         raise ConfigError(
             "--paired: needs an experiment that ran in blocks (experiment.blocks), by itself: "
             "compare EXPERIMENT --by KEY --paired"
@@ -58,10 +55,7 @@ def compare_folders(
         )
         for each in chosen
     ]
-    found = compare_groups(
-        groups, tolerance=tolerance, wanted=wanted, with_all=with_all, is_paired=is_paired
-    )
-    return Compared(_with_answers(found, groups), groups)
+    return Compared(_with_answers(compare_groups(groups, criteria), groups), groups)
 
 
 def curves_of(folders: Sequence[Path]) -> list[NamedCurve]:

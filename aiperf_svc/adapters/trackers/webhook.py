@@ -32,7 +32,7 @@ from aiperf_svc.adapters.storage.bucket_runs import (
     list_runs,
 )
 from aiperf_svc.config.artifacts import Artifacts, Webhook
-from aiperf_svc.core.compare.comparison import TOLERANCE, ComparisonRow, Word
+from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.groups import Comparisons, Group, compare_groups
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
@@ -265,4 +265,4 @@ def compare_folders(base: Path, new: Path) -> Comparisons:
     AiperfError."""
     groups = folder_groups([base, new])
     read = [Group(each.name, read_runs(each.base), read_runs(each.new)) for each in groups]
-    return compare_groups(read, tolerance=TOLERANCE)
+    return compare_groups(read)

@@ -58,7 +58,7 @@ def list_page(root: Path, entries: Sequence[Entry]) -> bytes:
 
 def compare_page(folders: Sequence[Path]) -> bytes:
     """Compare two folders, of which the first is the base. Raises ConfigError and Incomparable."""
-    found, groups = compare_folders(folders, tolerance=TOLERANCE, with_curves=True)
+    found, groups = compare_folders(folders, with_curves=True)
     return page.render(found, groups, curves_of(folders))
 
 

@@ -21,6 +21,7 @@ from aiperf_svc.adapters.terminal.output import WIDTH, console_on, print_json
 from aiperf_svc.adapters.terminal.qualify_tables import print_changes
 from aiperf_svc.adapters.terminal.rules_tables import print_report
 from aiperf_svc.config.units import parse_share
+from aiperf_svc.core.compare.comparison import Criteria
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.compare.history import history as changes_over_time
 from aiperf_svc.core.qualify.changes import changes
@@ -38,10 +39,9 @@ def compare(args: argparse.Namespace) -> int:
         args.folders,
         args.to or (),
         by=args.by,
-        is_paired=args.paired,
-        tolerance=read_tolerance(args.tolerance),
-        wanted=args.metric,
-        with_all=args.all,
+        criteria=Criteria(
+            read_tolerance(args.tolerance), args.metric, args.all, is_paired=args.paired
+        ),
         with_curves=args.html is not None,
     )
     if args.html is not None:

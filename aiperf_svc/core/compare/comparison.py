@@ -8,6 +8,7 @@ unknown: the difference is shown with the uncertainty within the runs, and not j
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from statistics import fmean
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -176,48 +177,45 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return (f"uptime of the target when the load began: base {spans[0]}, new {spans[1]}",)
 
 
-def compare(
-    base: Sequence[MeasuredRun],
-    new: Sequence[MeasuredRun],
-    *,
-    tolerance: float,
-    wanted: Collection[str] = (),
-    with_all: bool = False,
-    is_paired: bool = False,
-) -> Comparison:
-    """Compare two sides. With `is_paired`, the blocks of an experiment are the sample. `wanted`
-    names the rows that gate, as `tag` or `tag:stat`; empty means the runs' headline. With
-    `with_all`, all other rows are there too and do not gate.
+class Criteria(NamedTuple):
+    """How two sides are compared."""
 
-    Raises Incomparable, and ConfigError for a row that no run has.
-    """
+    tolerance: float = TOLERANCE
+    wanted: Collection[str] = ()
+    """The rows that gate, as `tag` or `tag:stat`; empty: the runs' headline."""
+    with_all: bool = False
+    """Whether all other rows are there too; they do not gate."""
+    is_paired: bool = False
+    """Whether the blocks of an experiment are the sample."""
+
+
+def compare(
+    base: Sequence[MeasuredRun], new: Sequence[MeasuredRun], criteria: Criteria
+) -> Comparison:
+    """Compare two sides. Raises Incomparable, and ConfigError for a row that no run has."""
     _refuse_shared(base, new)
     sides = _usable(base, "base"), _usable(new, "new")
     kind = _only_kind([*sides[0], *sides[1]])
     _refuse_other_rules([*sides[0], *sides[1]])
     keys = dict.fromkeys(key for run in sides[0] for key in run.values)
     common = [key for key in keys if _has(sides[1], key)]
-    gating = _gating(sides[0][0].headline, common, wanted)
-    refuse_other_units([*sides[0], *sides[1]], common if with_all else gating)
-    rows = corrected(
-        [
-            _row(key, sides, tolerance, gates=key in gating, is_paired=is_paired)
-            for key in common
-            if key in gating or with_all
-        ],
-        tolerance,
-    )
+    gating = _gating(sides[0][0].headline, common, criteria.wanted)
+    shown = [key for key in common if key in gating or criteria.with_all]
+    refuse_other_units([*sides[0], *sides[1]], common if criteria.with_all else gating)
+    make = _paired_row if criteria.is_paired else _row
+    found = [make(key, sides, criteria.tolerance, gates=key in gating) for key in shown]
+    rows = corrected(found, criteria.tolerance)
     if not rows:
         raise Incomparable("the two sides have no metric in common")
     return Comparison(
         kind=kind,
-        tolerance=tolerance,
+        tolerance=criteria.tolerance,
         base=_side(base),
         new=_side(new),
         differences=tuple(_differences(*sides)),
         rows=tuple(rows),
         shifts=tuple(_shifts(*sides)),
-        one_sided=() if wanted else tuple(_one_sided(*sides)),
+        one_sided=() if criteria.wanted else tuple(_one_sided(*sides)),
         warnings=tuple(dict.fromkeys(text for run in (*base, *new) for text in run.warnings)),
     )
 
@@ -305,10 +303,7 @@ def _row(
     tolerance: float,
     *,
     gates: bool,
-    is_paired: bool,
 ) -> ComparisonRow:
-    if is_paired:
-        return _paired_row(key, sides, tolerance, gates=gates)
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
     # An unknown value may be the worst: a percentile among requests that were cut.
     missing = sum(key not in run.values for side in sides for run in side)

@@ -4,19 +4,25 @@ All groups together are one set of chances of a false alarm, so the correction f
 over the rows of all of them.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, compare, corrected
+from aiperf_svc.core.compare.comparison import (
+    Comparison,
+    ComparisonRow,
+    Criteria,
+    compare,
+    corrected,
+)
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.domain.errors import Incomparable
 
 SCHEMA = "comparisons/1"
+DEFAULT = Criteria()
 
 
 class Group(NamedTuple):
@@ -63,24 +69,15 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
         return self.groups[0].tolerance
 
 
-def compare_groups(
-    groups: Iterable[Group],
-    *,
-    tolerance: float,
-    wanted: Collection[str] = (),
-    with_all: bool = False,
-    is_paired: bool = False,
-) -> Comparisons:
+def compare_groups(groups: Iterable[Group], criteria: Criteria = DEFAULT) -> Comparisons:
     """Compare each group as `compare` does. One that cannot be compared is skipped and named.
 
     Raises Incomparable if that is all of them, and ConfigError as `compare`.
     """
     groups = list(groups)
-    compared = partial(
-        compare, tolerance=tolerance, wanted=wanted, with_all=with_all, is_paired=is_paired
-    )
     if len(groups) == 1 and not groups[0].name:
-        return Comparisons(groups=(compared(groups[0].base, groups[0].new),), skipped=())
+        only = compare(groups[0].base, groups[0].new, criteria)
+        return Comparisons(groups=(only,), skipped=())
     found: list[Comparison] = []
     skipped: list[Skipped] = []
     for name, base, new in groups:
@@ -88,7 +85,7 @@ def compare_groups(
             skipped.append(Skipped(name, f"only {'base' if base else 'new'} has it"))
             continue
         try:
-            one = compared(base, new)
+            one = compare(base, new, criteria)
         except Incomparable as error:
             skipped.append(Skipped(name, str(error)))
             continue
@@ -96,7 +93,7 @@ def compare_groups(
     if not found:
         reasons = "; ".join(f"{each.name}: {each.reason}" for each in skipped)
         raise Incomparable(f"no combination of parameters can be compared: {reasons}")
-    rows = iter(corrected([row for each in found for row in each.rows], tolerance))
+    rows = iter(corrected([row for each in found for row in each.rows], criteria.tolerance))
     return Comparisons(
         groups=tuple(replace(each, rows=tuple(islice(rows, len(each.rows)))) for each in found),
         skipped=tuple(skipped),

@@ -172,7 +172,7 @@ def test_a_broken_experiment_is_one_line(
 def test_the_correction_is_over_the_rows_of_all_groups() -> None:
     alone = compared(side("a", FAST), side("b", SLOW)).rows[0]
     groups = [Group(f"g{n}", side(f"a{n}-", FAST), side(f"b{n}-", SLOW)) for n in range(20)]
-    found = compare_groups(groups, tolerance=0.05)
+    found = compare_groups(groups)
     assert len(found.rows) == 20
     assert found.rows[0].p == alone.p
     assert found.rows[0].adjusted_p == pytest.approx(20 * (alone.p or 0))
@@ -180,12 +180,12 @@ def test_the_correction_is_over_the_rows_of_all_groups() -> None:
 
 def test_incomparable_groups_are_named() -> None:
     good = Group("good", side("a", FAST), side("b", FAST))
-    found = compare_groups([good, Group("half", side("c", FAST), [])], tolerance=0.05)
+    found = compare_groups([good, Group("half", side("c", FAST), [])])
     assert [each.name for each in found.skipped] == ["half"]
     assert not found.is_judged
     assert found.groups[0].rows[0].word in (Word.SAME, Word.UNSURE)
     with pytest.raises(Incomparable, match="half: only base has it"):
-        compare_groups([Group("half", side("c", FAST), [])], tolerance=0.05)
+        compare_groups([Group("half", side("c", FAST), [])])
 
 
 def test_page_of_experiments_has_their_curves(
