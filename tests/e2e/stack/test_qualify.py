@@ -49,7 +49,7 @@ def use_iperf(benchmark: Config) -> None:
     }
     make_small()(benchmark)
     benchmark["deployment"].update(
-        ttl="15m", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
+        ttl="30m", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
     )
 
 
