@@ -5,6 +5,8 @@
 #   benchmark.sh run       run the stack; its results become the newest folder in RUNS
 #   benchmark.sh compare   compare the newest run with the last good one, and comment the table
 #
+# The test cases are in RUNS/junit.xml and RUNS/compare.xml.
+#
 # STACK     name of the stack, which has at least three repetitions
 # RUNS      folder that the forge keeps from night to night
 # RUN_FLAGS further flags for the run, such as --local (default: none)
@@ -31,9 +33,11 @@ compare() {
     newest=$(find "$RUNS" -mindepth 1 -maxdepth 1 -type d -name '*-*Z' | sort | tail -n 1)
     if [ ! -d "$RUNS/good" ]; then
         echo "the first run: $newest is the one to compare with"
+        rm -f "$RUNS/compare.xml"
     else
         code=0
-        aiperf-svc compare "$RUNS/good/" "$newest" --markdown --fail-on worse > "$page" || code=$?
+        aiperf-svc compare "$RUNS/good/" "$newest" --markdown --fail-on worse --junit "$RUNS/compare.xml" \
+            > "$page" || code=$?
         ${COMMENT:-cat} "$page"
         [ "$code" -eq 0 ] || return "$code"
     fi

@@ -1,20 +1,26 @@
 """The workflow for a forge's CI, with a shell in place of the forge."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from junitparser import Failure, JUnitXml
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support import forking
 from tests.support.forked_program import write_program
+from tests.support.recording import ROOT
 from tests.support.runs_to_compare import inference_run
 
-PAGES = Path(__file__).parents[2] / "docs" / "ci"
+PAGES = ROOT / "docs" / "ci"
 SCRIPT = PAGES / "benchmark.sh"
+ACTION = ROOT / ".github" / "actions" / "benchmark" / "action.yml"
 STACK = {
     "config": {
         "aiperf:benchmark": {
@@ -41,30 +47,66 @@ def forge(tmp_path: Path) -> Path:
     return tmp_path
 
 
+SETTINGS = {
+    "STACK": "nightly",
+    "RUNS": "runs",
+    "RUN_FLAGS": "--local --ui none",
+    "COMMENT": "./post",
+}
+
+
 def step(forge: Path, name: str, *, is_executed: bool = False) -> int:
     """Run one step as a job does; its exit code. Its commands are forks, or the installed one."""
+    return shell(forge, [SCRIPT, name], SETTINGS, is_executed=is_executed)
+
+
+def shell(
+    forge: Path,
+    command: list[str | Path],
+    environ: Mapping[str, str],
+    *,
+    is_executed: bool = False,
+) -> int:
     orders, programs = forking.start(), forge / "bin"
     if is_executed:
         programs = Path(sys.executable).parent
     else:
         programs.mkdir(exist_ok=True)
         write_program(programs / "aiperf-svc", orders)
-    environ = os.environ | {
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "STACK": "nightly",
-        "RUNS": "runs",
-        "RUN_FLAGS": "--local --ui none",
-        "COMMENT": "./post",
-    }
     done = subprocess.run(
-        [SCRIPT, name],
+        command,
         cwd=forge,
-        env=environ,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **environ},
         pass_fds=(orders.fileno(),),
         timeout=120,
         check=False,
     )
     return done.returncode
+
+
+def action_step(forge: Path, number: int, inputs: Mapping[str, str], **environ: str) -> int:
+    """Run a step of the action as a runner of the forge does; its exit code."""
+    action = yaml.safe_load(ACTION.read_text())
+    values = {name: str(each.get("default", "")) for name, each in action["inputs"].items()}
+    known = {f"inputs.{name}": value for name, value in (values | dict(inputs)).items()}
+    known["github.action_path"] = str(ACTION.parent)
+
+    def filled(text: str) -> str:
+        return re.sub(r"\$\{\{ (\S+) \}\}", lambda match: known[match[1]], text)
+
+    found: dict[str, Any] = action["runs"]["steps"][number]
+    (forge / "step.sh").write_text(found["run"])
+    files = {name: str(forge / name) for name in ("GITHUB_OUTPUT", "GITHUB_PATH", "RUNNER_TEMP")}
+    given = {name: filled(text) for name, text in found["env"].items()}
+    command: list[str | Path] = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"]
+    return shell(forge, command, files | given | environ)
+
+
+def failures(file: Path) -> list[str]:
+    """Name of the cases of a file that failed; none is an error."""
+    broken = [case for suite in JUnitXml.fromfile(str(file)) for case in suite if case.result]
+    assert all(isinstance(case.result[0], Failure) for case in broken)
+    return [case.name for case in broken]
 
 
 def comments(forge: Path) -> str:
@@ -82,6 +124,9 @@ def test_the_first_night_is_the_one_to_compare_with(forge: Path) -> None:
     (run,) = forge.glob("runs/nightly-*Z")
     assert (forge / "runs" / "good").resolve() == run
     assert (run / "experiment.json").exists()
+    junit = forge / "runs" / "junit.xml"
+    assert failures(junit) == ["SLO: request_latency avg at most 1e-06 ms"] * 3
+    assert not (forge / "runs" / "compare.xml").exists()
 
 
 def test_worse_night_fails_and_keeps_the_last_good_run(forge: Path) -> None:
@@ -90,27 +135,67 @@ def test_worse_night_fails_and_keeps_the_last_good_run(forge: Path) -> None:
     assert night(forge, 2, ttft_ms=30.0) == ExitCode.WORSE
     assert "worse" in comments(forge)
     assert good.resolve().name == name_of(1)
+    assert "Time to First Token p99" in failures(forge / "runs" / "compare.xml")
     assert night(forge, 3, ttft_ms=20.2) == 0
+    assert failures(forge / "runs" / "compare.xml") == []
     assert good.resolve().name == name_of(3)
 
 
 def night(forge: Path, number: int, *, ttft_ms: float) -> int:
-    """A night whose run was made up: three repetitions with about this time to first token."""
+    """A night whose run was made up, and its comparison."""
+    made_up_runs(forge, number, ttft_ms=ttft_ms)
+    return step(forge, "compare")
+
+
+def made_up_runs(forge: Path, number: int, *, ttft_ms: float) -> None:
+    """Write three repetitions with about this time to first token."""
     for repetition in range(3):
         run = forge / "runs" / name_of(number) / str(repetition)
         ttft = ttft_ms * (1 + 0.001 * repetition)
         inference_run(run, f"{number}-{repetition}", seed=repetition, ttft_ms=ttft)
-    return step(forge, "compare")
 
 
 def name_of(number: int) -> str:
     return f"nightly-2026110{number}T030000Z"
 
 
-def test_the_workflow_calls_steps_that_the_script_has() -> None:
+def test_workflow_and_action_call_steps_of_the_script() -> None:
     workflow = yaml.safe_load((PAGES / "workflow.yaml").read_text())
     steps = [each for job in workflow["jobs"].values() for each in job["steps"]]
-    called = [each["run"].split()[1] for each in steps if "benchmark.sh" in each.get("run", "")]
+    uses = ".github/actions/benchmark@"
+    called = [each["with"]["step"] for each in steps if uses in each.get("uses", "")]
     assert called == ["preview", "run", "compare"]
     defined = SCRIPT.read_text()
     assert all(f"{name}() {{" in defined for name in called)
+    inputs = set(yaml.safe_load(ACTION.read_text())["inputs"])
+    assert all(set(each["with"]) <= inputs for each in steps if uses in each.get("uses", ""))
+
+
+def test_action_passes_the_exit_code_on(forge: Path) -> None:
+    inputs = {"step": "compare", "stack": "nightly", "comment": "./post"}
+    for number, ttft_ms in enumerate((20.0, 30.0), start=1):
+        made_up_runs(forge, number, ttft_ms=ttft_ms)
+        code = action_step(forge, 1, inputs)
+    assert code == ExitCode.WORSE
+    assert (forge / "GITHUB_OUTPUT").read_text().splitlines() == ["code=0", "code=7"]
+    assert "worse" in comments(forge)
+
+
+@pytest.mark.parametrize(
+    ("version", "package"), [("", f"{ROOT}[stack]"), ("0.1.0", "aiperf-svc[stack]==0.1.0")]
+)
+def test_action_installs_its_own_or_the_named_version(
+    forge: Path, version: str, package: str
+) -> None:
+    installer = forge / "python3"
+    installer.write_text(
+        '#!/bin/sh\nmkdir -p "$3/bin"\n'
+        'printf \'#!/bin/sh\\necho "$3" >asked\\n\' >"$3/bin/pip"\nchmod +x "$3/bin/pip"\n'
+    )
+    installer.chmod(0o755)
+    path = f"{forge}:{os.environ['PATH']}"
+    assert action_step(forge, 0, {"version": version}, PATH=path) == 0
+    asked = (forge / "asked").read_text().strip()
+    assert asked.replace(f"{ACTION.parent}/../../..", str(ROOT)) == package
+    bin_folder = f"{forge / 'RUNNER_TEMP'}/aiperf-svc/bin"
+    assert (forge / "GITHUB_PATH").read_text().strip() == bin_folder
