@@ -137,7 +137,8 @@ types: $(STAMP) ## Check types
 layers: $(STAMP) ## Check that what decides does no I/O, and who imports whom
 	$(BIN)/lint-imports
 
-check: lint types layers ## All static checks
+check: $(STAMP) types ## All static checks: types, and those of .pre-commit-config.yaml
+	$(BIN)/pre-commit run --all-files
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .

@@ -2,15 +2,22 @@
 
 import json
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
 import yaml
+from google.protobuf.empty_pb2 import Empty
 from pulumi.provider.experimental.component import ComponentProvider
+from pulumi.runtime.proto.provider_pb2 import GetSchemaRequest
+from pulumi.runtime.proto.provider_pb2_grpc import ResourceProviderStub
 
+import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.stack import Benchmark, BenchmarkArgs
@@ -144,3 +151,21 @@ def test_provider_serves_the_component() -> None:
     assert set(found["properties"]) == {
         *("namespace", "runId", "portForward", "url", "resultsToken")
     }
+
+
+def test_provider_program_answers_an_engine() -> None:
+    command = (sys.executable, str(ROOT / "provider"), "127.0.0.1:0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            address = f"127.0.0.1:{int(process.stdout.readline())}"
+            with grpc.insecure_channel(address) as channel:
+                provider = ResourceProviderStub(channel)
+                schema = json.loads(provider.GetSchema(GetSchemaRequest(), timeout=60.0).schema)
+                version = provider.GetPluginInfo(Empty(), timeout=60.0).version
+        finally:
+            process.terminate()
+    example = yaml.safe_load((ROOT / "examples" / "component-yaml" / "Pulumi.yaml").read_text())
+    inputs = schema["resources"]["aiperf:index:Benchmark"]["inputProperties"]
+    assert set(example["resources"]["load"]["properties"]) <= set(inputs)
+    assert (schema["name"], version) == ("aiperf", aiperf_svc.__version__)

@@ -41,6 +41,9 @@ def _pythons() -> list[str]:
                 continue
             found.append(python)
             break
+    versions = {re.search(r"3\.\d+", python)[0] for python in found}  # type: ignore[index]
+    missing = {"3.11", "3.12", "3.13"} - versions
+    assert not missing or os.environ.get("CI") != "true", f"not here: {', '.join(sorted(missing))}"
     return found
 
 
@@ -148,11 +151,26 @@ def test_sdist_without_compiler_is_interpreted_and_reported(tmp_path: Path) -> N
     assert "interpreted, not compiled" in done.stderr
 
 
-def test_uvx_runs_the_wheel(tmp_path: Path) -> None:
-    uv = Path(os.environ["PACKAGE_TOOLS"], "uv").resolve()
-    wheel = ("--python", _pythons()[0], "--from", str(_only("*.whl")))
-    done = _run(tmp_path, str(uv), "tool", "run", *wheel, "aiperf-svc", "--version")
-    assert done.stdout.strip() == aiperf_svc.__version__, done.stderr
+@pytest.mark.parametrize(
+    ("tool", "run", "source"), [("uv", ("tool", "run"), "--from"), ("pipx", ("run",), "--spec")]
+)
+def test_uvx_and_pipx_measure_without_an_installation(
+    tmp_path: Path, tool: str, run: Sequence[str], source: str
+) -> None:
+    program = Path(os.environ["PACKAGE_TOOLS"], tool).resolve()
+    wheel = ("--python", _pythons()[0], source, str(_only("*.whl")))
+    done = _run(tmp_path, str(program), *run, *wheel, "aiperf-svc", "bench", *SHORT)
+    assert done.returncode in MEASURED, done.stderr[-2000:]
+    assert [*tmp_path.glob("artifacts/*/profile_export_aiperf.json")]
+
+
+def test_page_of_the_package_has_its_readme() -> None:
+    with zipfile.ZipFile(_only("*.whl")) as wheel:
+        (name,) = (each for each in wheel.namelist() if each.endswith("dist-info/METADATA"))
+        text = wheel.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in text
+    assert "\n# aiperf_svc\n" in text
+    assert "Classifier: Programming Language :: Python :: 3.13" in text
 
 
 def test_wheel_holds_program_and_stays_small() -> None:

@@ -64,6 +64,7 @@ def _measured(stack: Stack, folder: Path) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.gate
 def test_installed_program_runs_a_whole_stack(
     cluster: Cluster, make_runner: Callable[[], Runner], venv: Path
 ) -> None:
