@@ -116,6 +116,7 @@ def test_wheel_knows_version_commit_and_steps(installed: Installed) -> None:
     )
     assert (found["version"], found["commit"]) == (aiperf_svc.__version__, head.stdout.strip())
     assert found["interpreted_steps"] == []
+    assert (installed.bin / "pulumi-resource-aiperf").is_file()
 
 
 def test_wheel_measures_the_mock_server(installed: Installed) -> None:
