@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import format_share, parse_duration_ns
+from aiperf_svc.core.events.disturbance import HOLD_S, RECOVERED_SHARE, WINDOW_S, recovered_second
 from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult, outside
-from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.scaling.timeline import Recovered
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, exclude_abandoned
+from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution
 from aiperf_svc.domain.metric_catalog import (
     CATALOG,
@@ -28,7 +32,9 @@ from aiperf_svc.domain.metric_catalog import (
     Population,
     nearest_tags,
 )
+from aiperf_svc.domain.outcomes import Outcome
 
+_SECOND_NS = 10**9
 _NS_PER = {"ms": 1e6, "sec": 1e9}
 
 OF_GOODPUT = ("goodput", "good_request_count")
@@ -258,6 +264,46 @@ def first_token_limit_ms(limits: Slo) -> float | None:
         if tag in OF_FIRST_TOKEN and raw is not None:
             return limit_of(CATALOG[tag], raw)
     return None
+
+
+def limits_of(slo: Slo) -> dict[str, float | str]:
+    """Return the limits of single requests: those of the goodput, else the upper ones of the
+    objectives."""
+    if slo.goodput:
+        return dict(slo.goodput)
+    found = {each.metric: each.max for each in slo.objectives if each.max is not None}
+    return {tag: limit for tag, limit in found.items() if CATALOG[tag].compute is not None}
+
+
+def recovery(
+    rows: PhaseRows, clocks: ClockMap, window: LoadWindow, slo: Slo
+) -> tuple[Recovered, str]:
+    """Return a function that finds when the SLO holds again, and its criterion in words; empty
+    without a limit for single requests."""
+    limits = limits_of(slo)
+    if not limits:
+        return lambda begin_s, end_s: None, ""
+    length = max(1, -(-(window.sent_until_ns - window.begin_ns) // _SECOND_NS))
+    due, good = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.int64)
+    for chunk in map(exclude_abandoned, rows.chunks()):
+        seconds = clocks.to_timing(chunk["due_wall_ns"], chunk["worker"]) - window.begin_ns
+        seconds //= _SECOND_NS
+        is_counted = (seconds >= 0) & (seconds < length)
+        is_kept = is_counted & (chunk["outcome"] == Outcome.COMPLETED) & is_good(chunk, limits)
+        due += np.bincount(seconds[is_counted], minlength=length)
+        good += np.bincount(seconds[is_kept], minlength=length)
+
+    def recovered(begin_s: float, end_s: float) -> float | None:
+        first, last = int(begin_s), min(int(end_s), length)
+        second = recovered_second(good[first:last], due[first:last], least=RECOVERED_SHARE)
+        return None if second is None else max(begin_s, float(first + second))
+
+    named = ", ".join(f"{tag} {limit}" for tag, limit in limits.items())
+    words = (
+        f"{RECOVERED_SHARE:.0%} of the requests due in each {WINDOW_S} s are within {named}, for "
+        f"{HOLD_S} s"
+    )
+    return recovered, words
 
 
 def _bad_limit(where: str, metric: Metric, limit: float | str) -> list[str]:

@@ -19,7 +19,6 @@ from aiperf_svc.core.results.scalars import (
 )
 from aiperf_svc.core.results.slices import steady_part
 from aiperf_svc.core.results.slo import Failures
-from aiperf_svc.core.results.slo_recovery import slo_recovery
 from aiperf_svc.core.results.summary import (
     FinishedRun,
     Summary,
@@ -173,7 +172,7 @@ def _scaling(
         end_s=(window.sent_until_ns - window.begin_ns) / 1e9,
         asked_s=asked_s,
     )
-    recovered, limit = slo_recovery(rows, clocks, window, context.config.slo)
+    recovered, limit = slo.recovery(rows, clocks, window, context.config.slo)
     return scaling_of(context.scaling, load, recovered, limit=limit)
 
 

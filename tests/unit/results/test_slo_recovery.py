@@ -8,7 +8,7 @@ import pytest
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.events.report import EventReport
-from aiperf_svc.core.results.slo_recovery import limits_of
+from aiperf_svc.core.results.slo import limits_of
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport, ScalingResult
 from aiperf_svc.core.stats.load_window import PhaseTimes
