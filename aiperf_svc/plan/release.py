@@ -69,7 +69,7 @@ NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
 BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 
 
-class Stage(enum.IntEnum):
+class CreationStage(enum.IntEnum):
     """Order of creation: an object may refer to those of earlier stages."""
 
     FIRST = 0
@@ -234,7 +234,7 @@ def release_in_visit(release: ReleasePlan, visit: str) -> ReleasePlan:
     noted = {VISIT_ANNOTATION: visit}
     objects = tuple(
         {**each, "metadata": {**each["metadata"], "annotations": {**_notes(each), **noted}}}
-        if stage_of(each) is Stage.PODS
+        if stage_of(each) is CreationStage.PODS
         else each
         for each in release.objects
     )
@@ -269,12 +269,12 @@ def _check(manifest: Json, what: str, target: Target) -> None:
         )
 
 
-def stage_of(manifest: Json) -> Stage:
+def stage_of(manifest: Json) -> CreationStage:
     """Return when an object is created."""
     if manifest["kind"] in BINDINGS:
-        return Stage.BINDINGS
+        return CreationStage.BINDINGS
     has_pods = manifest["kind"] == "Pod" or any(templates(manifest))
-    return Stage.PODS if has_pods or is_custom(manifest) else Stage.FIRST
+    return CreationStage.PODS if has_pods or is_custom(manifest) else CreationStage.FIRST
 
 
 def _prepared(manifest: Json, marks: Mapping[str, Mapping[str, str]], mirror: str | None) -> Json:

@@ -14,8 +14,8 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import (
     NAMESPACE,
     READINESS,
+    CreationStage,
     ReleasePlan,
-    Stage,
     is_custom,
     name_of,
     stage_of,
@@ -62,11 +62,11 @@ class Release(pulumi.ComponentResource):
         self.register_outputs({})
 
     def _objects(self, args: ReleaseArgs) -> list[pulumi.Resource]:
-        made: dict[Stage, list[pulumi.Resource]] = {stage: [] for stage in Stage}
+        made: dict[CreationStage, list[pulumi.Resource]] = {stage: [] for stage in CreationStage}
         one_by_one = (e for e in args.plan.objects if name_of(e) not in args.plan.installed)
         for each in one_by_one:
             stage = stage_of(each)
-            scope = args.scope if stage is Stage.PODS else args.base
+            scope = args.scope if stage is CreationStage.PODS else args.base
             before = [one for earlier, found in made.items() if earlier < stage for one in found]
             made[stage].append(self._object(each, args, scope.depends_on(*before)))
         return [one for found in made.values() for one in found]
@@ -74,7 +74,7 @@ class Release(pulumi.ComponentResource):
     def _object(self, manifest: Json, args: ReleaseArgs, scope: Scope) -> pulumi.Resource:
         name = f"{manifest['kind']}-{manifest['metadata']['name']}".lower()
         is_global = name_of(manifest) in args.plan.cluster_scoped
-        makes_pods = stage_of(manifest) is Stage.PODS
+        makes_pods = stage_of(manifest) is CreationStage.PODS
         given = manifest["metadata"]
         # The readiness of a Service depends on pods that are created after it.
         unawaited = SKIP_AWAIT if manifest["kind"] in ("Service", "Ingress") else {}

@@ -21,7 +21,7 @@ from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, StackSettings
-from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.summary import as_text
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.stacks import plan_stack
@@ -98,7 +98,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         plan=plan,
         owner=owner_name(environ),
         warnings=copy_warnings(kubeconfig, environ),
-        summary="" if HOLDER in environ else as_text(plan, Comparison(base="")),
+        summary="" if HOLDER in environ else as_text(plan, StackChanges(base="")),
         cluster=Cluster(
             kubeconfig=kubeconfig,
             context=config.get("context") or environ.get("AIPERF_CONTEXT"),

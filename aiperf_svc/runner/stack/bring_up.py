@@ -45,7 +45,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews import shape_lines, summary
-from aiperf_svc.workloads.previews.changes import Comparison, changes
+from aiperf_svc.workloads.previews.changes import StackChanges, changes
 
 DEPLOYED = "what is deployed"
 
@@ -120,9 +120,9 @@ async def _is_up(request: StackRequest, cluster: Cluster, state: Json, *, run_id
 
 async def compare(
     request: StackRequest, cli: PulumiCli, *, identity: str | None = None
-) -> Comparison:
+) -> StackChanges:
     """Return the differences from the deployed stack."""
-    nothing = Comparison(base=DEPLOYED)
+    nothing = StackChanges(base=DEPLOYED)
     state = await cli.export()
     if not state:
         return nothing
@@ -131,7 +131,7 @@ async def compare(
     before, plan = deployed.benchmark_of(state), request.plan
     if before is None:
         return nothing
-    return Comparison(
+    return StackChanges(
         base=DEPLOYED,
         is_deployed=True,
         changed=changes(before, non_defaults(plan.config)),

@@ -38,7 +38,7 @@ from aiperf_svc.runner.stack.members import (
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.start_gate import LEAD_S
 from aiperf_svc.workloads.previews import summary
-from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.shapes import Where, most_at_once
 
 KubeContext = tuple[str | None, str | None]
@@ -137,7 +137,7 @@ class StackPlacement(Placement):
         request, is_joint = self._first, len(self._requests) > 1
         texts = []
         if is_joint:
-            texts.append(summary.as_text(request.plan, Comparison(base="nothing")))
+            texts.append(summary.as_text(request.plan, StackChanges(base="nothing")))
             texts.append(f"  {several_lines(self._expansion, self._requests)}")
         if self._expansion.is_driven or len(self._expansion.rounds) > 1:
             compared = preview.compare(request)

@@ -13,11 +13,11 @@ from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.workloads.previews import shape_lines, summary, trial_lists
-from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.registry import load_benchmark
 
 
-def _compare_with(request: StackRequest, file: Path) -> Comparison:
+def _compare_with(request: StackRequest, file: Path) -> StackChanges:
     config = load_benchmark(file)
     try:
         settings = read_settings(file)
@@ -25,28 +25,28 @@ def _compare_with(request: StackRequest, file: Path) -> Comparison:
         # A plain config holds only the benchmark.
         settings = dict(request.settings)
     before = replace(request, config=config, settings=settings).plan
-    return Comparison(
+    return StackChanges(
         base=f"`{file}`",
         changed=shape_lines.changed_keys(before, request.plan),
         is_new_run=before.identity.run_id != request.plan.identity.run_id,
     )
 
 
-def compare(request: StackRequest, against: Path | None = None) -> Comparison:
+def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
     """Compare with another version of the stack's file, else with what is deployed. A review needs
     no state, so one that cannot be opened is only reported. Raises ConfigError."""
     if against is not None:
         return _compare_with(request, against)
     if len(request.plans) > 1 and request.at_once != 1:
         why = "each shape has a stack of its own, which is removed at its end"
-        return Comparison(base=bring_up.DEPLOYED, not_compared=why)
+        return StackChanges(base=bring_up.DEPLOYED, not_compared=why)
     try:
         home = StateHome(request.environ)
         project = open_project(request.stack, request.file_content(), home, request.environ)
         with project as cli:
             return signals.run(bring_up.compare(request, cli))
     except AiperfError as error:
-        return Comparison(base=bring_up.DEPLOYED, not_compared=str(error))
+        return StackChanges(base=bring_up.DEPLOYED, not_compared=str(error))
 
 
 def trials_text(request: StackRequest, *, is_markdown: bool) -> str:
@@ -55,7 +55,7 @@ def trials_text(request: StackRequest, *, is_markdown: bool) -> str:
     return "\n".join(["#### Trials", "", "```", *lines, "```"] if is_markdown else lines)
 
 
-def of_shapes(request: StackRequest, compared: Comparison, *, is_markdown: bool) -> str:
+def of_shapes(request: StackRequest, compared: StackChanges, *, is_markdown: bool) -> str:
     """Describe the pods of the first shape, what each shape asks for, takes and costs, and list the
     trials."""
     shapes, at_once = request.shapes, request.at_once

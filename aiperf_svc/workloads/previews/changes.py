@@ -21,7 +21,7 @@ class Change(msgspec.Struct, frozen=True):
         return f"{self.key}: {_value_text(self.before)} → {_value_text(self.after)}"
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class StackChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of a stack with another version of it."""
 
     base: str

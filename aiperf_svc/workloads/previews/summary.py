@@ -9,7 +9,7 @@ from aiperf_svc.plan.footprint import LIMITS
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.release import name_of
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.review import facts, whole_cost
 from aiperf_svc.workloads.registry import workload_of
 
@@ -125,7 +125,7 @@ def _images(plan: StackPlan) -> list[str]:
     return list(dict.fromkeys(image.name for pod in plan.scheduled for image in pod.images))
 
 
-def as_text(plan: StackPlan, compared: Comparison) -> str:
+def as_text(plan: StackPlan, compared: StackChanges) -> str:
     """Format the summary for a terminal."""
     rows = [
         *_subject_rows(plan),
@@ -165,7 +165,7 @@ def took(seconds: Mapping[str, float]) -> str:
     return f"took: {', '.join(f'{stage} {value:.1f} s' for stage, value in seconds.items())}"
 
 
-def as_markdown(plan: StackPlan, compared: Comparison) -> str:
+def as_markdown(plan: StackPlan, compared: StackChanges) -> str:
     """Format the summary for a pull request."""
     totals = plan.totals
     cost = f"{totals.cost_per_hour:g} {totals.currency}" if totals.cost_per_hour else "no prices"
@@ -207,7 +207,7 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _about(compared: Comparison) -> str:
+def _about(compared: StackChanges) -> str:
     """Describe the comparison in one sentence."""
     if compared.not_compared:
         return (

@@ -13,7 +13,7 @@ from aiperf_svc.runner.parts import Expansion, Work
 from aiperf_svc.runner.stack import preview
 from aiperf_svc.runner.stack.members import expand_requests, part_request
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.shape_lines import MOST_SHAPES
 from aiperf_svc.workloads.registry import parse_benchmark
 
@@ -34,7 +34,7 @@ def calls_for(number: int, parallel: int) -> int:
     gc.collect()  # What ends later would be counted here.
     with cProfile.Profile() as profile:
         request = request_of(number, parallel)
-        compared = Comparison(base="nothing")
+        compared = StackChanges(base="nothing")
         preview.of_shapes(request, compared, is_markdown=False)
         assert len({plan.identity.run_id for plan in request.plans}) == number
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, preview
 from aiperf_svc.runner.stack.request import StackRequest, find_place, open_project, secrets_from
-from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.changes import StackChanges
 
 STACKS = Path(__file__).parents[3] / "stacks"
 RECORD = RunRecord(
@@ -279,7 +279,7 @@ class FakeCli:
         return self._state
 
 
-async def compared(request: StackRequest, state: dict[str, Any]) -> Comparison:
+async def compared(request: StackRequest, state: dict[str, Any]) -> StackChanges:
     return await bring_up.compare(request, cast("PulumiCli", FakeCli(state)))
 
 

@@ -9,13 +9,13 @@ import pytest
 from aiperf_svc.config.load_config import load_config, parse_config
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.inference.preview import inference_rows
-from aiperf_svc.workloads.previews.changes import Change, Comparison, changes
+from aiperf_svc.workloads.previews.changes import Change, StackChanges, changes
 from aiperf_svc.workloads.previews.review import facts, whole_cost
 from aiperf_svc.workloads.previews.summary import FEW, WIDTH, as_markdown, as_text, totals_line
 from tests.support.plans import plan_it
 
 STACKS = Path(__file__).parents[3] / "stacks"
-NEW = Comparison(base="what is deployed")
+NEW = StackChanges(base="what is deployed")
 
 
 def plan_of(name: str) -> StackPlan:
@@ -32,8 +32,8 @@ def plan_with(**deployment: Any) -> StackPlan:
     return plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
 
 
-def deployed(*found: Change, is_new_run: bool = True) -> Comparison:
-    return Comparison(base="it", is_deployed=True, changed=found, is_new_run=is_new_run)
+def deployed(*found: Change, is_new_run: bool = True) -> StackChanges:
+    return StackChanges(base="it", is_deployed=True, changed=found, is_new_run=is_new_run)
 
 
 def test_totals_are_the_plans() -> None:
@@ -100,7 +100,7 @@ def test_an_unchanged_benchmark_is_said_to_be_so() -> None:
 
 @pytest.mark.parametrize("write", [as_text, as_markdown])
 def test_changed_image_or_generation_discards_results(
-    write: Callable[[StackPlan, Comparison], str],
+    write: Callable[[StackPlan, StackChanges], str],
 ) -> None:
     text = " ".join(write(plan_of("bench-smoke"), deployed()).split())
     assert "generation changed; the benchmark did not: a new run; results that were not" in text
@@ -108,7 +108,7 @@ def test_changed_image_or_generation_discards_results(
 
 
 def test_a_comparison_of_two_files_says_nothing_of_results() -> None:
-    found = Comparison(base="`old.yaml`", changed=(Change("name", "a", "b"),))
+    found = StackChanges(base="`old.yaml`", changed=(Change("name", "a", "b"),))
     text = as_markdown(plan_of("bench-smoke"), found)
     assert "1 key of the benchmark changed: a new run.\n" in text
     assert "discarded" not in text
@@ -116,9 +116,9 @@ def test_a_comparison_of_two_files_says_nothing_of_results() -> None:
 
 @pytest.mark.parametrize("write", [as_text, as_markdown])
 def test_failed_comparison_is_not_a_new_stack(
-    write: Callable[[StackPlan, Comparison], str],
+    write: Callable[[StackPlan, StackChanges], str],
 ) -> None:
-    failed = Comparison(base="what is deployed", not_compared="it needs a passphrase")
+    failed = StackChanges(base="what is deployed", not_compared="it needs a passphrase")
     text = write(plan_of("bench-smoke"), failed)
     assert "Not compared with what is deployed: it needs a passphrase. " in text
     assert "--against FILE" in text
@@ -127,7 +127,7 @@ def test_failed_comparison_is_not_a_new_stack(
 
 def test_failed_comparison_is_reported_in_words() -> None:
     reason = "the state of the stack is encrypted, " * 5 + "with a passphrase"
-    failed = Comparison(base="what is deployed", not_compared=reason)
+    failed = StackChanges(base="what is deployed", not_compared=reason)
     lines = as_text(plan_of("bench-smoke"), failed).splitlines()
     at = next(n for n, line in enumerate(lines) if "Not compared" in line)
     said = lines[at:]
