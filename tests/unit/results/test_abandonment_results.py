@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.outcomes import Outcome
@@ -16,7 +15,7 @@ DELAY_NS = 220 * MS
 
 def results(rows: Rows, **slo: object) -> Summary:
     config = fake_run.config(concurrency=20, requests=2_000, slo=slo)
-    return summarise(fake_run.columns_of(rows), None, fake_run.context(rows, config=config))
+    return fake_run.results(rows, config=config)
 
 
 def leaving(rows: Rows, share: float) -> Rows:

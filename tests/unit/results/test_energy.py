@@ -2,7 +2,6 @@
 
 import pytest
 
-from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.telemetry import with_telemetry
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
@@ -19,7 +18,7 @@ def test_energy_is_shared_by_all_output_tokens_reasoning_included() -> None:
     for second in range(-1, 12):
         page = reader.read(f'{POWER}{{UUID="a"}} 400\n{ENERGY}{{UUID="a"}} {4e5 * second}\n')
         gpu.add(page, wall_ns=fake_run.START_NS + second * SECOND_NS, latency_ns=1)
-    run = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
+    run = fake_run.results(rows)
     system = with_telemetry(run, [gpu], SourceLog("aiperf-svc")).system
     assert system is not None
     assert system.metrics["gpu_energy"] == pytest.approx(4000)

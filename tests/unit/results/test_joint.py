@@ -7,7 +7,6 @@ import pytest
 from aiperf_svc.core.results.joint import JoinedRun, add_up_parts, common_interval_ns, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows, worst
 from aiperf_svc.core.results.run_result import MetricStats
-from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.metric_catalog import METRICS, Derived, Kind
 from aiperf_svc.domain.outcomes import Outcome, Phase
@@ -27,7 +26,7 @@ def shifted(rows: Rows, by_ns: int) -> Rows:
 
 
 def part(rows: Rows, *, ahead_ns: int = 0) -> JoinedRun:
-    summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
+    summary = fake_run.results(rows)
     sent = rows[(rows["phase"] == Phase.PROFILING) & (rows["start_wall_ns"] != 0)]
     return JoinedRun(
         scalars=summary.scalars,
@@ -88,7 +87,7 @@ def test_percentiles_are_those_of_all_requests_and_no_average(fast: Rows, slow: 
 def test_a_run_alone_is_its_own_total(fast: Rows) -> None:
     alone = part(fast)
     total = add_up_parts([alone])
-    own = summarise(fake_run.columns_of(fast), None, fake_run.context(fast))
+    own = fake_run.results(fast)
     for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):
         stats = own.metrics[tag].distribution.stats
         assert total.metrics[tag].distribution.stats == pytest.approx(stats, nan_ok=True)

@@ -14,7 +14,6 @@ from hatchling.builders.wheel import WheelBuilder
 from aiperf_svc.adapters.report import page, plots, scales
 from aiperf_svc.adapters.report.blocks import Zoom, markup
 from aiperf_svc.adapters.report.plots import Band, Series
-from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
@@ -26,9 +25,7 @@ from tests.support.html_balance import assert_is_balanced
 
 
 def report(rows: Rows, **fields: Any) -> str:
-    text = page.render(
-        summarise(fake_run.columns_of(rows), None, fake_run.context(rows, **fields))
-    ).decode()
+    text = page.render(fake_run.results(rows, **fields)).decode()
     assert_is_balanced(text)
     for svg in re.findall(r"<svg.*?</svg>", text, re.S):
         ET.fromstring(svg)

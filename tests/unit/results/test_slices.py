@@ -96,7 +96,7 @@ def test_late_last_request_raises_no_rate_of_its_slice() -> None:
 
 def test_single_slice_equals_the_run(rows: Rows) -> None:
     (only,) = sliced(rows, 3600 * SECOND)
-    summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
+    summary = fake_run.results(rows)
     for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):
         expected = [summary.metrics[tag].stats.stat(stat) for stat in STATS]
         found = [only.metrics[tag].stat(stat) for stat in STATS]

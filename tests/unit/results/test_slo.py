@@ -16,7 +16,6 @@ from aiperf_svc.core.results.slo import (
     judge_tiers,
     limit_of,
 )
-from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -296,7 +295,7 @@ def test_tiers_are_in_every_export() -> None:
     tiers = {"gold": {"time_to_first_token": "31ms"}}
     rows = fake_run.closed_loop(requests=200)
     config = fake_run.config(concurrency=20, requests=200, slo={"goodput_tiers": tiers})
-    summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows, config=config))
+    summary = fake_run.results(rows, config=config)
     (tier,) = summary.goodput_tiers
     assert 0 < tier.good_request_count < 200
     assert "goodput" not in summary.scalars

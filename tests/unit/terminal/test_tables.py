@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
-from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
 from tests.support import fake_run
@@ -18,7 +16,7 @@ from tests.support.terminal import on_console
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
     rows = fake_run.closed_loop(requests=100, concurrency=10)
-    made = summarise(fake_run.columns_of(rows), Histogram(), fake_run.context(rows))
+    made = fake_run.results(rows)
     return as_json(result_of(made))
 
 
