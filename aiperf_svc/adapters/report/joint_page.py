@@ -19,11 +19,7 @@ from aiperf_svc.adapters.report.blocks import (
     table,
 )
 from aiperf_svc.adapters.report.experiment_words import counts
-from aiperf_svc.core.experiments.joint_trials import (
-    ExperimentMember,
-    JointExperiment,
-    widest_start,
-)
+from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment, widest_start
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows
 
 HEAD = ("Name", Cell("Where", "text"), Cell("Outcome", "text"))

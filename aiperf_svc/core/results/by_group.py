@@ -16,12 +16,7 @@ from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.distributions import distributions, network_metrics
 from aiperf_svc.core.results.inference_result import GroupStats
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
-from aiperf_svc.core.results.summary import (
-    FinishedRun,
-    MetricSummary,
-    NetworkTimes,
-    metric_stats,
-)
+from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, NetworkTimes, metric_stats
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow

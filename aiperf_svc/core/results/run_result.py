@@ -12,12 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.slo_results import (
-    MISSED,
-    NOT_JUDGED,
-    ObjectiveResult,
-    outcome_of_all,
-)
+from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED, ObjectiveResult, outcome_of_all
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.exit_codes import ExitCode
 

@@ -24,14 +24,7 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, exclude_abandoned
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution
-from aiperf_svc.domain.metric_catalog import (
-    CATALOG,
-    STREAM,
-    Kind,
-    Metric,
-    Population,
-    nearest_tags,
-)
+from aiperf_svc.domain.metric_catalog import CATALOG, STREAM, Kind, Metric, Population, nearest_tags
 from aiperf_svc.domain.outcomes import Outcome
 
 _SECOND_NS = 10**9

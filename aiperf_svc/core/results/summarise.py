@@ -12,24 +12,12 @@ from aiperf_svc.core.results.cache_use import cache_use, context_overflows
 from aiperf_svc.core.results.distributions import distributions, network_metrics, pooled
 from aiperf_svc.core.results.measured_phase import MeasuredPhase, median_ms
 from aiperf_svc.core.results.objective_batches import objective_batches
-from aiperf_svc.core.results.scalars import (
-    measured_scalars,
-    scalars,
-    steady_state_throughput,
-)
+from aiperf_svc.core.results.scalars import measured_scalars, scalars, steady_state_throughput
 from aiperf_svc.core.results.slices import steady_part
 from aiperf_svc.core.results.slo import Failures
-from aiperf_svc.core.results.summary import (
-    FinishedRun,
-    Summary,
-)
+from aiperf_svc.core.results.summary import FinishedRun, Summary
 from aiperf_svc.core.scaling.report import ScalingResult
-from aiperf_svc.core.scaling.timeline import (
-    FollowedLoad,
-    load_changes,
-    scaling_of,
-    scaling_scalars,
-)
+from aiperf_svc.core.scaling.timeline import FollowedLoad, load_changes, scaling_of, scaling_scalars
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
