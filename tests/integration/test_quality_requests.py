@@ -14,7 +14,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 
-Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any]]]]
+Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any] | bytes]]]
 
 
 @asynccontextmanager
@@ -28,7 +28,7 @@ async def serving(reply: Reply) -> AsyncIterator[str]:
             body = json.loads(await reader.readexactly(int(length.partition(":")[2])))
             body["_head"] = head
             status, content = await reply(body)
-            data = json.dumps(content).encode()
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
             writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
             writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -147,6 +147,35 @@ async def test_failures_are_wrong_and_named(tmp_path: Path) -> None:
     assert answers[0].error == "status 500: out of memory"
     assert answers[1].error == "no such thing"
     assert answers[2].error
+
+
+async def test_answer_of_too_many_levels_is_one_failure(tmp_path: Path) -> None:
+    async def reply(body: dict[str, Any]) -> tuple[int, bytes | dict[str, Any]]:
+        if body["messages"][0]["content"] == "deep":
+            return 200, b'{"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        return 200, chat("4")
+
+    file = gate(tmp_path, SUM | {"prompt": "deep"}, SUM)
+    async with serving(reply) as url:
+        result, answers = await measure_quality(config(url, file), "run")
+    assert (result.right, result.failed) == (1, 1)
+    assert answers[0].error == "JSON of too many levels"
+
+
+async def test_answer_with_invalid_numbers_counts(tmp_path: Path) -> None:
+    token = {"token": "4", "logprob": -0.5, "top_logprobs": [{"token": "5", "logprob": "NAN"}]}
+    whole = chat("4")
+    whole["choices"][0]["logprobs"] = {"content": [token]}
+    data = json.dumps(whole).replace('"NAN"', "-Infinity").encode()
+
+    async def reply(_: dict[str, Any]) -> tuple[int, bytes]:
+        return 200, data
+
+    async with serving(reply) as url:
+        given = config(url, gate(tmp_path, SUM), logprobs=True)
+        result, answers = await measure_quality(given, "run")
+    assert (result.right, result.failed) == (1, 0)
+    assert (answers[0].tokens, answers[0].logprobs) == (("4",), (-0.5,))
 
 
 async def test_answers_after_the_timeout_are_wrong(tmp_path: Path) -> None:

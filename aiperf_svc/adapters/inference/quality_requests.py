@@ -16,7 +16,8 @@ from aiperf_svc.adapters.inference.side_requests import ask_with_body
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.quality import Quality
 from aiperf_svc.config.user_files import read_file
-from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt, error_message
+from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt, error_message, parse_odd
+from aiperf_svc.core.endpoints.history import decode_valid
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.quality.gate import Answer, QualityResult, graded, score
 from aiperf_svc.core.quality.questions import Question, read_questions
@@ -143,7 +144,7 @@ async def _ask(
         )
         if status >= 300:
             return replace(empty, error=one_line(f"status {status}: {error_message(body)}"))
-        delta = endpoint.parse_body(body)
+        delta = parse_odd(endpoint.parse_body, body)
     except OSError as error:
         return replace(empty, error=one_line(error.strerror or str(error)))
     except (ProtocolViolation, MalformedResponse) as error:
@@ -200,12 +201,15 @@ class _Answered(msgspec.Struct):
     choices: list[_Choice]
 
 
+_decode_answered = msgspec.json.Decoder(_Answered).decode
+
+
 def tokens_of(body: bytes) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Return the tokens of the first choice of a response of chat or completions, with their log
     probabilities; nothing if it does not state them."""
     try:
-        choices = msgspec.json.decode(body, type=_Answered).choices
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        choices = decode_valid(_decode_answered, body).choices
+    except MalformedResponse:
         return (), ()
     found = choices[0].logprobs if choices else None
     if found is None:

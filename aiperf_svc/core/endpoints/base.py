@@ -42,6 +42,13 @@ _READ_LIMIT = 16_384
 """Bytes of a body that are searched for a message: a page in HTML can begin with long styles."""
 _NO_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
 """Strings of JSON, which come first so that nothing in them is found, and what is no number."""
+_HALVES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F])[0-9a-fA-F]{2}"
+    rb"|\\.",
+    re.DOTALL,
+)
+"""Escapes of JSON: pairs of surrogates come first, so that the group only finds single ones."""
+_REPLACEMENT = rb"\ufffd"
 _HTML = re.compile(r"<(!doctype\s+html|html)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style)\b.*?(</\1\s*>|$)|<!--.*?(-->|$)|<[^>]*>?", re.I | re.S)
 """What a browser does not show: the code of scripts and styles, comments, tags."""
@@ -51,27 +58,45 @@ class MalformedResponse(ValueError):
     """Raised for invalid UTF-8, invalid JSON, or JSON of another shape than the endpoint's."""
 
 
+def parse_odd(parse: Callable[[bytes], "Delta"], data: bytes) -> "Delta":
+    """Parse data that may be harmless without being JSON, see `parse_again`. Raises
+    MalformedResponse."""
+    try:
+        return parse(data)
+    except (MalformedResponse, RecursionError) as error:
+        return parse_again(parse, data, error)
+
+
 def parse_again(parse: Callable[[bytes], "Delta"], data: bytes, error: Exception) -> "Delta":
-    """Parse data that `parse` has refused with `error`: with NaN and Infinity as null, and nothing
-    if there is only white space. Python's `json` writes these numbers, which are not JSON, for log
-    probabilities for instance. Raises MalformedResponse."""
+    """Parse data that `parse` has refused with `error`: as `valid_json`, and as nothing if there is
+    only white space. Raises MalformedResponse."""
     if isinstance(error, RecursionError):
         raise MalformedResponse("JSON of too many levels") from None
     if not data.strip():
         return Delta()
-    if b"NaN" in data or b"Infinity" in data:
+    if (valid := valid_json(data)) != data:
         with suppress(MalformedResponse, RecursionError):
-            return parse(with_valid_numbers(data))
+            return parse(valid)
     raise error
 
 
-def with_valid_numbers(data: bytes) -> bytes:
-    """Return JSON with null in place of NaN and Infinity."""
-    return _NO_NUMBERS.sub(_null_or_string, data)
+def valid_json(data: bytes) -> bytes:
+    """Return JSON with null in place of NaN and Infinity, and U+FFFD in place of the escape of half
+    a surrogate pair. Python's `json` writes the numbers, for log probabilities for instance, and
+    the halves where a token ends within an emoji."""
+    if b"NaN" in data or b"Infinity" in data:
+        data = _NO_NUMBERS.sub(_null_or_string, data)
+    if b"\\u" in data:
+        data = _HALVES.sub(_whole_character, data)
+    return data
 
 
 def _null_or_string(found: re.Match[bytes]) -> bytes:
     return found[0] if found[0].startswith(b'"') else b"null"
+
+
+def _whole_character(found: re.Match[bytes]) -> bytes:
+    return _REPLACEMENT if found[1] else found[0]
 
 
 class Part(NamedTuple):
@@ -318,9 +343,7 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         delta.completion_tokens = count_of(usage.completion_tokens)
         details = usage.completion_tokens_details
         if details is not None:
-            delta.reasoning_tokens = count_of(details.reasoning_tokens)
-            if delta.reasoning_tokens > 0:
-                delta.completion_tokens = _with_reasoning(delta, count_of(usage.total_tokens))
+            add_reasoning_tokens(delta, details.reasoning_tokens, usage.total_tokens)
     if (metrics := ending.metrics) is not None and metrics.speculative_decoding is not None:
         of = metrics.speculative_decoding
         counts = (of.num_spec_steps, of.num_draft_tokens, of.num_accepted_draft_tokens)
@@ -350,12 +373,16 @@ def _add_cached(delta: Delta, usage: Usage) -> None:
             delta.prompt_tokens = count_of(delta.cached_tokens + missed)
 
 
-def _with_reasoning(delta: Delta, total: int) -> int:
-    """Return the stated completion tokens, reasoning included. OpenAI counts reasoning among them;
-    xAI beside them, so that its total is the sum of all three."""
-    completion, reasoning = delta.completion_tokens, delta.reasoning_tokens
-    is_beside = reasoning > completion or total == delta.prompt_tokens + completion + reasoning
-    return min(completion + reasoning, _LARGEST_COUNT) if is_beside else completion
+def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> None:
+    """Write the stated reasoning tokens into `delta`, and add them to its completion tokens if they
+    are beside those. OpenAI counts reasoning among them; xAI's chat API beside them, so that its
+    total is the sum of all three, and gateways translate such usage into other APIs."""
+    delta.reasoning_tokens = reasoning = count_of(stated)
+    completion = delta.completion_tokens
+    if reasoning <= 0 or completion < 0:
+        return
+    if reasoning > completion or count_of(total) == delta.prompt_tokens + completion + reasoning:
+        delta.completion_tokens = min(completion + reasoning, _LARGEST_COUNT)
 
 
 def error_instead_of(members: str, data: bytes) -> str:

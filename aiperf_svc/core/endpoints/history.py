@@ -138,12 +138,13 @@ def decode_events(
 
 
 def decode_valid(decode: Callable[[bytes], T], data: bytes) -> T:
-    """Decode JSON that may have numbers such as NaN. Raises MalformedResponse."""
+    """Decode JSON that may have numbers such as NaN or halves of characters. Raises
+    MalformedResponse."""
     try:
         return decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            return decode(base.with_valid_numbers(data))
+            return decode(base.valid_json(data))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise base.malformed(error, data) from None
 

@@ -149,7 +149,7 @@ def _add_usage(delta: Delta, usage: _Usage | None) -> None:
         delta.prompt_tokens = base.count_of(read)
     delta.completion_tokens = base.count_of(usage.output_tokens)
     if usage.output_tokens_details is not None:
-        delta.reasoning_tokens = base.count_of(usage.output_tokens_details.thinking_tokens)
+        base.add_reasoning_tokens(delta, usage.output_tokens_details.thinking_tokens)
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:

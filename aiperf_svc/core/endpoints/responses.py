@@ -51,6 +51,7 @@ class _Usage(msgspec.Struct, gc=False):
     input_tokens_details: base.PromptDetails | None = None
     output_tokens: base.Count = None
     output_tokens_details: _Details | None = None
+    total_tokens: base.Count = None
 
 
 class _Part(msgspec.Struct, gc=False):
@@ -169,7 +170,8 @@ def _ended(response: _Outcome, status: str) -> Delta:
             delta.cache_write_tokens = base.count_of(usage.input_tokens_details.cache_write_tokens)
         delta.completion_tokens = base.count_of(usage.output_tokens)
         if usage.output_tokens_details is not None:
-            delta.reasoning_tokens = base.count_of(usage.output_tokens_details.reasoning_tokens)
+            stated = usage.output_tokens_details.reasoning_tokens
+            base.add_reasoning_tokens(delta, stated, usage.total_tokens)
     if response.error:
         delta.error = base.error_text(response.error)
     details = response.incomplete_details

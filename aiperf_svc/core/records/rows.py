@@ -124,17 +124,41 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
     if counter is None:
         rows["output_tokens"] = rows["usage_completion_tokens"]
         return
-    # One call for the whole batch: a call costs the library more than a short text.
     texts: list[str] = []
     ends = []
     for reader in readers:
         for kept in (reader.texts, reader.reasonings):
             texts += kept
             ends.append(len(texts))
-    totals = np.cumsum([0, *counter.count_batch(texts)])[[0, *ends]]
+    try:
+        # One call for the whole batch: a call costs the library more than a short text.
+        counts = counter.count_batch(texts)
+    except Exception:
+        counts = _count_each(rows, readers, counter, texts, ends[1::2])
+    totals = np.cumsum([0, *counts])[[0, *ends]]
     content, reasoning = np.diff(totals).reshape(-1, 2).T
     has_text = np.diff(np.cumsum([0, *map(bool, texts)])[[0, *ends]]).reshape(-1, 2).any(axis=1)
     hidden = rows["hidden_tokens"]
     reasoning = np.where(hidden > 0, hidden, reasoning)
     rows["output_tokens"] = np.where(has_text, content + reasoning + rows["blank_tokens"], -1)
     rows["reasoning_tokens"] = np.where(has_text, reasoning, -1)
+
+
+def _count_each(
+    rows: Rows,
+    readers: Sequence[ResponseReader],
+    counter: TokenCounter,
+    texts: list[str],
+    ends: Sequence[int],
+) -> list[int]:
+    """Return the tokens of each text, where the text of one response cannot be counted. That
+    response becomes an error without a text."""
+    counts = [0] * len(texts)
+    for place, (reader, begin, end) in enumerate(zip(readers, [0, *ends], ends, strict=False)):
+        try:
+            counts[begin:end] = counter.count_batch(texts[begin:end])
+        except Exception as error:
+            reader.fail_counting(error)
+            rows["outcome"][place], rows["error"][place] = reader.outcome, reader.error
+            texts[begin:end] = [""] * (end - begin)
+    return counts

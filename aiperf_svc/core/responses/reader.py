@@ -13,8 +13,8 @@ Which errors are found here, and in which order:
   SERVER: an error object, or an event of type `error`. ABORTED: a finish reason such as `abort`.
   TOO_LARGE: an event or body that does not end, or that finds no room beside all others. The first
   of these ends the reading.
-  An exception that the reading of a response causes is one MALFORMED response too, and never the
-  end of the record processor.
+  An exception that the reading of a response or the counting of its text causes is one MALFORMED
+  response too, and never the end of the record processor.
 - DISCONNECTED: a stream that ended in good order, but with neither `[DONE]` nor a finish reason of
   each of its choices: proxies turn a broken backend into exactly this. An API of the user's own may
   have neither.
@@ -25,8 +25,9 @@ a time-out or a disconnect that the worker reports. A cancelled or abandoned req
 
 Two questions are answered when the response has ended, by the counts that the server states:
 
-- Were the reasoning tokens streamed? OpenAI counts them and sends none of them. They are hidden if
-  the reasoning that came is shorter than one byte for each of them.
+- Were the reasoning tokens streamed? OpenAI counts them and sends none of them, others send a
+  summary. They are hidden if the reasoning that came is shorter than one byte for each of them, or
+  than `SUMMARY_BYTES` where it also came in fewer than half as many events.
 - Was a delta with an empty text a token? vLLM sends one for a token that has no text, such as a
   special one; other servers open a message with it. If the stated tokens are as many as all deltas,
   each delta was a token.
@@ -37,7 +38,7 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import Delta, Drafts, MalformedResponse, Part, parse_again
+from aiperf_svc.core.endpoints.base import Delta, Drafts, MalformedResponse, Part, parse_odd
 from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, kind_of, said_under
 from aiperf_svc.core.responses.events import ENDED, ResponseEvents
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_tokens
@@ -66,6 +67,9 @@ MAX_BODY_BYTES: Final = MAX_EVENT_BYTES
 """Largest body that is one JSON document."""
 TEXT_BYTES: Final = 64
 """Memory of each token's text besides its characters."""
+SUMMARY_BYTES: Final = 2
+"""Bytes a token below which a text has other tokens than stated, unless there is an event for each
+of them. Tokenizers make three to five bytes of a token in all languages that they are made for."""
 SILENT_TOKENS: Final = 2
 """Most tokens of a stream that had no delta, where all others had one each: the end of the text, or
 a token that completes no character."""
@@ -109,7 +113,9 @@ class ResponseReader:
     text_bytes = 0
     """Size of the output without reasoning, in UTF-8; sounds as they were sent."""
     reasoning_bytes = 0
-    """Size of the reasoning, without summaries."""
+    """Size of the reasoning, without what the API says is a summary."""
+    _reasoning_events = -1
+    """Events before the first output; -1 until that has come."""
     _blanks: "array[int] | None" = None
     """For each delta with an empty text: the number of tokens before it, and its time."""
     _opening_wall_ns = 0
@@ -191,11 +197,20 @@ class ResponseReader:
     def hidden_tokens(self) -> int:
         """Reasoning tokens that the server counts and has not streamed."""
         stated, total = self.usage_reasoning_tokens, self.usage_completion_tokens
-        if stated <= self.reasoning_bytes or total < stated:
+        size = self.reasoning_bytes
+        if total < stated or (stated <= size and not self._is_summarised(stated, size)):
             return 0
         # Reasoning may be part of the content. Then there is more of that than of other tokens.
         is_inline = self.token_events > total - stated and self.text_bytes >= total
         return 0 if is_inline else stated
+
+    def _is_summarised(self, stated: int, size: int) -> bool:
+        """Return whether reasoning of so many bytes is too short for the stated tokens, and came in
+        too few events for them."""
+        if size >= SUMMARY_BYTES * stated or not self.first_token_wall_ns:
+            return False
+        events = self._reasoning_events
+        return 2 * (self.token_events if events < 0 else events) < stated
 
     def give_up(self, message: str) -> None:
         """Stop reading, and drop what is held."""
@@ -213,6 +228,9 @@ class ResponseReader:
             head, self._mode = self._format.take_heads(raw)
         except ProtocolViolation as violation:
             self._fail(ErrorKind.PROTOCOL, str(violation))
+            return
+        except Exception as error:
+            self._fail_unread(error)
             return
         self._content_type, self._content_coding = head.content_type, head.content_coding
         if self._mode == STREAM:
@@ -318,15 +336,17 @@ class ResponseReader:
         self.text_bytes += utf8_size(delta.content)
         if delta.reasoning or delta.tool_calls or delta.items:
             self._add_other_sizes(delta)
+        is_first_output = not self.first_output_wall_ns and bool(
+            delta.content or delta.tool_calls or delta.items
+        )
+        if is_first_output:
+            self.first_output_wall_ns = stamp
+            self._reasoning_events = self.token_events - 1
         # From here on, most tokens only add their times, and their texts. Texts of several choices
         # are kept apart, which needs their events one by one.
-        if self._choices is not None:
-            if delta.content or delta.tool_calls or delta.items:
-                self.first_output_wall_ns = self.first_output_wall_ns or stamp
-        elif not self.first_output_wall_ns:
+        if self._choices is None and (is_first_output or not self.first_output_wall_ns):
             content, reasoning = self._format.memo.plain(self._last_choice)
-            if delta.content or delta.tool_calls or delta.items:
-                self.first_output_wall_ns = stamp
+            if is_first_output:
                 self._plain = content
                 self._plain_texts = self.text if keeps_text else None
             else:
@@ -457,29 +477,39 @@ class ResponseReader:
 
     def finish(self, outcome: int, error: int, message: str, status: int) -> None:
         """Record how the request ended for the worker; sets `outcome`, `error`, `message`."""
-        if self._blanks is not None and self.first_token_wall_ns:
-            self._judge_blanks(self._blanks)
-        if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns and not self.error:
-            return  # a stream as it should be
-        if outcome in _CUT:
-            self.outcome, self.error, self.message = outcome, 0, ""
-            return
-        if outcome == _COMPLETED:
-            if not self.error:
-                try:
+        try:
+            if self._blanks is not None and self.first_token_wall_ns:
+                self._judge_blanks(self._blanks)
+            if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns:
+                if not self.error:
+                    return  # a stream as it should be
+            if outcome in _CUT:
+                self.outcome, self.error, self.message = outcome, 0, ""
+                return
+            if outcome == _COMPLETED:
+                if not self.error:
                     self._check_whole(status)
-                except Exception as reason:
-                    self._fail_unread(reason)
-        elif error == _STATUS:
-            body = bytes(self._body or b"")
-            self.message = said_under(status, body, content_coding=self._content_coding)
-            self.error = error
-        elif not self.error:
-            self.error, self.message = error, message
+            elif error == _STATUS:
+                body = bytes(self._body or b"")
+                self.message = said_under(status, body, content_coding=self._content_coding)
+                self.error = error
+            elif not self.error:
+                self.error, self.message = error, message
+        except Exception as reason:
+            self._fail_unread(reason)
         if self.error:
             self.outcome = _ERRORED
             self.error = int(kind_of(ErrorKind(self.error), self.message))
             self.message = one_line(self.message, limit=MESSAGE_CHARACTERS)
+
+    def fail_counting(self, error: Exception) -> None:
+        """Record that a tokenizer has failed for the text of this finished response. It is an
+        error unless it was cut, as if it could not be read."""
+        if self.outcome == _COMPLETED:
+            self.outcome = _ERRORED
+            name = type(error).__name__
+            text = f"its tokens could not be counted: {name}: {error}"
+            self._fail(ErrorKind.MALFORMED, one_line(text, limit=MESSAGE_CHARACTERS))
 
     def _judge_blanks(self, blanks: "array[int]") -> None:
         """Decide whether the deltas with an empty text were tokens."""
@@ -541,12 +571,8 @@ class ResponseReader:
         if not self._body:
             self._fail(ErrorKind.EMPTY, "the body is empty")
             return
-        body, parse = bytes(self._body), self._format.parse_body
         try:
-            try:
-                delta = parse(body)
-            except (MalformedResponse, RecursionError) as error:
-                delta = parse_again(parse, body, error)
+            delta = parse_odd(self._format.parse_body, bytes(self._body))
         except MalformedResponse as error:
             self._fail(ErrorKind.MALFORMED, str(error))
             return

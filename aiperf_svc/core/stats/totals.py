@@ -17,6 +17,9 @@ OSL_ROUNDING_TOKENS = 1.0
 """Difference in output length that is ignored: splitting a text into tokens again does not always
 give the tokens that made it."""
 UNREACHABLE = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.SEND)
+SHORT_TOKEN_BYTES = 2
+"""Bytes a token below which a text has other tokens than were counted, unless there is an event for
+each of them."""
 TEXTLESS_TOKENS = 16
 """Most tokens of an output that have no text: its end, and the marks of channels and tool calls."""
 _NEVER = 2**62
@@ -58,6 +61,9 @@ class Totals(msgspec.Struct):
     """Completed requests whose output has no token, or more tokens than bytes."""
     scarce_tokens: int = 0
     """Completed requests that came in more than twice as many events as they have tokens."""
+    dense_tokens: int = 0
+    """Completed requests that came in fewer than half as many events as they have tokens, which
+    have under two bytes each."""
     with_hidden: int = 0
     """Completed requests with hidden tokens."""
     hidden_tokens: float = 0.0
@@ -251,7 +257,13 @@ def _add_streamed(totals: Totals, done: Chunk) -> None:
     is_known = (streamed >= 0) & (size > 0)
     is_impossible = is_known & ((streamed == 0) | (streamed - blank > size + TEXTLESS_TOKENS))
     totals.impossible_tokens += _count(is_impossible)
-    totals.scarce_tokens += _count(is_known & ~is_impossible & (2 * streamed < done["chunks"]))
+    # Events of a summary of hidden reasoning, which come before the output, are no tokens.
+    has_summary = (hidden > 0) & (done["first_output_wall_ns"] != done["first_token_wall_ns"])
+    is_known &= ~is_impossible & ~has_summary
+    chunks = done["chunks"]
+    is_short = size < SHORT_TOKEN_BYTES * (streamed - blank - TEXTLESS_TOKENS)
+    totals.scarce_tokens += _count(is_known & (2 * streamed < chunks))
+    totals.dense_tokens += _count(is_known & is_short & (chunks > 0) & (2 * chunks < streamed))
 
 
 def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:

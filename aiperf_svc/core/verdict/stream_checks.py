@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, note
 from aiperf_svc.core.verdict.effect_checks import LATENCY_SHIFT
-from aiperf_svc.core.verdict.inputs import Check, Evidence
+from aiperf_svc.core.verdict.inputs import Evidence
 
 SINGLE_READ_SHARE = 0.05
 """Limit of streams that came in one read. A few short responses fit into one segment; a buffering
 proxy does it to all of them."""
-SCARCE_TOKENS_SHARE = 0.01
-"""Limit of responses with fewer than half as many tokens as events. From 1% on, they decide p99 of
-the times between tokens."""
+ODD_TOKENS_SHARE = 0.01
+"""Limit of responses with fewer than half as many tokens as events, or too many for their events
+and bytes. From 1% on, they decide p99 of the times between tokens."""
 GAP_SHIFT = 0.20
 """Limit of how far merged reads may have moved a percentile of the times between chunks. These are
 no headline numbers, and servers send most merged chunks at once; 20% changes which of two servers
@@ -48,6 +48,32 @@ def _chunk_times(e: Evidence) -> Reason | None:
         "chunks leave that much open",
         remedy="read inter_token_latency, which merged reads within a stream do not move; "
         + MORE_WORKERS,
+    )
+
+
+def _token_events(e: Evidence) -> Reason | None:
+    totals = e.totals
+    if not totals.is_streaming:
+        return None
+    text = (
+        f"{totals.scarce_tokens:,} of {totals.completed:,} responses came in more than twice as "
+        "many events as they have tokens: tokens are missing from the count, or the server splits "
+        "them"
+    )
+    if totals.dense_tokens:
+        text = (
+            f"{totals.dense_tokens:,} of {totals.completed:,} responses have more than twice as "
+            "many tokens as events, and under two bytes a token: tokens were counted that were not "
+            "streamed, such as those of reasoning of which a summary came, and times between "
+            "tokens are too short"
+        ) + (f"; {text}" if totals.scarce_tokens else "")
+    return graded(
+        "token_events",
+        e.share_of_completed(totals.scarce_tokens + totals.dense_tokens),
+        ODD_TOKENS_SHARE,
+        text=text,
+        remedy="compare inter_chunk_latency with inter_token_latency; if the server's usage is "
+        "wrong, count tokens at the client (tokenizer.name)",
     )
 
 
@@ -89,18 +115,7 @@ def _blank_deltas(e: Evidence) -> Reason | None:
 STREAM_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _single_reads,
     _chunk_times,
-    Check(
-        "token_events",
-        lambda e: e.share_of_completed(e.totals.scarce_tokens) if e.totals.is_streaming else None,
-        SCARCE_TOKENS_SHARE,
-        text=lambda e: (
-            f"{e.totals.scarce_tokens:,} of {e.totals.completed:,} responses came in more than "
-            "twice as many events as they have tokens: tokens are missing from the count, or the "
-            "server splits them"
-        ),
-        remedy="compare inter_chunk_latency with inter_token_latency; if the server's usage is "
-        "wrong, count tokens at the client (tokenizer.name)",
-    ),
+    _token_events,
     _hidden_tokens,
     _blank_deltas,
 )

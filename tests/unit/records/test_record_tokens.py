@@ -173,3 +173,28 @@ def test_choices_of_a_body_are_counted_separately() -> None:
     request = Request(reads=reads_of(plain(json.dumps(body).encode())), flags=Flag(0))
     made = record_of(request, counter=Words(), streaming=False)
     assert made.rows["output_tokens"] == [6]
+
+
+class Fragile(Words):
+    """Fails for a batch with one of these words."""
+
+    def count_batch(self, texts: Sequence[str]) -> list[int]:
+        if any("bad" in text for text in texts):
+            raise OverflowError("too long for the tokenizer")
+        return super().count_batch(texts)
+
+
+def test_text_that_cannot_be_counted_is_one_error() -> None:
+    good, bad = (stream(delta(content=text), finish(), TOLD) for text in ("one two", "a bad one"))
+    requests = [
+        Request(reads=reads_of(raw), request_id=n, seq=n) for n, raw in enumerate((good, bad), 1)
+    ]
+    cut = Request(reads=reads_of(bad), request_id=3, seq=3, outcome=Outcome.CANCELLED)
+    (parts,) = assembler_of(counter=Fragile()).process(batch_of(*requests, cut), worker_rank=0)
+    outcomes = [Outcome.COMPLETED, Outcome.ERRORED, Outcome.CANCELLED]
+    assert parts.rows["outcome"].tolist() == outcomes
+    assert parts.rows["error"].tolist() == [0, ErrorKind.MALFORMED, 0]
+    assert parts.rows["output_tokens"].tolist() == [2, -1, -1]
+    (sample,) = parts.errors
+    text = "its tokens could not be counted: OverflowError: too long for the tokenizer"
+    assert (sample.message, sample.count) == (text, 1)

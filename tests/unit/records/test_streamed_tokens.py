@@ -144,6 +144,62 @@ def test_a_summary_is_none_of_the_reasoning_tokens() -> None:
     assert metric("inter_token_latency", rows) == pytest.approx(10.0)
 
 
+SUMMARY = " fifteen bytes."
+
+
+@pytest.mark.parametrize("counter", [None, Words()])
+def test_a_summary_under_the_name_of_reasoning_is_none_of_its_tokens(counter: Any) -> None:
+    summary = [delta(reasoning_content=SUMMARY) for _ in range(10)]
+    times = [100 + 10 * place for place in range(10)] + [500 + 10 * place for place in range(8)]
+    rows = streamed(*summary, *TEXTS, finish(), reasoned(106, 100), at_ms=times, counter=counter)
+    assert metric("hidden_token_count", rows) == 100
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+    assert metric("output_sequence_length", rows) == 106
+
+
+@pytest.mark.parametrize(
+    ("thought", "events"), [(" h", 60), (" fifty bytes of thinking, in several tokens of it", 10)]
+)
+def test_reasoning_with_enough_events_or_bytes_is_not_hidden(thought: str, events: int) -> None:
+    thoughts = [delta(reasoning_content=thought) for _ in range(events)]
+    rows = streamed(*thoughts, *TEXTS, finish(), reasoned(106, 100))
+    assert rows["hidden_tokens"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "usage_of"),
+    [
+        (
+            "responses",
+            {"type": "response.output_text.delta", "delta": " one"},
+            lambda counts: {
+                "type": "response.completed",
+                "response": {"status": "completed", "usage": counts},
+            },
+        ),
+        (
+            "messages",
+            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": " one"}},
+            lambda counts: {
+                "type": "message_delta",
+                "delta": {"stop_reason": "end_turn"},
+                "usage": counts,
+            },
+        ),
+    ],
+)
+def test_reasoning_beside_the_output_tokens_of_any_api(kind: str, text: Any, usage_of: Any) -> None:
+    details = {"reasoning_tokens": 100, "thinking_tokens": 100}
+    counts = {"input_tokens": 50, "output_tokens": 5, "output_tokens_details": details}
+    ending = usage_of(counts | {"total_tokens": 155})
+    events = [json.dumps(each).encode() for each in [*[text] * 5, ending]]
+    rows = streamed(*events, kind=kind)
+    assert metric("output_sequence_length", rows) == 105
+    assert metric("output_token_count", rows) == 5
+    assert metric("hidden_token_count", rows) == 100
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+
+
 def test_hidden_tokens_of_a_whole_response_are_counted() -> None:
     body = {
         "choices": [{"index": 0, "message": {"content": "a b"}, "finish_reason": "stop"}],

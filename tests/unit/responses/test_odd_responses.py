@@ -5,12 +5,14 @@ import json
 import pytest
 
 from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import Delta
+from aiperf_svc.core.endpoints.base import Delta, parse_odd
 from aiperf_svc.core.endpoints.chat import CHAT, CONVERSATIONS
 from aiperf_svc.core.endpoints.custom import custom_endpoint
 from aiperf_svc.core.endpoints.messages import MESSAGES
 from aiperf_svc.core.endpoints.responses import RESPONSES
+from aiperf_svc.core.responses import reader
 from aiperf_svc.core.responses.reader import ResponseReader
+from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.core.responses.text import reply_of
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
@@ -113,6 +115,38 @@ def test_only_numbers_become_null_and_no_text() -> None:
     assert json.loads(reply.items)["content"] == 'NaN "-Infinity'
 
 
+HALF = b'{"choices":[{"index":0,"delta":{"content":"%b"}}]}'
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+@pytest.mark.parametrize("text", [rb"\ud83d", rb"a \uDE00", rb"\ud83d\ud83d\ude00", rb"\\\ud83d"])
+def test_half_of_an_emoji_is_a_token(text: bytes, step: int) -> None:
+    check_good(stream(HALF % text, HALF % rb"\ude00", finish(), usage(3, 2)), step=step)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (rb"\ud83d", "\ufffd"),
+        (rb"\ud83dx\ude00", "\ufffdx\ufffd"),
+        (rb"\ud83d\ud83d\ude00", "\ufffd\N{GRINNING FACE}"),
+        (rb"\ud83d\n\u00e9", "\ufffd\n\u00e9"),
+        (rb"\\ud83d \ud83d", "\\ud83d \ufffd"),
+    ],
+)
+def test_only_single_surrogates_are_replaced(text: bytes, read: str) -> None:
+    body = b'{"choices":[{"message":{"content":"%b"},"finish_reason":"stop"}]}' % text
+    assert parse_odd(CHAT.parse_body, body).content == read
+    reply = reply_of(
+        stream(HALF % text),
+        body_offset=len(STREAM_HEAD),
+        framing=Framing.CHUNKED,
+        is_streaming=True,
+        api=CONVERSATIONS,
+    )
+    assert json.loads(reply.items)["content"] == read
+
+
 @pytest.mark.parametrize(
     ("stated", "count"),
     [("2", 2), ("2.0", 2), (" 2 ", 2), (2.0, 2), ("two", -1), ("", -1), ("nan", -1), ("inf", -1),
@@ -165,19 +199,32 @@ def test_deep_body_and_deep_error_are_one_error() -> None:
     assert row["error"] == ErrorKind.SERVER
 
 
-@pytest.mark.parametrize("method", ["_take_token", "_check_whole"])
+def fail(*_arguments: object, **_more: object) -> None:
+    raise ZeroDivisionError("what nobody thought of")
+
+
+@pytest.mark.parametrize(
+    "method", ["_take_token", "_check_whole", "_judge_blanks", "_format.take_heads"]
+)
 def test_any_exception_is_one_error_of_its_request(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    def fail(*_arguments: object) -> None:
-        raise ZeroDivisionError("what nobody thought of")
-
-    monkeypatch.setattr(ResponseReader, method, fail)
-    raw = STREAM_HEAD + chunk(sse(FIRST)) + LAST_CHUNK
+    owner = ResponseFormat if method.startswith("_format") else ResponseReader
+    monkeypatch.setattr(owner, method.removeprefix("_format."), fail)
+    raw = STREAM_HEAD + chunk(sse(delta(content=""))) + chunk(sse(FIRST)) + LAST_CHUNK
     record = record_of(Request(reads=reads_of(raw)))
     assert record.rows["error"].tolist() == [ErrorKind.MALFORMED]
     expected = "the response could not be read: ZeroDivisionError: what nobody thought of"
     assert [each.message for each in record.errors] == [expected]
+
+
+def test_exception_in_a_body_of_a_bad_status_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "said_under", fail)
+    raw = plain(b"no", b"500 Oops")
+    request = Request(reads=reads_of(raw), outcome=Outcome.ERRORED, error=int(ErrorKind.STATUS))
+    record = record_of(request)
+    assert record.rows["error"].tolist() == [ErrorKind.MALFORMED]
+    assert "what nobody thought of" in record.errors[0].message
 
 
 def check_good(raw: bytes, *, step: int) -> None:
