@@ -18,8 +18,8 @@ from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.adapters.inference.stamped_reads import (
     begin,
+    has_unasked,
     has_unread,
-    is_readable,
     stamp_start,
     write_request,
 )
@@ -71,7 +71,7 @@ class RequestWriter:
             # Over HTTP/2, bytes between two responses belong to none.
             if self._is_http2 or not has_unread(conn):
                 break
-            self._in_flight.unasked += is_readable(conn)
+            self._in_flight.unasked += has_unasked(conn)
             self._pool.drop(conn)
         else:
             made = self._pool.spare_or_new()

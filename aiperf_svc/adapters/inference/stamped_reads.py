@@ -142,10 +142,14 @@ def interpreted_has_unread(conn: Connection) -> bool:
     return True
 
 
-def is_readable(conn: Connection) -> bool:
-    """Return whether a connection without TLS has bytes to read, and not only its end."""
+def has_unasked(conn: Connection) -> bool:
+    """Return whether an idle connection that is not used again has bytes of a response to read, and
+    not only its end, or what TLS itself sends."""
     try:
-        return conn.tls is None and bool(conn.sock.recv(1, socket.MSG_PEEK))
+        if conn.tls is None:
+            return bool(conn.sock.recv(1, socket.MSG_PEEK))
+        conn.tls.receive(conn.sock.recv(READ_SIZE))
+        return bool(conn.tls.decrypted())
     except OSError:
         return False
 

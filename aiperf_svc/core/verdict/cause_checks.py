@@ -1,7 +1,7 @@
 """Checks of possible causes of wrong numbers: CPU, quota, event loop, clock, local limits. A cause
 without an effect is a warning, so these checks report at most *degraded*. The exceptions are
-requests that the client had no resources to send, and runs in which most responses have no
-content."""
+requests that the client had no resources to send, runs in which most responses have no content, and
+responses that busy users take for those of their next requests."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,10 @@ MIN_HEALTH_SAMPLES = 3
 RETRIED_SHARE = 0.001
 """Limit of retried requests. Servers close idle connections all the time; one request in a thousand
 moves p99.9 at most."""
-UNASKED_SHARE = 0.001
+UNASKED_SHARE = (0.001, 0.01)
+"""Limits of connections with unasked bytes. The second one is for closed loops: there the next
+request follows at once, and takes for its response what comes a moment later. Only what comes
+before it is found, so that all other records are in doubt."""
 HISTORIES_SHARE = 0.01
 THROTTLED_SHARE = 0.01
 STOLEN_SHARE = 0.05
@@ -95,6 +98,18 @@ def _clock_uncertainty(e: Evidence) -> Reason | None:
         text=f"workers know the timing manager's clock to {e.clock_uncertainty_ms:.3g} ms; due "
         "times are wrong by up to that",
         remedy="synchronise the nodes' clocks (chrony, PTP), or read the plain latencies only",
+    )
+
+
+def _unasked_bytes(e: Evidence) -> Reason:
+    return graded(
+        "unasked_bytes",
+        e.share(e.unasked),
+        UNASKED_SHARE[0] if e.is_open_loop else UNASKED_SHARE,
+        text=f"{e.unasked:,} connections carried bytes without a request; what comes after the "
+        "next request was sent is taken for its response",
+        remedy="find out why the server sends more than one response to a request; "
+        "endpoint.connections: per-request keeps responses and requests together",
     )
 
 
@@ -201,17 +216,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         ),
         remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
     ),
-    Check(
-        "unasked_bytes",
-        lambda e: e.share(e.unasked),
-        UNASKED_SHARE,
-        text=lambda e: (
-            f"{e.unasked:,} connections carried bytes without a request; what "
-            "comes after the next request was sent is taken for its response"
-        ),
-        remedy="find out why the server sends more than one response to a request; "
-        "endpoint.connections: per-request keeps responses and requests together",
-    ),
+    _unasked_bytes,
     _worst_worker(
         "cpu",
         lambda worker: worker.busy_share,
