@@ -126,6 +126,7 @@ def combinations(summary: ExperimentSummary) -> list[Block]:
         rows.append(Row(list(map(Cell, texts))))
     notes = ["n: number of trials in the mean. ±: half of its 95% confidence interval."]
     notes += [f"{on_front}."] if on_front else []
+    notes += [f"{source}." for source in words.token_sources(summary)]
     head = _heads(summary, (), ("n", ""), metrics)
     return [table(head, rows), Note(" ".join(notes))]
 

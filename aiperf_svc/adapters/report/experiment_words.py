@@ -140,3 +140,9 @@ def left_out(rows: Sequence[TrialRow]) -> list[str]:
 def _trial_line(row: TrialRow, text: str) -> str:
     parameters = parameters_text(row.outcome.trial.parameters)
     return f"trial {row.number} ({parameters}): {one_line(text)}"
+
+
+def token_sources(summary: ExperimentSummary) -> list[str]:
+    """Return who has counted the tokens of the trials, a line for each of several ways."""
+    found = [row.measured.token_source for row in summary.rows if row.measured is not None]
+    return [one_line(source) for source in dict.fromkeys(found) if source]

@@ -11,6 +11,7 @@ from aiperf_svc.adapters.report.blocks import (
     Details,
     Header,
     Heading,
+    Note,
     Numbers,
     Plots,
     Zoom,
@@ -27,6 +28,7 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.metric_catalog import METRICS
 
 _HEADLINES = {
@@ -69,6 +71,7 @@ def render(summary: Summary) -> bytes:
         Heading("Metrics"),
         *tables.distributions(result, shown),
         tables.scalars(result, shown),
+        *_token_source(result),
         *tables.goodput_tiers(summary.goodput_tiers),
         *tables.quality(summary.context.quality),
         *tables.steady_state(result),
@@ -98,6 +101,12 @@ def _replicas(summary: Summary) -> list[Plot]:
         return []
     length_s = summary.timeline.width_s * len(summary.timeline.in_flight)
     return telemetry_charts.draw_replicas(summary.scaling, length_s)
+
+
+def _token_source(result: InferenceResult) -> list[Block]:
+    """Return who has counted the tokens of the tables above."""
+    source = result.token_source
+    return [Note(sentence(one_line(source)))] if source else []
 
 
 def _groups(result: InferenceResult) -> list[Block]:

@@ -149,6 +149,8 @@ def _print_notes(summary: ExperimentSummary, search: SearchReport | None, consol
         console.print("±: 95% interval of the mean over the repetitions", style="dim")
     if on_front := words.optimal(summary, "*")[1]:
         console.print(on_front, style="dim")
+    for source in words.token_sources(summary):
+        print_text(console, Text(source, "dim"))
     best = best_of(summary, search)[:MOST_MEANS]
     are_single = all(each.value.half_width is None for each in best)
     for each in best:

@@ -20,7 +20,6 @@ from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, cache_rows
 from aiperf_svc.core.results.inference_result import (
     OVERFLOW_COLUMNS,
     AddressFacts,
-    ConfigView,
     DatasetFacts,
     EndpointView,
     ErrorCount,
@@ -66,7 +65,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     needed = console.measure(in_two, options=console.options.update(max_width=WIDE)).maximum
     console.print(in_two if needed <= console.width else _scalars(found, columns=1))
     _print_tiers(found.goodput_tiers, console)
-    _print_notes(found, config, console)
+    _print_notes(found, console)
     _print_steady_state(found, console)
     print_scaling(found.scaling, console)
     _print_events(found, console)
@@ -285,7 +284,7 @@ def _print_overflows(found: InferenceResult, console: Console) -> None:
         print_text(console, f"{count:,} more at {len(rest):,} later turns", style="dim")
 
 
-def _print_notes(found: InferenceResult, config: ConfigView, console: Console) -> None:
+def _print_notes(found: InferenceResult, console: Console) -> None:
     """Print the meaning of the marks in the table, and what is missing in it."""
     metrics = _shown(found, is_scalar=False)
     shown = {*STATS, "p99_9"}
@@ -299,23 +298,10 @@ def _print_notes(found: InferenceResult, config: ConfigView, console: Console) -
             f"> the value is higher; requests cut before their responses ended: {names}",
             style="dim",
         )
-    _print_token_source(found, config, console)
+    if found.token_source:
+        print_text(console, Text(one_line(found.token_source), style="dim"))
     for note in found.notes:
         print_text(console, Text(one_line(note), style="yellow"))
-
-
-def _print_token_source(found: InferenceResult, config: ConfigView, console: Console) -> None:
-    """Print the source of the token counts in the table."""
-    if not {"input_sequence_length", "output_sequence_length"} & found.metrics.keys():
-        return
-    name = config.tokenizer.name
-    if name and not config.endpoint.use_server_token_count:
-        text = f"Tokens: counted by the tokenizer {name}"
-        if {"usage_prompt_tokens", "usage_completion_tokens"} & found.metrics.keys():
-            text += "; --use-server-token-count takes the server's counts"
-    else:
-        text = "Tokens: as the server counts them (usage)"
-    print_text(console, Text(one_line(text), style="dim"))
 
 
 # --- errors and objectives -----------------------------------------------------------------------

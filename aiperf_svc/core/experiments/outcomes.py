@@ -52,6 +52,8 @@ class Measured(NamedTuple):
     """The values that people look at first."""
     not_held: tuple[str, ...] = ()
     """The objectives that do not hold, each with its reason."""
+    token_source: str = ""
+    """Who has counted the tokens, as a sentence; empty without token counts."""
 
     @property
     def is_usable(self) -> bool:
@@ -74,4 +76,5 @@ def measured_in(results: RunResult) -> Measured:
             *(each.text for each in results.slo if not each.ok),
             *((f"quality: {results.missed_quality}",) if results.missed_quality else ()),
         ),
+        token_source=results.token_source,
     )

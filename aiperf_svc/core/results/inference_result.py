@@ -295,6 +295,18 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
         return self.quality.problem if self.quality is not None else ""
 
     @property
+    def token_source(self) -> str:
+        if not {"input_sequence_length", "output_sequence_length"} & self.metrics.keys():
+            return ""
+        config = self.config_view
+        if not config.tokenizer.name or config.endpoint.use_server_token_count:
+            return "Tokens: as the server counts them (usage)"
+        text = f"Tokens: counted by the tokenizer {config.tokenizer.name}"
+        if {"usage_prompt_tokens", "usage_completion_tokens"} & self.metrics.keys():
+            text += "; --use-server-token-count takes the server's counts"
+        return text
+
+    @property
     def has_succeeded(self) -> bool:
         """True if a request completed."""
         return bool(self.value("request_count"))

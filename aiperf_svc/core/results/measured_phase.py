@@ -159,7 +159,7 @@ class MeasuredPhase:
             uncounted=self._uncounted(),
             blank_bounds=blank_bounds(self.rows) if self.totals.with_blank_leads else (),
             tokenizer=self.context.config.counting_tokenizer,
-            tokens=token_agreement(self.rows)
+            tokens=token_agreement(self.rows, are_prompts_whole=self._are_prompts_whole())
             if self.context.config.counting_tokenizer
             else TokenAgreement(),
             asked_input_tokens=0.0
@@ -189,6 +189,13 @@ class MeasuredPhase:
             + disturbed.lost / max(1, self.totals.requests),
             events=tuple((each.do, each.problem) for each in disturbed.events),
         )
+
+    def _are_prompts_whole(self) -> bool:
+        """Return whether the client counts all tokens of a prompt but those of a chat template."""
+        dataset = self.context.config.dataset
+        is_text = not (dataset.mix or dataset.images.number or dataset.sounds.number)
+        has_tools = "tools" in self.context.config.endpoint.extra_inputs
+        return dataset.kind is DatasetKind.SYNTHETIC and is_text and not has_tools
 
     def _uncounted(self) -> str:
         """Return the names of the metrics that need token counts, where no response has one."""

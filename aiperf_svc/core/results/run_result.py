@@ -111,6 +111,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     @property
+    def token_source(self) -> str:
+        """Who has counted the tokens, as a sentence; empty without token counts."""
+        return ""
+
+    @property
     def stats(self) -> Mapping[str, MetricStats]:
         """All metrics by tag."""
         raise NotImplementedError

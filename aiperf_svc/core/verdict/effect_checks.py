@@ -12,6 +12,7 @@ from aiperf_svc.core.verdict.check_result import (
     run_ended,
 )
 from aiperf_svc.core.verdict.inputs import Check, Evidence
+from aiperf_svc.core.verdict.token_agreement import TEMPLATE_TOKENS
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
 LOAD_SHORTFALL = (0.01, 0.10)
@@ -56,6 +57,10 @@ and a word has a token or more."""
 LONGER_PROMPTS = (
     "raise the length of prompts that the server takes (its context length, or what truncates "
     "prompts), or ask for shorter ones (dataset.input_tokens)"
+)
+OTHER_TOKENIZER = (
+    "name the tokenizer of the model (tokenizer.name), or use the server's counts "
+    "(endpoint.use_server_token_count: true, --use-server-token-count)"
 )
 CENSORED_SHARE = 0.01
 """Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
@@ -283,8 +288,7 @@ def _output_tokens(e: Evidence) -> Reason | None:
         f"{found.apart:,} of {found.requests:,} responses: {found.client:,.0f} by the tokenizer, "
         f"{found.server:,.0f} by the server. Output lengths, rates and times between tokens are "
         "by the tokenizer",
-        remedy="name the tokenizer of the model (tokenizer.name), or use the server's counts "
-        "(endpoint.use_server_token_count: true, --use-server-token-count)",
+        remedy=OTHER_TOKENIZER,
     )
 
 
@@ -304,9 +308,21 @@ def _asked_input_tokens(e: Evidence) -> Reason | None:
 
 
 def _input_tokens(e: Evidence) -> Reason | None:
-    found = e.tokens.input
+    found, longer = e.tokens.input, e.tokens.longer
     if not found.requests:
         return _asked_input_tokens(e)
+    if longer.difference > max(TOKENS_APART, found.difference):
+        return graded(
+            "input_tokens",
+            longer.difference,
+            TOKENS_APART,
+            text=f"the server counts {longer.server:,.0f} input tokens in {longer.apart:,} of "
+            f"{longer.requests:,} prompts that have {longer.client:,.0f} by the tokenizer "
+            f"{e.tokenizer}: it has another tokenizer, or adds a prompt of its own, and no chat "
+            "template that adds up to "
+            f"{TEMPLATE_TOKENS} tokens. Input lengths are by the tokenizer",
+            remedy=OTHER_TOKENIZER,
+        )
     counts = (
         f"it counts {found.server:,.0f} input tokens in {found.apart:,} of {found.requests:,} "
         f"prompts that have {found.client:,.0f} by the tokenizer {e.tokenizer}"
@@ -330,9 +346,7 @@ def _input_tokens(e: Evidence) -> Reason | None:
         text=f"the server has another tokenizer{maybe_cut}: {counts}"
         if found.apart
         else "the server counts no fewer input tokens than the client",
-        remedy="name the tokenizer of the model (tokenizer.name), or use the server's counts "
-        "(endpoint.use_server_token_count: true, --use-server-token-count); look whether the "
-        "server truncates prompts",
+        remedy=f"{OTHER_TOKENIZER}; look whether the server truncates prompts",
     )
 
 

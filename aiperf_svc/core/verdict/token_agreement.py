@@ -4,6 +4,7 @@ They differ by a token or two for each request, since special tokens end an outp
 template surrounds a prompt. Where they differ by more, the tokenizer is another one than the
 server's, or the server did not use the whole prompt. A server may count more input tokens than the
 client, since its template, tools and the history of a conversation are part of them, but not fewer.
+Where the client knows all of a prompt but the template, there is a limit to that too.
 """
 
 from typing import Any
@@ -22,6 +23,10 @@ split into tokens again."""
 CERTAINLY_CUT = 8.0
 """Ratio of the two counts of a prompt from which a tokenizer does not explain it: a token has four
 bytes on average, and a tokenizer of single bytes is the other extreme."""
+
+TEMPLATE_TOKENS = 256
+"""Most tokens that a chat template adds to one message, with a system prompt of its own: those of
+open models have 5 to 80."""
 
 Counts = NDArray[np.int64]
 
@@ -49,10 +54,12 @@ class Counted(msgspec.Struct, kw_only=True):
 
 
 class TokenAgreement(msgspec.Struct, kw_only=True):
-    """Output tokens, and input tokens of which the server counts fewer."""
+    """Output tokens, and input tokens of which the server counts fewer, or far more."""
 
     output: Counted = msgspec.field(default_factory=Counted)
     input: Counted = msgspec.field(default_factory=Counted)
+    longer: Counted = msgspec.field(default_factory=Counted)
+    """First prompts to which a chat template alone cannot have added so much."""
     input_limit: int = 0
     """Largest count that the server states for a prompt of which it counts too few tokens."""
     at_limit: int = 0
@@ -75,8 +82,9 @@ class TokenAgreement(msgspec.Struct, kw_only=True):
         return self.input.apart > 0 and self.input.client >= CERTAINLY_CUT * self.input.server
 
 
-def token_agreement(rows: PhaseRows) -> TokenAgreement:
-    """Compare the counts of all completed requests that have both."""
+def token_agreement(rows: PhaseRows, *, are_prompts_whole: bool) -> TokenAgreement:
+    """Compare the counts of all completed requests that have both. `are_prompts_whole` if first
+    prompts have nothing that the client does not count, such as tools, besides the template."""
     found = TokenAgreement()
     for chunk in rows.chunks(Population.COMPLETED):
         done = exclude_abandoned(chunk)
@@ -89,6 +97,10 @@ def token_agreement(rows: PhaseRows) -> TokenAgreement:
         }
         _add(found.output, columns["output_tokens"], columns["usage_completion_tokens"])
         client, server = columns["input_tokens"], columns["usage_prompt_tokens"]
+        if are_prompts_whole:
+            known = np.where(server > client + TEMPLATE_TOKENS, server, client)
+            is_first = (done["turn"] == 0) & (server >= 0)
+            _add(found.longer, client[is_first], known[is_first])
         # More tokens than the client counts are no difference.
         client, server = _add(found.input, client, np.where(server > client, client, server))
         if len(server):

@@ -139,10 +139,18 @@ def test_tokens_that_cannot_be_are_named(columns: dict[str, int], severity: str)
         ({"output_tokens": 5}, "valid"),
         ({"output_tokens": 4}, "degraded"),
         ({"output_tokens": 100, "hidden_tokens": 96}, "degraded"),
+        ({"output_tokens": 100, "hidden_tokens": 96, "first_output_wall_ns": 1}, "valid"),
         ({"output_tokens": 4, "chunks": 0}, "valid"),
+        ({"output_tokens": 66}, "degraded"),
+        ({"output_tokens": 65}, "valid"),
+        ({"output_tokens": 66, "chunks": 33}, "valid"),
+        ({"output_tokens": 66, "chunks": 0}, "valid"),
+        ({"output_tokens": 66, "hidden_tokens": 50}, "valid"),
     ],
 )
-def test_fewer_tokens_than_events_are_named(columns: dict[str, int], severity: str) -> None:
+def test_tokens_that_do_not_fit_their_events_are_named(
+    columns: dict[str, int], severity: str
+) -> None:
     assert checks_of(text_bytes=99, **columns)["token_events"] == severity
 
 
@@ -211,9 +219,28 @@ def test_excess_and_missing_tokens_do_not_cancel() -> None:
     assert checks["output_tokens"].measured == pytest.approx((10 + 10) / (20 + 30))
 
 
-def test_server_counts_template_and_history_beside_the_prompt() -> None:
-    checks = by_tokenizer(counted(usage_prompt_tokens=900))
-    assert checks["input_tokens"].severity == "valid"
+TOOLS = {"extra_inputs": {"tools": []}}
+
+
+@pytest.mark.parametrize(
+    ("columns", "endpoint"),
+    [
+        ({"usage_prompt_tokens": 356}, {}),
+        ({"usage_prompt_tokens": 900}, TOOLS),
+        ({"usage_prompt_tokens": 900, "turn": 1}, {}),
+    ],
+    ids=["template", "tools", "history"],
+)
+def test_server_counts_more_than_the_prompt(
+    columns: dict[str, int], endpoint: dict[str, Any]
+) -> None:
+    assert by_tokenizer(counted(**columns), **endpoint)["input_tokens"].severity == "valid"
+
+
+def test_far_more_tokens_than_a_template_adds_are_named() -> None:
+    check = by_tokenizer(counted(usage_prompt_tokens=900))["input_tokens"]
+    assert (check.severity, check.measured) == ("degraded", pytest.approx(8 / 9))
+    assert "counts 18,000 input tokens in 20 of 20 prompts that have 2,000" in check.text
 
 
 @pytest.mark.parametrize(
