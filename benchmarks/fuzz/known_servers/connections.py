@@ -2,19 +2,25 @@
 
 import asyncio
 import contextlib
+import socket
+import socketserver
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
+from h2.exceptions import ProtocolError
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.fuzz.known_servers import streams
-from benchmarks.fuzz.known_servers.known_server import KnownServer, stream
+from benchmarks.fuzz.known_servers.known_server import KnownServer, Quiet, handling, stream
 from benchmarks.fuzz.reply import Reply
 from benchmarks.truth.client_runs import ClientRun
 
@@ -106,19 +112,15 @@ _elsewhere: list[str] = []
 """What was asked of the server that nobody has named."""
 
 
-class _Elsewhere(BaseHTTPRequestHandler):
+class _Elsewhere(Quiet):
     def do_GET(self) -> None:
         _elsewhere.append(self.path)
-        self.send_error(404)
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
+        super().do_GET()
 
 
-class _Redirecting(BaseHTTPRequestHandler):
+class _Redirecting(Quiet):
     """Streams five tokens for each POST, and has its page of metrics on another server."""
 
-    protocol_version = "HTTP/1.1"
     other = ""
 
     def do_GET(self) -> None:
@@ -132,30 +134,14 @@ class _Redirecting(BaseHTTPRequestHandler):
         time.sleep(0.05)
         self.wfile.write(stream([*[streams.TOKEN] * streams.TOKENS, *streams.ENDING]).data)
 
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
 
 @contextlib.contextmanager
 def redirecting_metrics() -> Iterator[str]:
     """Serve an API whose page of metrics redirects to another port."""
     _elsewhere.clear()
-    with _serving(_Elsewhere) as other:
-        handler = type("Handler", (_Redirecting,), {"other": other})
-        with _serving(handler) as url:
+    with handling(_Elsewhere) as other:
+        with handling(type("Handler", (_Redirecting,), {"other": other})) as url:
             yield url
-
-
-@contextlib.contextmanager
-def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def _asks_nobody_else(run: ClientRun) -> list[str]:
@@ -172,6 +158,68 @@ def _with_unasked(_index: int) -> Reply:
     return replace(whole, parts=(*whole.parts, (0.0, _UNASKED)))
 
 
+def _taken_for_responses(run: ClientRun) -> list[str]:
+    """The next request takes the unasked response, so that no record can be trusted."""
+    severity = next(
+        (each["severity"] for each in run.verdict["checks"] if each["check"] == "unasked_bytes"), ""
+    )
+    if run.verdict["verdict"] == severity == "invalid":
+        return []
+    return [f"the run is {run.verdict['verdict']}, and its unasked bytes are {severity}"]
+
+
+class _Http2WithoutEnd(socketserver.BaseRequestHandler):
+    """Streams over HTTP/2 whose last frame lacks the flag END_STREAM."""
+
+    request: socket.socket
+
+    def handle(self) -> None:
+        h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        h2.initiate_connection()
+        self.request.sendall(h2.data_to_send())
+        is_get: dict[int, bool] = {}
+        with contextlib.suppress(ProtocolError, OSError):  # the look for a page speaks HTTP/1.1
+            while data := self.request.recv(65_536):
+                for event in h2.receive_data(data):
+                    if isinstance(event, RequestReceived):
+                        is_get[event.stream_id] = (b":method", b"GET") in event.headers
+                    elif isinstance(event, DataReceived):
+                        size = event.flow_controlled_length
+                        h2.acknowledge_received_data(size, event.stream_id)
+                    elif isinstance(event, StreamEnded):
+                        self._respond(h2, event.stream_id, is_get=is_get.pop(event.stream_id))
+                self.request.sendall(h2.data_to_send())
+
+    def _respond(self, h2: H2Connection, stream_id: int, *, is_get: bool) -> None:
+        if is_get:
+            h2.send_headers(stream_id, [(":status", "404")], end_stream=True)
+            return
+        kind = ("content-type", "text/event-stream")
+        h2.send_headers(stream_id, [(":status", "200"), kind])
+        time.sleep(10 * streams.GAP_S)
+        for event in (*[streams.TOKEN] * streams.TOKENS, *streams.ENDING):
+            h2.send_data(stream_id, event)
+            self.request.sendall(h2.data_to_send())
+            time.sleep(streams.GAP_S)
+
+
+class _Threads(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+
+@contextlib.contextmanager
+def http2_without_end() -> Iterator[str]:
+    """Serve such streams without TLS."""
+    with _Threads(("127.0.0.1", 0), _Http2WithoutEnd) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @contextlib.contextmanager
 def changing_labels() -> Iterator[str]:
     """Serve chat and a page of metrics like vLLM's, with another label on each read. The server has
@@ -179,9 +227,7 @@ def changing_labels() -> Iterator[str]:
     lock = threading.Lock()
     served, reads = [1_000], [0]
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(Quiet):
         def do_GET(self) -> None:
             with lock:
                 reads[0] += 1
@@ -209,18 +255,8 @@ def changing_labels() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with handling(Handler) as url:
+        yield url
 
 
 def served_once(run: ClientRun) -> list[str]:
@@ -238,6 +274,13 @@ SERVERS: tuple[KnownServer, ...] = (
         streams.good,
         _with_unasked,
         flags=("--streaming", "--request-rate", "10", "--request-count", "20"),
+    ),
+    KnownServer("unasked-response-to-busy-users", _taken_for_responses, _with_unasked),
+    KnownServer(
+        "http2-done-without-end",
+        streams.good_and_ended_at_once,
+        serve=http2_without_end,
+        flags=("--streaming", "--http2", "--concurrency", "2", "--request-count", "20"),
     ),
     KnownServer(
         "slow-handshake",

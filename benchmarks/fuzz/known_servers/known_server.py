@@ -1,9 +1,12 @@
 """A server whose behaviour is known, and what a run against it must report."""
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from benchmarks.fuzz.reply import Ending, Reply, Truth
@@ -47,6 +50,33 @@ def measure(server: KnownServer) -> list[str]:
 
 def _run(server: KnownServer, url: str, folder: Path) -> ClientRun:
     return run_client(url, server.flags, folder=folder, longest_s=LONGEST_S)
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """A handler of HTTP/1.1 without a log, and without any page."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def handling(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve with a thread for each connection; yields the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def stream(events: list[bytes], *, gap_s: float = 0.0, first_s: float = 0.0) -> Reply:

@@ -1,12 +1,15 @@
 """Servers with unusual events, framings or contents."""
 
-from collections.abc import Callable
+import contextlib
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from aiperf_svc.domain.outcomes import ErrorKind
-from benchmarks.fuzz.known_servers.known_server import KnownServer, stream
+from benchmarks.fuzz.known_servers.known_server import KnownServer, Quiet, handling, stream
 from benchmarks.fuzz.reply import Ending, Reply
 from benchmarks.truth.client_runs import ClientRun
 
@@ -49,6 +52,8 @@ _LOGPROB = (
 )
 _NO_NUMBERS = (b"NaN", b"Infinity", b"-Infinity", b"-1", b"NaN")
 _USAGE_AS_TEXT = USAGE.replace(b":550", b':"550"').replace(b":5", b':"5"')
+_HALF = TOKEN.replace(b'"a"', b'"\\ud83d"')
+"""A token that ends within an emoji, as an encoder writes it that escapes all but ASCII."""
 _DEEP = b'data: {"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
 
 
@@ -71,7 +76,7 @@ def _without_end(index: int) -> Reply:
     return replace(whole, parts=whole.parts[:-1], ending=Ending.HANG)
 
 
-def _good_and_ended_at_once(run: ClientRun) -> list[str]:
+def good_and_ended_at_once(run: ClientRun) -> list[str]:
     late_ns = run.records["end_wall_ns"] - run.records["last_token_wall_ns"]
     late_ms = float(np.median(late_ns)) / 1e6 - len(ENDING) * GAP_S * 1e3
     late = [f"requests end {late_ms:.0f} ms after [DONE]"] if late_ms > LATEST_MS else []
@@ -82,13 +87,42 @@ CALL = (
     b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function",'
     b'"function":{"name":"look","arguments":"{}"}}]}}]}\n\n'
 )
+_conversations: list[list[dict[str, Any]]] = []
+"""Messages of each request to the server that calls a tool."""
 
 
-def _says_histories_are_incomplete(run: ClientRun) -> list[str]:
-    """The next turns are sent without the tool calls, and the verdict counts them."""
-    reasons = {each["check"]: each["text"] for each in run.verdict["reasons"]}
-    named = "without the tool calls" in reasons.get("histories", "")
-    return [] if named else [f"no check of histories in {sorted(reasons)}"]
+class _Calling(Quiet):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        _conversations.append(json.loads(body)["messages"])
+        self.wfile.write(stream([CALL, FINISH, USAGE, DONE]).data)
+
+
+@contextlib.contextmanager
+def calling_a_tool() -> Iterator[str]:
+    """Serve responses that consist of a tool call."""
+    _conversations.clear()
+    with handling(_Calling) as url:
+        yield url
+
+
+def _sends_calls_and_results(run: ClientRun) -> list[str]:
+    """Every turn but the first carries each call before it, and right behind it its result."""
+    problems = []
+    lengths = []
+    for messages in _conversations:
+        calls = [n for n, each in enumerate(messages) if each["role"] == "assistant"]
+        lengths.append(len(calls))
+        for place in calls:
+            said = [call["id"] for call in messages[place].get("tool_calls", ())]
+            results = [each.get("tool_call_id") for each in messages[place + 1 : place + 2]]
+            if said != ["c"] or results != ["c"]:
+                problems.append(f"a history has the calls {said}, and results of {results}")
+    if sorted(set(lengths)) != [0, 1, 2]:
+        problems.append(f"histories have {sorted(set(lengths))} responses, expected 0, 1 and 2")
+    if failed := int((~run.is_completed).sum()):
+        problems.append(f"{failed} of {len(run.is_completed)} requests failed")
+    return problems
 
 
 SERVERS: tuple[KnownServer, ...] = (
@@ -97,14 +131,15 @@ SERVERS: tuple[KnownServer, ...] = (
     KnownServer("numbers-not-json", good, _events(*(_LOGPROB % n for n in _NO_NUMBERS), *ENDING)),
     KnownServer("usage-as-text", good, _events(*[TOKEN] * TOKENS, FINISH, _USAGE_AS_TEXT, DONE)),
     KnownServer("deep-json", _one_malformed, _deep),
+    KnownServer("half-an-emoji", good, _events(*[_HALF] * TOKENS, *ENDING)),
     KnownServer(
         "tool-calls-in-conversations",
-        _says_histories_are_incomplete,
-        _events(CALL, FINISH, USAGE, DONE),
+        _sends_calls_and_results,
+        serve=calling_a_tool,
         flags=(
             *("--streaming", "--concurrency", "2", "--request-count", "6"),
             *("--conversation-turn-mean", "3"),
         ),
     ),
-    KnownServer("done-without-last-chunk", _good_and_ended_at_once, _without_end),
+    KnownServer("done-without-last-chunk", good_and_ended_at_once, _without_end),
 )

@@ -10,6 +10,7 @@ from benchmarks.truth.client_runs import ClientRun
 
 FIRST_S = 0.1
 GAP_S = 0.01
+SUMMARY = " a part of the summary, which is of fifty characters"[:50]
 TOLERANCE = 0.15
 """A sleeping server is late by up to a millisecond or two of ten."""
 
@@ -83,17 +84,28 @@ def _ten(run: ClientRun) -> list[str]:
     return _valid(run) + _differences(run, **times)
 
 
-def _thinking() -> Callable[[int], Reply]:
-    def event(kind: str, **members: Any) -> bytes:
-        return f"event: {kind}\n".encode() + _event({"type": kind, **members})
+def _typed(kind: str, **members: Any) -> bytes:
+    """An event of an API whose events name their types."""
+    return f"event: {kind}\n".encode() + _event({"type": kind, **members})
+
+
+def _messages(thoughts: int, thought: str, **usage: Any) -> Callable[[int], Reply]:
+    """Respond in the messages API with so many parts of thinking, then with five of text."""
 
     def delta(kind: str, **members: str) -> bytes:
-        return event("content_block_delta", index=0, delta={"type": kind, **members})
+        return _typed("content_block_delta", index=0, delta={"type": kind, **members})
 
-    tokens = [delta("thinking_delta", thinking=" hmm")] * 5 + [delta("text_delta", text=" so")] * 5
-    usage = {"output_tokens": 10}
-    end = event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage)
-    tokens[-1] += end + event("message_stop")
+    tokens = [delta("thinking_delta", thinking=thought)] * thoughts
+    tokens += [delta("text_delta", text=" so")] * 5
+    end = _typed("message_delta", delta={"stop_reason": "end_turn"}, usage=usage)
+    tokens[-1] += end + _typed("message_stop")
+    return lambda _index: stream(tokens, gap_s=GAP_S, first_s=FIRST_S)
+
+
+def _responses(**usage: Any) -> Callable[[int], Reply]:
+    """Respond in the responses API with five parts of text."""
+    tokens = [_typed("response.output_text.delta", delta=" so")] * 5
+    tokens[-1] += _typed("response.completed", response={"status": "completed", "usage": usage})
     return lambda _index: stream(tokens, gap_s=GAP_S, first_s=FIRST_S)
 
 
@@ -102,6 +114,23 @@ def _thought(run: ClientRun) -> list[str]:
     if "output_token_count" in run.results:
         problems.append("an output without reasoning is counted, and nobody can know it")
     return problems
+
+
+def _summarised(run: ClientRun) -> list[str]:
+    """The summary is none of the tokens, and the times between those begin behind it."""
+    return _valid(run) + _differences(
+        run,
+        time_to_first_token=100,
+        time_to_first_output_token=400,
+        inter_token_latency=10,
+        output_sequence_length=1005,
+        hidden_token_count=1000,
+    )
+
+
+def _of(api: str) -> tuple[str, ...]:
+    """Flags of a run against another API than chat."""
+    return ("--endpoint-type", api, "--streaming", "--concurrency", "2", "--request-count", "20")
 
 
 def _without_counts(run: ClientRun) -> list[str]:
@@ -176,11 +205,43 @@ SERVERS: tuple[KnownServer, ...] = (
     KnownServer(
         "thinking-of-messages",
         _thought,
-        _thinking(),
-        flags=(
-            *("--endpoint-type", "messages", "--streaming"),
-            *("--concurrency", "2", "--request-count", "20"),
+        _messages(5, " hmm", output_tokens=10),
+        flags=_of("messages"),
+    ),
+    KnownServer(
+        "reasoning-beside-output-tokens",
+        _beside,
+        _responses(
+            input_tokens=550,
+            output_tokens=5,
+            total_tokens=655,
+            output_tokens_details={"reasoning_tokens": 100},
         ),
+        flags=_of("responses"),
+    ),
+    KnownServer(
+        "summary-of-reasoning",
+        _summarised,
+        _chat(
+            [_delta(reasoning_content=SUMMARY)] * 30 + _words(5),
+            prompt_tokens=550,
+            completion_tokens=1005,
+            completion_tokens_details={"reasoning_tokens": 1000},
+        ),
+    ),
+    KnownServer(
+        "summary-of-thinking",
+        _summarised,
+        _messages(
+            30, SUMMARY, output_tokens=1005, output_tokens_details={"thinking_tokens": 1000}
+        ),
+        flags=_of("messages"),
+    ),
+    KnownServer(
+        "summary-of-thinking-nobody-counts",
+        lambda run: _not_valid(run, "token_events"),
+        _messages(30, SUMMARY, output_tokens=1005),
+        flags=_of("messages"),
     ),
     KnownServer(
         "sound-before-its-text",

@@ -1,0 +1,35 @@
+"""The servers of known behaviour: all can be built, and some are measured on a busy machine too."""
+
+import re
+
+import pytest
+
+from benchmarks.fuzz.known_servers.known_server import measure
+from benchmarks.fuzz.known_servers.registry import SERVERS
+
+BY_NAME = {server.name: server for server in SERVERS}
+MEASURED = (
+    "tool-calls-in-conversations",
+    "unasked-response-to-busy-users",
+    "deep-json",
+    "no-token-counts",
+    "server-token-counts",
+)
+"""Their problems do not depend on times."""
+
+
+def test_each_known_server_can_be_built() -> None:
+    assert len(BY_NAME) == len(SERVERS)
+    for server in SERVERS:
+        assert re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", server.name)
+        assert (server.reply is None) != (server.serve is None)
+        if server.reply is not None:
+            assert server.reply(0).data.startswith(b"HTTP/1.1 200 OK\r\n")
+        elif server.serve is not None:
+            with server.serve() as url:
+                assert url.startswith("http")
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_result_against_a_known_server_is_the_truth(name: str) -> None:
+    assert measure(BY_NAME[name]) == []
