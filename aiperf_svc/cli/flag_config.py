@@ -32,6 +32,8 @@ from aiperf_svc.workloads.registry import kind_of, parse_benchmark
 
 REQUESTS_PER_USER = 10
 """Closed loop without an end: requests for each user."""
+REQUESTS_AT_ONCE = 1_000
+"""Requests of an infinite rate without their number: as many prompts as vllm bench has."""
 OPEN_LOOP_S = 10
 """Open loop without an end: seconds' worth of requests. A trial of a load that varies: seconds."""
 ENDS = ("requests", "duration")
@@ -316,10 +318,12 @@ def _complete_rate(draft: Draft) -> None:
         entries = dataset.get("entries") if isinstance(dataset, dict) else None
         count = load.get("requests") or entries
         if count is None:
-            text = "{load.request_rate}: inf sends all requests at once; set their number with "
-            text += "{load.requests}, or a limit with {load.concurrency}"
-            draft.problems.append(Problem("", text, names_keys=True))
-        load |= {"concurrency": count or 1, "requests": count}
+            count = REQUESTS_AT_ONCE
+            if load.get("duration") is not None:
+                text = "{load.request_rate}: inf sends all requests at once; set their number with "
+                text += "{load.requests}, or a limit with {load.concurrency}"
+                draft.problems.append(Problem("", text, names_keys=True))
+        load |= {"concurrency": count, "requests": count}
         draft.notices.append(f"--request-rate inf: all {count} requests at once")
     else:
         draft.notices.append(

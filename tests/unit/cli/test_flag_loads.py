@@ -65,6 +65,7 @@ def test_a_flag_of_the_schedule_asks_for_the_schedule(flags: tuple[str, ...]) ->
         (("--concurrency", "8", "--request-count", "20"), 8, 20),
         (("--request-count", "20"), 20, 20),
         (("--num-prompts", "30"), 30, 30),
+        ((), 1_000, 1_000),
     ],
 )
 def test_an_unlimited_rate_is_a_closed_loop(

@@ -78,7 +78,7 @@ REPOSITORY = Path(__file__).parents[3]
             "error: -u: 'http://h:0': expected a port from 1 to 65,535\n",
         ),
         (
-            ("profile", "-u", "h", "-m", "m", "--request-rate", "inf"),
+            ("profile", "-u", "h", "-m", "m", "--request-rate", "inf", "--duration", "5"),
             2,
             "error: --request-rate: inf sends all requests at once; set their number "
             "with --request-count, or a limit with --concurrency\n",
