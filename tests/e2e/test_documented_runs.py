@@ -37,6 +37,8 @@ def test_readmes_command_measures_readmes_server(tmp_path: Path) -> None:
     is_measured = command.code in (*FINISHED, ExitCode.SLO_MISSED, ExitCode.SLO_NOT_JUDGED)
     assert is_measured, command.errors
     assert results["output_sequence_length"]["avg"] == 128
-    # Nothing is faster than the server, so what is said of the client is of a real pace.
+    # On a busy machine the client may be late, but never because the server has no latency.
     assert results["time_to_first_token"]["p50"] > 25
     assert results["inter_token_latency"]["p50"] > 9
+    reasons = results["aiperf_svc"]["reasons"]
+    assert not [each for each in reasons if "too fast" in each["remedy"]]

@@ -241,9 +241,6 @@ def _contents(path: Path, stream: BinaryIO, watch: Callable[[], None]) -> Any:
     """Return a memory map of a plain file, or the bytes of a compressed or empty one. A map is
     freed with its last reader. It cannot be closed earlier: an exception may still hold views of it
     in its frames.
-
-    A map goes away with its last reader. To close it sooner is an error while views of it live, as
-    they do whenever an exception carries the frame that holds them.
     """
     if isinstance(stream, gzip.GzipFile):
         parts, size = [], 0
