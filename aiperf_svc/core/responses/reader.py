@@ -480,9 +480,9 @@ class ResponseReader:
         try:
             if self._blanks is not None and self.first_token_wall_ns:
                 self._judge_blanks(self._blanks)
-            if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns:
-                if not self.error:
-                    return  # a stream as it should be
+            is_good = outcome == _COMPLETED and not self.error
+            if is_good and self._is_ended and self.first_token_wall_ns:
+                return  # a stream as it should be
             if outcome in _CUT:
                 self.outcome, self.error, self.message = outcome, 0, ""
                 return

@@ -139,9 +139,11 @@ class _Redirecting(Quiet):
 def redirecting_metrics() -> Iterator[str]:
     """Serve an API whose page of metrics redirects to another port."""
     _elsewhere.clear()
-    with handling(_Elsewhere) as other:
-        with handling(type("Handler", (_Redirecting,), {"other": other})) as url:
-            yield url
+    with (
+        handling(_Elsewhere) as other,
+        handling(type("Handler", (_Redirecting,), {"other": other})) as url,
+    ):
+        yield url
 
 
 def _asks_nobody_else(run: ClientRun) -> list[str]:

@@ -232,9 +232,7 @@ SERVERS: tuple[KnownServer, ...] = (
     KnownServer(
         "summary-of-thinking",
         _summarised,
-        _messages(
-            30, SUMMARY, output_tokens=1005, output_tokens_details={"thinking_tokens": 1000}
-        ),
+        _messages(30, SUMMARY, output_tokens=1005, output_tokens_details={"thinking_tokens": 1000}),
         flags=_of("messages"),
     ),
     KnownServer(
