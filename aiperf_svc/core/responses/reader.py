@@ -70,6 +70,8 @@ TEXT_BYTES: Final = 64
 SUMMARY_BYTES: Final = 2
 """Bytes a token below which a text has other tokens than stated, unless there is an event for each
 of them. Tokenizers make three to five bytes of a token in all languages that they are made for."""
+SHORT_REASONING: Final = 16
+"""Tokens of reasoning of which this is not judged: a few short words, or marks without a text."""
 SILENT_TOKENS: Final = 2
 """Most tokens of a stream that had no delta, where all others had one each: the end of the text, or
 a token that completes no character."""
@@ -207,7 +209,8 @@ class ResponseReader:
     def _is_summarised(self, stated: int, size: int) -> bool:
         """Return whether reasoning of so many bytes is too short for the stated tokens, and came in
         too few events for them."""
-        if size >= SUMMARY_BYTES * stated or not self.first_token_wall_ns:
+        is_long = size >= SUMMARY_BYTES * (stated - SHORT_REASONING)
+        if is_long or not self.first_token_wall_ns:
             return False
         events = self._reasoning_events
         return 2 * (self.token_events if events < 0 else events) < stated
