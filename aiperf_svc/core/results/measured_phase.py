@@ -181,6 +181,7 @@ class MeasuredPhase:
             gap_bounds=gap_bounds(self.rows, chunk_gaps),
             clock_uncertainty_ms=ev.clock_uncertainty_ms(self.clocks),
             workers=workers,
+            timing=tuple(h for h in self.context.health if h.service is Service.TIMING_MANAGER),
             lost_services=self.context.lost_services,
             failure=self.context.failure,
             early_end=self.context.early_end.text if self.context.early_end else "",

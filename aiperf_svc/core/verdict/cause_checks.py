@@ -61,11 +61,11 @@ def _unstamped(e: Evidence) -> Reason:
     )
 
 
-def is_busy(workers: Sequence[Health]) -> bool:
-    """Return whether a worker had more to do than it had time for."""
+def is_busy(processes: Sequence[Health]) -> bool:
+    """Return whether one of these had more to do than it had time for."""
     return any(
         health.busy_share > BUSY_SAMPLES_SHARE or health.loop_lag_p50_ms > LOOP_LAG_MS
-        for health in _watched(workers)
+        for health in _watched(processes)
     )
 
 

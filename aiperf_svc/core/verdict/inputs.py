@@ -129,6 +129,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     gap_bounds: tuple[GapBound, ...] = ()
     clock_uncertainty_ms: float = 0.0
     workers: tuple[Health, ...] = ()
+    timing: tuple[Health, ...] = ()
+    """Health of the timing manager, which grants what the workers send."""
     lost_services: tuple[str, ...] = ()
     finish_reasons: dict[str, int] = {}
     """Number of requests by finish reason."""

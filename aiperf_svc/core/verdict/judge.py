@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS, lacks_cpu
+from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS, is_busy, lacks_cpu
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
     MORE_WORKERS,
@@ -86,7 +86,7 @@ def _remedy_on_the_client(e: Evidence) -> str:
     lacks = lacks_cpu(e.workers)
     if lacks is None:
         return "run for 5 s or longer: this run was too short to tell whether the client lacked CPU"
-    if lacks:
+    if lacks or is_busy(e.timing):
         return MORE_WORKERS
     used = max(health.cpu_mean for health in e.workers)
     waited = max(health.waited_share for health in e.workers)
