@@ -219,7 +219,7 @@ def test_excess_and_missing_tokens_do_not_cancel() -> None:
     assert checks["output_tokens"].measured == pytest.approx((10 + 10) / (20 + 30))
 
 
-TOOLS = {"extra_inputs": {"tools": []}}
+TOOLS: dict[str, Any] = {"extra_inputs": {"tools": []}}
 
 
 @pytest.mark.parametrize(
