@@ -102,6 +102,7 @@ def test_each_visit_of_a_release_has_pods_of_its_own(
             pools={"decode": pool("decode", 1)},
             **{"from": {"manifests": "a.yaml"}},
         )
+        benchmark["deployment"]["ttl"] = "1h"
         over = "deployment.target.from"
         sources = [{"manifests": f"{name}.yaml"} for name in "ab"]
         benchmark["experiment"] = {
