@@ -301,4 +301,5 @@ def objectives(rows: Sequence[Row]) -> list[Block]:
 
 def sentence(text: str) -> str:
     """Return a text that begins with a capital and ends with a full stop."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith("?") else ".")
+    first = text[:1] if text.startswith(("http://", "https://")) else text[:1].upper()
+    return first + text[1:] + ("" if text.endswith("?") else ".")
