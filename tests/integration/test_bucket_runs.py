@@ -23,19 +23,29 @@ from tests.support.threaded_server import in_thread
 
 NAME = "benchmark"
 NIGHTS = ("20261101T030000Z", "20261102T030000Z", "20261103T030000Z")
+NEW = "f" * 16
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders of two nights, of a third whose upload has not ended, and of a new run."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = [
+        inference_run(folder / night, f"{number:016x}", seed=number)
+        for number, night in enumerate(NIGHTS)
+    ]
+    (made[-1] / "manifest.json").unlink()
+    return [*made, inference_run(folder / "new", NEW)]
 
 
 @pytest.fixture
 def nightly(
-    bucket_server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket_server: Store, runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
-    """A bucket with two nights, and a third whose upload has not ended."""
+    """A bucket with the three nights."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket_server.url)
     with bucket_server.empty_bucket(monkeypatch):
-        for number, night in enumerate(NIGHTS):
-            folder = inference_run(tmp_path / night, f"{number:016x}", seed=number)
-            if night == NIGHTS[-1]:
-                (folder / "manifest.json").unlink()
+        for number, (night, folder) in enumerate(zip(NIGHTS, runs, strict=False)):
             bucket_server.put(folder, f"nightly/{NAME}-{night}-{number:016x}")
         yield bucket_server
 
@@ -74,12 +84,11 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         yield found
 
 
-def new_outcome(folder: Path, *, uploaded_to: str = "", ttft_ms: float = 30.0) -> RunOutcome:
-    inference_run(folder, "f" * 16, ttft_ms=ttft_ms)
+def outcome_of(folder: Path, *, uploaded_to: str = "") -> RunOutcome:
     path = find_results(folder)
     assert path is not None
     return RunOutcome(
-        run_id="f" * 16,
+        run_id=NEW,
         state="done",
         reason="",
         results=read_run(path),
@@ -157,7 +166,8 @@ def test_webhook_has_verdict_and_comparison_with_the_night_before(
 ) -> None:
     monkeypatch.setenv("AIPERF_WEBHOOK_SECRET", "Bearer hush")
     own = f"s3://{BUCKET}/nightly/{NAME}-20261104T030000Z-{15:016x}"
-    outcome = new_outcome(tmp_path / "new", uploaded_to=own, ttft_ms=60.0)
+    slow = inference_run(tmp_path / "slow", NEW, ttft_ms=60.0)
+    outcome = outcome_of(slow, uploaded_to=own)
     call_webhook(outcome, settings(receiver, nightly))
     (body,) = receiver.bodies
     assert receiver.headers[0]["Authorization"] == "Bearer hush"
@@ -172,18 +182,18 @@ def test_webhook_has_verdict_and_comparison_with_the_night_before(
 
 
 def test_first_night_says_why_nothing_is_compared(
-    nightly: Store, receiver: Receiver, tmp_path: Path
+    nightly: Store, receiver: Receiver, runs: list[Path]
 ) -> None:
     own = f"s3://{BUCKET}/nightly/{NAME}-{NIGHTS[0]}-{0:016x}"
-    call_webhook(new_outcome(tmp_path / "new", uploaded_to=own), settings(receiver, nightly))
+    call_webhook(outcome_of(runs[-1], uploaded_to=own), settings(receiver, nightly))
     (body,) = receiver.bodies
     assert body["judgement"] is None
     assert body["not_compared"] == f"s3://{BUCKET}/nightly has no earlier run of {NAME}"
 
 
-def test_webhook_compares_with_a_named_folder(receiver: Receiver, tmp_path: Path) -> None:
-    base = inference_run(tmp_path / "base", "a" * 16)
-    call_webhook(new_outcome(tmp_path / "new"), settings(receiver, compare_with=str(base)))
+def test_webhook_compares_with_a_named_folder(receiver: Receiver, runs: list[Path]) -> None:
+    base = runs[0]
+    call_webhook(outcome_of(runs[-1]), settings(receiver, compare_with=str(base)))
     (body,) = receiver.bodies
     assert (body["base"], body["not_compared"]) == (str(base), None)
     assert all(row["word"] == "?" for row in body["rows"])
@@ -200,7 +210,7 @@ def test_webhook_compares_with_a_named_folder(receiver: Receiver, tmp_path: Path
 )
 def test_refused_webhook_is_reported_without_its_secrets(
     receiver: Receiver,
-    tmp_path: Path,
+    runs: list[Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     statuses: list[int],
@@ -210,7 +220,7 @@ def test_refused_webhook_is_reported_without_its_secrets(
     monkeypatch.setenv("AIPERF_WEBHOOK_SECRET", "hush")
     monkeypatch.setenv("AIPERF_WEBHOOK_URL", f"{receiver.url}/services/T0/secret")
     receiver.statuses = statuses
-    outcome = new_outcome(tmp_path / "new")
+    outcome = outcome_of(runs[-1])
     call_webhook(outcome, Artifacts.model_validate({"webhook": {"header": "X-Token"}}))
     error = capsys.readouterr().err
     assert words in error
@@ -222,9 +232,9 @@ def test_refused_webhook_is_reported_without_its_secrets(
 
 
 def test_unreachable_webhook_changes_no_exit_code(
-    receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    receiver: Receiver, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = new_outcome(tmp_path / "new")
+    outcome = outcome_of(runs[-1])
     artifacts = Artifacts.model_validate({"webhook": {"url": "http://127.0.0.1:1/x"}})
     call_webhook(outcome, artifacts)
     assert "127.0.0.1:1: " in capsys.readouterr().err
