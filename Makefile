@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
+COLLECTED := $(VENV)/.collected
 COMMAND := $(BIN)/aiperf-svc
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_FLAGS ?=
@@ -71,13 +72,17 @@ fuzz: $(STAMP) ## 10,000 legal and broken responses, 1,000 changed configs; ten 
 sanitize: $(STAMP) ## The same responses and the tests of the C steps under AddressSanitizer and UBSan (gcc)
 	@$(BIN)/python -m benchmarks.fuzz.sanitized $(FUZZ_FLAGS)
 
+# In a fresh clone each process of pytest would compile all test modules and what they import: one does it for all.
+$(COLLECTED): $(STAMP)
+	@$(BIN)/python -m pytest --collect-only --quiet --ignore tests/e2e/stack >/dev/null; touch $@
+
 # Tests wait as long as they compute: six processes for two cores. Tests marked `alone` measure the machine and run one
 # after the other at the end.
-test: $(STAMP) ## Run all tests that need no cluster; `make test-stack` adds the life of stacks on Kubernetes
+test: $(COLLECTED) ## Run all tests that need no cluster; `make test-stack` adds the life of stacks on Kubernetes
 	$(BIN)/python -m pytest $(PARALLEL) 6 -m "not alone" --ignore tests/e2e/stack
 	$(BIN)/python -m pytest -m alone tests/e2e --ignore tests/e2e/stack
 
-test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
+test-fast: $(COLLECTED) ## Run all tests that need no whole run and no cluster
 	$(BIN)/python -m pytest $(PARALLEL) 6 --ignore tests/e2e
 
 coverage: $(STAMP) ## Print the lines that no test runs: a report to read, not a gate; half an hour
