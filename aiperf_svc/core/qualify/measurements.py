@@ -2,6 +2,7 @@
 which values of many are worse than the others.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, TypeVar
@@ -130,9 +131,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outliers(values: Mapping[KeyT, float], better: Better) -> set[KeyT]:
-    """Return the keys of values that are worse than the others."""
+    """Return the keys of values that are worse than the others. Of latencies the reciprocals are
+    compared: the same noise then gives as many outliers as of rates."""
     if len(values) < FEWEST_NODES or not better:
         return set()
+    if better == "lower":
+        rates = {key: 1 / value if value else math.inf for key, value in values.items()}
+        return outliers(rates, "higher")
     centre = median(values.values())
     deviation = median(abs(value - centre) for value in values.values())
     return {
