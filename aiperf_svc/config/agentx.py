@@ -44,8 +44,10 @@ UNTOUCHED: tuple[tuple[str, Any], ...] = (
     ("dataset.max_delay", None),
     ("dataset.think_time_only", False),
     ("dataset.max_context_tokens", None),
+    ("load.ramp", "0s"),
+    ("load.agentic.burst", False),
 )
-"""Keys that change the trace, with the values at which they do not."""
+"""Keys that change the trace or its start, with the values at which they do not."""
 _ENDS = ("load.requests", "load.duration")
 """Where either is given, the length of the run is the user's."""
 _OURS = ("workers.max", *_ENDS)

@@ -4,9 +4,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from aiperf_svc.adapters.comparison.run_folders import RECORDS
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_records
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
+from aiperf_svc.adapters.storage.provenance_file import read_provenance
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.rules.measured_point import MeasuredPoint, sent_requests
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -27,7 +30,7 @@ def _read(folder: Path, least_s: Callable[[int], float]) -> MeasuredPoint:
         raise ConfigError(
             f"{folder}: a run of {result.workload}; the rules are for inference servers"
         )
-    point = MeasuredPoint(str(folder), result, None)
+    point = MeasuredPoint(str(folder), result, None, read_provenance(folder))
     records = folder / RECORDS
     if not records.is_file():
         return point
@@ -40,4 +43,4 @@ def _read(folder: Path, least_s: Callable[[int], float]) -> MeasuredPoint:
         pass_size=max(1, point.entries),
         least_s=least_s(point.concurrency),
     )
-    return MeasuredPoint(point.folder, result, sent)
+    return structs.replace(point, sent=sent)

@@ -79,9 +79,9 @@ def _load(point: MeasuredPoint) -> Found:
 
 
 def _duration(point: MeasuredPoint) -> Found:
-    if point.sent is None:
+    seconds = point.load_s
+    if seconds is None:
         return NO_RECORDS
-    seconds = point.result.value("benchmark_duration") or point.sent.span_s
     if seconds < LEAST_S:
         return False, f"{seconds:,.0f} s, under {LEAST_S:,.0f} s a run is not valid"
     least, mode = (FAST_S, " (fast mode)") if is_fast(point.result.config) else (WHOLE_S, "")

@@ -7,9 +7,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.config.paths import value_at
+from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.scenario_result import Series
 from aiperf_svc.core.results.inference_result import DatasetView, InferenceResult, LoadView
+from aiperf_svc.core.results.provenance import UNKNOWN, Provenance
 from aiperf_svc.core.rules.report import PointOutcome, Requirement, of_points, outcome_of
 from aiperf_svc.core.rules.steady_state import Requests, Window, find_window
 from aiperf_svc.core.stats.columns import PhaseRows
@@ -60,6 +63,7 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
     result: InferenceResult
     sent: Sent | None
     """None if single requests were not kept."""
+    provenance: Provenance | None = None
 
     @property
     def load(self) -> LoadView:
@@ -86,6 +90,36 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
         """Number of prompts of the dataset; 0: unknown."""
         built = self.result.topology.dataset
         return built.entries if built else 0
+
+    @property
+    def stack(self) -> dict[str, str]:
+        """What is known of hardware and software, by dotted name."""
+        found = self.provenance.compared if self.provenance is not None else {}
+        return {name: value for name, value in found.items() if value != UNKNOWN}
+
+    @property
+    def has_warmup(self) -> bool:
+        """True if requests were sent before the measurement."""
+        return bool(self.load.warmup) or self._configured("load", "agentic") is not None
+
+    @property
+    def warmup_s(self) -> float | None:
+        """Longest time of the warmup by the config; None without a limit."""
+        given = self._configured("load", "warmup", "duration")
+        given = given or self._configured("load", "agentic", "warmup_grace")
+        return parse_duration_ns(given) / 1e9 if given else None
+
+    @property
+    def load_s(self) -> float | None:
+        """Time in which requests were sent, without the drain after it; None: unknown."""
+        planned, measured = self._configured("load", "duration"), "benchmark_duration"
+        length_s = self.result.value(measured)
+        if planned and length_s and not self._configured("load", "requests"):
+            return min(length_s, parse_duration_ns(planned) / 1e9)
+        return self.sent.span_s if self.sent is not None else None
+
+    def _configured(self, *path: str) -> Any:
+        return value_at(self.result.config, path)
 
     @property
     def has_conversations(self) -> bool:
@@ -144,28 +178,30 @@ def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
     """Return what the records of a run show. A super-pass has `pass_size` requests, and the window
     of the steady state spans at least `least_s`. Starts are by the clocks of the workers, which
     differ by much less than a super-pass takes."""
-    requests, entries, failed, end_ns = _requests(columns)
+    requests, entries, has_failed, end_ns = _requests(columns)
     window = find_window(requests, pass_size, least_s)
     inside = requests.part(window.begin, window.end)
+    of_inside = has_failed[window.begin : window.end]
     run_s = (end_ns - int(requests.start_ns[0])) / 1e9 if len(requests.start_ns) else 0.0
     return Sent(
         repeats=len(entries) - len(np.unique(entries)),
         span_s=requests.issue_span_s,
-        rates=_rates(requests, run_s, failed=failed),
+        rates=_rates(requests, has_failed, run_s),
         window=window,
         window_span_s=inside.issue_span_s,
-        steady=_rates(inside, inside.issue_span_s) if window.length else Rates(),
+        steady=_rates(inside, of_inside, inside.issue_span_s) if window.length else Rates(),
     )
 
 
-def _requests(columns: Columns) -> tuple[Requests, NDArray[np.int64], int, int]:
-    """Return the requests in the order of their starts, the entries that they sent, how many have
+def _requests(
+    columns: Columns,
+) -> tuple[Requests, NDArray[np.int64], NDArray[np.bool_], int]:
+    """Return the requests in the order of their starts, the entries that they sent, which have
     failed, and the end of the last response."""
     parts: list[list[NDArray[Any]]] = []
-    failed, end_ns = 0, 0
+    end_ns = 0
     for chunk in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.SENT):
         is_done = chunk["outcome"] == Outcome.COMPLETED
-        failed += int(np.count_nonzero(~is_done))
         end_ns = max(end_ns, int(chunk["end_wall_ns"].max()))
         values = [
             formula(chunk)
@@ -178,22 +214,22 @@ def _requests(columns: Columns) -> tuple[Requests, NDArray[np.int64], int, int]:
         ]
         for value in values:
             value[~is_done] = np.nan
-        parts.append([chunk["start_wall_ns"], *values, chunk["entry"]])
+        parts.append([chunk["start_wall_ns"], *values, chunk["entry"], ~is_done])
     if not parts:
         nothing = np.empty(0)
         empty = np.empty(0, np.int64)
-        return Requests(empty, nothing, nothing, nothing, nothing), empty, 0, 0
+        requests = Requests(empty, nothing, nothing, nothing, nothing)
+        return requests, empty, np.empty(0, bool), 0
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(joined[0], kind="stable")
-    *ordered, entries = (column[order] for column in joined)
-    return Requests(*ordered), entries, failed, end_ns
+    *ordered, entries, has_failed = (column[order] for column in joined)
+    return Requests(*ordered), entries, has_failed, end_ns
 
 
-def _rates(requests: Requests, seconds: float, *, failed: int = 0) -> Rates:
+def _rates(requests: Requests, has_failed: NDArray[np.bool_], seconds: float) -> Rates:
     """Return the rates over some requests. One that failed has an infinite latency."""
-    missing = np.full(failed, np.inf)
     ttft, tpot = (
-        Series.of(np.concatenate((values, missing)))
+        Series.of(np.where(has_failed, np.inf, values))
         for values in (requests.ttft_ms, requests.tpot_ms)
     )
     is_known = ~np.isnan(requests.output_tokens)

@@ -40,6 +40,7 @@ LEAST_POINTS = 7
 MOST_POINTS = 32
 LEAST_OFFLINE_SHARE = 0.98
 """Least throughput of a dedicated Offline run, as a share of that at the highest concurrency."""
+LONGEST_WARMUP_S = 86_400.0
 _SALTED = ("system_suffix", "first_turn_prefix")
 """Places of the marker between the system prompt and what the user writes."""
 
@@ -157,6 +158,7 @@ def _points(
         ("streaming-config", "6.5", _streaming, True),
         ("salt", "2.9.5.1", _salt, False),
         ("warmup-data", "6.3.1", _warmup, False),
+        ("warmup-duration", "6.3", _warmup_length, False),
         ("metric-consistency", "9.1", _metrics, True),
         ("early-stopping", "client", _early_stopping, True),
         ("valid-verdict", "–", valid_verdict, False),
@@ -246,6 +248,8 @@ def _salt(point: MeasuredPoint) -> Found:
         return False, f"dataset.cache_bust {place}, expected {' or '.join(_SALTED)}"
     if point.dataset.cache_bust_per == "request":
         return True, f"64 bits, a marker for each request, from seed and credit ({place})"
+    if point.dataset.cache_bust_per == "conversation":
+        return False, "dataset.cache_bust_per conversation: 48 bits, expected 64 and per request"
     if point.sent is None:
         return None, "whether a marker was sent twice is not known: no records.parquet"
     repeats = point.sent.repeats
@@ -255,11 +259,20 @@ def _salt(point: MeasuredPoint) -> Found:
 
 
 def _warmup(point: MeasuredPoint) -> Found:
-    if not point.load.warmup:
+    if not point.has_warmup:
         return True, "no warmup"
     if point.dataset.cache_bust == "none":
         return False, "the warmup sends prompts of the dataset without a marker"
     return True, "prompts of the dataset with markers"
+
+
+def _warmup_length(point: MeasuredPoint) -> Found:
+    if not point.has_warmup:
+        return True, "no warmup"
+    if point.warmup_s is None:
+        return None, "the warmup has no duration in the config; its time is not in the results"
+    most = f"expected {LONGEST_WARMUP_S:,.0f} or less"
+    return point.warmup_s <= LONGEST_WARMUP_S, f"{point.warmup_s:,.0f} s, {most}"
 
 
 def _metrics(point: MeasuredPoint) -> Found:
@@ -290,9 +303,27 @@ def _consistency(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
     differing = [key for key in keys if len({facts.get(key) for facts in every}) > 1]
     text = f"differs: {', '.join(differing)}" if differing else "model, endpoint, dataset, client"
     yield of_curve("config-consistency", "9.1", not differing, text)
+    yield _stack(points)
     seeds = {each.result.config.get("random_seed", 0) for each in points}
     text = f"random_seed {', '.join(map(str, sorted(seeds)))}"
     yield of_curve("seed-set-consistency", "9.1", len(seeds) <= 1, text)
+
+
+def _stack(points: Sequence[MeasuredPoint]) -> Requirement:
+    """Return whether hardware and software of client and target are the same at all points, as far
+    as they are known."""
+    rule, section = "stack-consistency", "8.2"
+    stated: dict[str, set[str]] = {}
+    for point in points:
+        for name, value in point.stack.items():
+            stated.setdefault(name, set()).add(value)
+    of_target = sum(name.startswith("target.") for name in stated)
+    if differing := [name for name, values in stated.items() if len(values) > 1]:
+        return of_curve(rule, section, False, f"differs: {', '.join(differing)}")
+    if not of_target or not all(point.stack for point in points):
+        return of_curve(rule, section, None, "provenance.json has no fact of the target")
+    text = f"{of_target} facts of the target and {len(stated) - of_target} of the client"
+    return of_curve(rule, section, True, f"{text}, by provenance.json")
 
 
 def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requirement:
@@ -316,6 +347,11 @@ def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requir
 def _unchecked() -> Iterable[Requirement]:
     for rule, section, text in (
         ("reference-client", "2.1.1", "these runs were measured by aiperf-svc"),
+        ("leading-filler", "6.5", "whether the first token is one of the model is not known"),
+        ("warmup-declaration", "6.3", "the six fields about the warmup are no file of these runs"),
+        ("accuracy-reference", "4.3", "99% of the reference, and its length ±10%, are not known"),
+        ("accuracy-repeats", "4.3", "the mean of several runs of conversations is not made"),
+        ("accuracy-offline", "4.3", "the accuracy of the Offline point is not judged by itself"),
         ("seed-set-membership", "9.1", "a published set has three seeds; aiperf-svc has one"),
         ("token-counts", "2.8", "counts by the reference chat template are not made"),
         ("approved-drafter", "2.9.4", "what the server drafts with is not in the results"),

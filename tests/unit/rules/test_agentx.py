@@ -62,6 +62,8 @@ def test_config_that_was_written_is_the_same_again() -> None:
             "load.agentic.system_idle_cap 30s, expected 10s",
         ),
         ({"dataset": {"delay_factor": 0.5}}, "dataset.delay_factor 0.5, expected 1.0"),
+        ({"load": {"agentic": {"burst": True}}}, "load.agentic.burst true, expected false"),
+        ({"load": {"ramp": "9s"}}, "load.ramp 9s, expected 0s"),
         ({"dataset": {"max_delay": "9s"}}, "dataset.max_delay 9s, expected not set"),
     ],
 )
@@ -98,16 +100,17 @@ def test_concurrencies_of_flags_are_trials() -> None:
 
 
 def missed(seconds: float = 3600.0, errors: float = 0.0, **parts: Any) -> dict[str, str]:
+    numbers = {"request_count": 1000.0, "error_request_count": errors}
     metrics = {
-        name: MetricStats(unit="requests", avg=value)
-        for name, value in (("request_count", 1000.0), ("error_request_count", errors))
+        name: MetricStats(unit="", avg=value)
+        for name, value in (numbers | {"benchmark_duration": seconds}).items()
     }
     result = inference_result(
         config=finished(**parts), accounts=Accounts(issued=10, completed=10), metrics=metrics
     )
     rates = Rates(system_tps=100.0, tpot_p90_ms=20.0)
     sent = Sent(
-        repeats=0, span_s=seconds, rates=rates, window=WINDOW, window_span_s=0.0, steady=Rates()
+        repeats=0, span_s=60.0, rates=rates, window=WINDOW, window_span_s=0.0, steady=Rates()
     )
     report = verify([MeasuredPoint("runs/8", result, sent)])
     assert (report.rules, report.points[0].tps_per_user) == (NAME, 50.0)
@@ -126,5 +129,7 @@ def test_run_that_conforms_meets_every_requirement() -> None:
 def test_missed_requirements_say_by_how_much() -> None:
     assert missed(1200.0) == {"duration": "1,200 s, expected 3,600"}
     assert missed(600.0) == {"duration": "600 s, under 900 s a run is not valid"}
+    short = {"duration": "3,540 s, expected 3,600"}
+    assert missed(load={"duration": "59m"}) == short  # The drain fills the hour.
     assert missed(errors=250.0) == {"errors": "20.0% of 1,250 requests, at most 10%"}
     assert missed(random_seed=7) == {"random_seed": "random_seed 7, expected 42"}

@@ -13,11 +13,13 @@ from aiperf_svc.cli.main import main
 from aiperf_svc.core.quality.gate import Answer, QualityResult, score
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
+from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.rules.measured_point import MeasuredPoint, Rates, Sent, sent_requests
 from aiperf_svc.core.rules.mlperf_endpoints import verify
 from aiperf_svc.core.rules.report import Outcome, RulesReport
 from aiperf_svc.core.rules.steady_state import Window
+from aiperf_svc.domain.outcomes import Outcome as RowOutcome
 from tests.support import fake_run
 from tests.support.fake_results import inference_result
 
@@ -68,8 +70,11 @@ def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) 
         "window_span_s": 1250.0,
         "steady": rates,
     }
+    target = {"engine": "vllm", "kernel": "unknown"} | changes.pop("target", {})
+    provenance = Provenance(client={"kernel": "6.1"}, target=target)
     found = result(concurrency, **changes)
-    return MeasuredPoint(f"runs/{concurrency}", found, Sent(**{**given, **(sent or {})}))
+    sent_requests = Sent(**{**given, **(sent or {})})
+    return MeasuredPoint(f"runs/{concurrency}", found, sent_requests, provenance)
 
 
 def curve(**changes: Any) -> list[MeasuredPoint]:
@@ -90,7 +95,7 @@ def test_conforming_curve_misses_nothing() -> None:
     report = verify(curve())
     assert missed(report) == []
     assert report.regions["High"] == (18, 64)
-    assert report.count(Outcome.UNCHECKED) == 8
+    assert report.count(Outcome.UNCHECKED) == 13
 
 
 @pytest.mark.parametrize(
@@ -103,6 +108,8 @@ def test_conforming_curve_misses_nothing() -> None:
         ("salt", {"dataset": {"cache_bust": "none"}}, "cache_bust none"),
         ("salt", {"dataset": {"cache_bust": "system_prefix"}}, "cache_bust system_prefix"),
         ("salt", {"sent": {"repeats": 12}}, "12 of 600 requests repeat"),
+        ("salt", {"dataset": {"cache_bust_per": "conversation"}}, "48 bits"),
+        ("warmup-duration", {"load": {"warmup": {"duration": "25h"}}}, "90,000 s, expected 86,400"),
         ("sample-multiple", {"issued": 620}, "6 passes of 100 and 20 more"),
         ("min-query-count", {"completed": 90}, "90 completed, expected one pass of 100, 10 too"),
         ("point-duration", {"sent": {"window_span_s": 400.0}}, "steady state of 400 s"),
@@ -184,7 +191,7 @@ def quality(score_low: float) -> QualityResult:
 def test_accuracy_needs_a_passed_gate_in_each_region() -> None:
     report = verify([point(each, quality=quality(0.9)) for each in CURVE])
     assert "accuracy-coverage" not in missed(report)
-    assert report.count(Outcome.UNCHECKED) == 7
+    assert report.count(Outcome.UNCHECKED) == 12
     some = [point(each, quality=quality(0.9) if each < 18 else None) for each in CURVE]
     assert text_of(verify(some), "accuracy-coverage") == "no gate in High"
     low = verify([point(each, quality=quality(0.99)) for each in CURVE])
@@ -200,6 +207,20 @@ def test_points_that_differ_are_named() -> None:
     assert "seed-set-consistency" in missed(
         verify([*curve()[1:], point(1, config={"random_seed": 8})])
     )
+
+
+def test_other_hardware_is_another_stack() -> None:
+    report = verify([*curve()[1:], point(1, target={"engine": "sglang", "kernel": "6.1"})])
+    assert missed(report) == ["stack-consistency"]
+    assert text_of(report, "stack-consistency") == "differs: target.engine"
+    bare = [MeasuredPoint(each.folder, each.result, each.sent) for each in curve()]
+    assert "no fact of the target" in text_of(verify(bare), "stack-consistency")
+
+
+def test_warmup_of_a_count_has_no_known_length() -> None:
+    report = verify([*curve()[1:], point(1, load={"warmup": {"requests": 5}})])
+    found = next(each for each in report.requirements if each.rule == "warmup-duration")
+    assert found.outcome is Outcome.UNCHECKED
 
 
 def test_without_records_times_are_not_checkable() -> None:
@@ -229,6 +250,20 @@ def test_failed_requests_are_slower_than_any() -> None:
     rows = fake_run.closed_loop(requests=500, error_share=0.2)
     sent = sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0)
     assert sent.rates.ttft_p90_ms is None
+
+
+def test_failed_requests_count_in_the_window() -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    sent = sent_requests(fake_run.columns_of(rows), pass_size=200, least_s=1.0)
+    assert sent.window.length
+    assert sent.steady.tpot_p90_ms is not None
+    order = np.argsort(rows["start_wall_ns"], kind="stable")
+    some = order[sent.window.begin : sent.window.end][::5]
+    rows["outcome"][some] = RowOutcome.ERRORED
+    failing = sent_requests(fake_run.columns_of(rows), pass_size=200, least_s=1.0)
+    assert (failing.window.begin, failing.window.end) == (sent.window.begin, sent.window.end)
+    assert failing.steady.ttft_p90_ms is None
+    assert failing.steady.tpot_p90_ms is None
 
 
 def test_command_names_what_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
