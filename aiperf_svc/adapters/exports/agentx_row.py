@@ -5,7 +5,7 @@ Statistics are over the requests that completed, in seconds and tokens. Interact
 of a statistic of the time per output token, and end to end of a request's latency over its output
 tokens, so that its p90 is that of slow requests. Our `inter_token_latency` is their `itl` and
 `tpot`; they are equal there too. Rates are over the time from the first start to the last end.
-What only the server knows is null, as in theirs without its pages of metrics.
+What only the server knows is of its counters under load, and null without its page of metrics.
 """
 
 import math
@@ -75,7 +75,7 @@ def agentx_row_of(result: InferenceResult, setup: Mapping[str, str], columns: Co
     row["request_accounting"] = accounting = _accounting(columns, done.count)
     row["num_requests_total"] = accounting["records_total"]
     row["request_metrics"] = _request_metrics(result, done, gpus_of_row(row))
-    row["server_metrics"] = _server_metrics(done)
+    row["server_metrics"] = _server_metrics(result, done, setup.get("framework", "none"))
     row["kv_cache_pool_tokens"] = None
     return row | energy_of(result)
 
@@ -226,18 +226,34 @@ def _throughput(done: _Completed, gpus: int | None) -> Json:
     }
 
 
-def _server_metrics(done: _Completed) -> Json:
+def _server_metrics(result: InferenceResult, done: _Completed, framework: str) -> Json:
+    """Return the server's own metrics; totals of tokens are those of the requests where it has no
+    counters. Hits in the GPU's cache are known apart from others of vLLM alone."""
+    metrics = result.system.metrics if result.system is not None else {}
+    found = {name: value for name, value in metrics.items() if name.startswith("server_")}
     totals = {
-        name: int(math.fsum(done.tokens(f"{kind}_sequence_length")))
-        for name, kind in (("prompt_total", "input"), ("generation_total", "output"))
+        name: int(
+            found.get(f"server_{counter}", math.fsum(done.tokens(f"{kind}_sequence_length")))
+        )
+        for name, counter, kind in (
+            ("prompt_total", "prompt_tokens", "input"),
+            ("generation_total", "generation_tokens", "output"),
+        )
     }
+    cache: dict[str, Any] = {"overall_cache_hit_rate": found.get("server_prefix_hit_rate")}
+    if framework == "vllm":
+        hits, queries = found.get("server_prefix_hits"), found.get("server_prefix_queries")
+        cache |= {"prefix_cache_hits": hits, "prefix_cache_queries": queries}
+        cache["external_prefix_cache_hits"] = found.get("server_external_prefix_hits")
+        cache["gpu_cache_hit_rate"] = hits / queries if queries and hits is not None else None
+    usage = {"gpu_usage_pct": found.get("server_kv_cache_usage")}
     unknown = dict.fromkeys(("gpu_cache_hit", "cpu_or_external_cache_hit", "computed"))
     return {
-        "present": False,
-        "adapter": "none",
-        "metric_count": 0,
-        "cache": {**dict.fromkeys(_CACHE), "cached_tokens_by_source": {}},
-        "kv_cache": dict.fromkeys(_KV_CACHE),
+        "present": bool(found),
+        "adapter": framework if found else "none",
+        "metric_count": len(found),
+        "cache": {**dict.fromkeys(_CACHE), "cached_tokens_by_source": {}, **cache},
+        "kv_cache": {**dict.fromkeys(_KV_CACHE), **usage},
         "kv_offload": dict.fromkeys(_KV_OFFLOAD),
         "tokens": {
             **totals,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.server_setup import SWITCHES
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 
@@ -74,7 +75,7 @@ def identity_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
         raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
     row: Json = {"conc": users, "model": config.endpoint.model}
     row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}
-    row |= {"disagg": False, "is_multinode": False}
+    row |= {name: setup[name] == "true" for name in sorted(SWITCHES) if name in setup}
     return row | {name: int(setup[name]) for name in _SIZES if name in setup}
 
 

@@ -17,9 +17,12 @@ from aiperf_svc.domain.errors import ConfigError
 FACTS = (
     "hw", "model_prefix", "framework", "precision", "spec_decoding", "image", "replicas", "gpus",
     "gpu_model", "tp", "pp", "dp", "ep", "dcp_size", "pcp_size", "dp_attention",
-    "recipe_fingerprint", "kv_offloading", "kv_offload_backend", "allocated_cpu_dram_gb",
+    "recipe_fingerprint", "kv_offloading", "kv_offload_backend", "allocated_cpu_dram_gb", "disagg",
+    "is_multinode",
 )  # fmt: skip
 """Names of facts that a user can give."""
+SWITCHES = frozenset(("disagg", "is_multinode"))
+"""Facts that are `true` or `false`."""
 NUMBERS = frozenset(
     ("replicas", "gpus", "tp", "pp", "dp", "ep", "dcp_size", "pcp_size", "allocated_cpu_dram_gb")
 )
@@ -49,6 +52,8 @@ def read_facts(written: Sequence[str]) -> dict[str, str]:
             )
         if name in NUMBERS and not (value.isdecimal() and int(value)):
             raise ConfigError(f"--fact {each!r}: expected a number from 1")
+        if name in SWITCHES and value not in ("true", "false"):
+            raise ConfigError(f"--fact {each!r}: expected true or false")
         found[name] = value
     return found
 
@@ -71,6 +76,8 @@ def setup_of(
     for name, setting in _STATED.items():
         if f"server.{setting}" in known:
             found[name] = known[f"server.{setting}"]
+    if "node" in known and ";" not in known["node"]:
+        found["is_multinode"] = "false"
     if "arguments" in known and found.get("framework") in ("vllm", "sglang"):
         found |= _of_arguments(known["arguments"])
     return found | dict(given)
@@ -94,6 +101,10 @@ def _of_arguments(text: str) -> dict[str, str]:
     if "--enable-expert-parallel" in values and {"tp", "dp"} <= found.keys():
         found["ep"] = str(int(found["tp"]) * int(found["dp"]))
     found["dp_attention"] = "true" if "--enable-dp-attention" in values else "false"
+    if values.get("--disaggregation-mode", "null") != "null":
+        found["disagg"] = "true"
+    elif "--kv-transfer-config" not in values:
+        found["disagg"] = "false"
     if "--quantization" in values:
         found["precision"] = values["--quantization"]
     return found | _speculation(values)

@@ -40,6 +40,8 @@ LONGEST_GAP_NS = 3_000_000_000
 """Longest time between two readings of a GPU's power that is interpolated."""
 JOULES_A_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
+_TOKENS = ("prompt_tokens", "generation_tokens")
+"""Counters of servers of all tokens under load."""
 MIN_READS = 3
 """Fewest reads under load for a mean over time."""
 
@@ -184,6 +186,9 @@ def _prefix_hits(
     logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
 ) -> Reason | None:
     window = facts.begin_ns, facts.end_ns
+    for name in ("prefix_queries", "prefix_hits", "external_prefix_hits", *_TOKENS):
+        if (growth := series.counter(logs, name, *window)) is not None:
+            metrics[f"server_{name}"] = growth
     queries, hits = _queries_and_hits(logs, window)
     if queries and hits is not None:
         share = hits / queries

@@ -19,6 +19,8 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.provenance import TARGET_FACTS, UNKNOWN, Provenance
 from aiperf_svc.core.results.server_setup import FACTS, read_facts, setup_of
+from aiperf_svc.core.telemetry.system_report import SystemReport
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
@@ -33,7 +35,7 @@ ALL_FACTS = ["hw=h200", "tp=4", "pp=1", "dp=1", "ep=1", "dcp_size=1", "pcp_size=
              "replicas=1", "gpu_model=H200", "framework=vllm", "precision=fp8", "image=vllm:1",
              "spec_decoding=none", "dp_attention=false", "model_prefix=dsr1",
              "recipe_fingerprint=0", "kv_offloading=dram", "kv_offload_backend=lmcache",
-             "allocated_cpu_dram_gb=512"]  # fmt: skip
+             "allocated_cpu_dram_gb=512", "disagg=false", "is_multinode=false"]  # fmt: skip
 UNITS = {
     "requests": {"count"},
     "time_to_first_token": {"ms", "s"},
@@ -229,12 +231,47 @@ def test_provenance_tells_the_parallelism() -> None:
         "dp_attention": "false",
         "precision": "fp4",
         "spec_decoding": "eagle3",
+        "disagg": "false",
     }
     stated = provenance(**{"engine": "SGLang", "server.tp_size": "4"})
     assert setup_of(stated, {}) == {"framework": "sglang", "tp": "4"}
 
 
-@pytest.mark.parametrize("fact", ["hw", "hw=", "nodes=2", "tp=0", "tp=eight"])
+@pytest.mark.parametrize(
+    ("facts", "disaggregated", "multinode"),
+    [
+        ({"arguments": "serve m", "node": "a"}, False, False),
+        ({"arguments": "serve m --disaggregation-mode prefill", "node": "a; b"}, True, None),
+        ({"arguments": "serve m --kv-transfer-config {}"}, None, None),
+    ],
+)
+def test_row_states_only_known_places_of_the_server(
+    facts: dict[str, str], disaggregated: bool | None, multinode: bool | None
+) -> None:
+    row = row_of(run(), setup_of(provenance(engine="vLLM", **facts), {}))
+    assert (row.get("disagg"), row.get("is_multinode")) == (disaggregated, multinode)
+
+
+def test_row_of_agents_has_the_counters_of_the_server() -> None:
+    rows = agent_rows()
+    metrics = {
+        "server_prefix_hits": 30.0,
+        "server_prefix_queries": 40.0,
+        "server_prefix_hit_rate": 0.8,
+        "server_prompt_tokens": 4000.0,
+    }
+    system = SystemReport(verdict=Severity.VALID, checks=(), metrics=metrics, sources=())
+    result = msgspec.structs.replace(agent_run(rows), system=system)
+    row = agentx_row_of(result, read_facts(ALL_FACTS), fake_run.columns_of(rows))
+    jsonschema.validate(row, schema("inferencex-agentx-row.json"))
+    found = row["server_metrics"]
+    assert (found["present"], found["adapter"], found["metric_count"]) == (True, "vllm", 4)
+    assert found["cache"]["gpu_cache_hit_rate"] == 0.75
+    assert found["cache"]["overall_cache_hit_rate"] == 0.8
+    assert found["tokens"]["prompt_total"] == 4000
+
+
+@pytest.mark.parametrize("fact", ["hw", "hw=", "nodes=2", "tp=0", "tp=eight", "disagg=no"])
 def test_bad_fact_is_refused(fact: str) -> None:
     with pytest.raises(ConfigError, match="--fact "):
         read_facts([fact])
