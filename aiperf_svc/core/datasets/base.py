@@ -73,6 +73,8 @@ class PromptTurn(msgspec.Struct, frozen=True):
     prompt: Prompt
     delay_ns: int = 0
     """Pause after the end of the previous response."""
+    has_delay: bool = False
+    """Whether the file states the pause, be it 0."""
     earliest_ns: int = 0
     """Time after the conversation's first due time before which the turn is not due."""
     input_tokens: int = -1

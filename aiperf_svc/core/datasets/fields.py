@@ -85,6 +85,7 @@ def turn_of(fields: TurnFields) -> PromptTurn:
             output_tokens=_output_tokens(fields),
         ),
         delay_ns=delay_ns(fields.delay or 0.0),
+        has_delay=fields.delay is not None,
     )
 
 

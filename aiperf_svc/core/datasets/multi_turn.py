@@ -78,8 +78,8 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
         raise ValueError(f"{len(written):,} turns are over the most of {MAX_TURNS:,}")
     turns: list[PromptTurn] = []
     before: list[Json] = []
-    delay = 0
-    """Messages that go in front of the next turn's, and when they are there."""
+    parts: list[PromptTurn] = []
+    """Messages that go in front of the next turn's, and the turns that they are of."""
     for position, item in enumerate(written):
         fields = TurnFields(text=item) if isinstance(item, str) else item
         try:
@@ -89,27 +89,35 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
                 raise ValueError("role `tool`: no request before it, whose response calls a tool")
             if fields.role == "assistant":
                 if _has_results(before):
-                    turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay))
-                    before, delay = [], 0
+                    turns.append(_joined(Prompt(messages=tuple(before)), parts))
+                    before, parts = [], []
                 _add_response(turns, before, fields)
                 continue
             turn = _turn(fields)
             if fields.role in (*_INSTRUCTIONS, "tool"):
                 before.extend(_instructions(turn.prompt))
-                delay = max(delay, turn.delay_ns)
+                parts.append(turn)
                 continue
             if before:
-                prompt = _instructed(turn.prompt, before)
-                turn = PromptTurn(prompt, delay_ns=max(delay, turn.delay_ns))
-                before, delay = [], 0
+                turn = _joined(_instructed(turn.prompt, before), [*parts, turn])
+                before, parts = [], []
         except ValueError as error:
             raise ValueError(f"turns[{position}]: {error}") from None
         turns.append(turn)
     if _has_results(before):
-        turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay))
+        turns.append(_joined(Prompt(messages=tuple(before)), parts))
     elif before:
         raise ValueError("the last turn is an instruction that no request carries")
     return tuple(turns)
+
+
+def _joined(prompt: Prompt, parts: list[PromptTurn]) -> PromptTurn:
+    """Return one request of several turns, which waits for the last of them."""
+    return PromptTurn(
+        prompt,
+        delay_ns=max(each.delay_ns for each in parts),
+        has_delay=any(each.has_delay for each in parts),
+    )
 
 
 def _has_results(messages: list[Json]) -> bool:
@@ -154,7 +162,11 @@ def _result_of(fields: TurnFields) -> PromptTurn:
         "tool_call_id": fields.tool_call_id,
         "content": Unwritten(fields.tokens or 0) if text is None else text,
     }
-    return PromptTurn(Prompt(messages=(message,)), delay_ns=delay_ns(fields.delay or 0.0))
+    return PromptTurn(
+        Prompt(messages=(message,)),
+        delay_ns=delay_ns(fields.delay or 0.0),
+        has_delay=fields.delay is not None,
+    )
 
 
 def _instructions(prompt: Prompt) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ def _has_results(turn: PromptTurn) -> bool:
 
 
 def _needs_delay(turn: PromptTurn) -> bool:
-    return _has_results(turn) and not turn.delay_ns
+    return _has_results(turn) and not turn.has_delay
 
 
 def _wanted(turn: PromptTurn, *, is_offered: bool) -> list[int]:

@@ -217,6 +217,7 @@ class _Answer(msgspec.Struct, gc=False):
     content: str | list[Json] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    reasoning_details: list[Json] | None = None
     refusal: str | None = None
     tool_calls: list[_CallPart] | None = None
     audio: _Audio | None = None
@@ -253,6 +254,8 @@ class _WholeResponse(msgspec.Struct, gc=False):
 
 _TEXTS = ("reasoning", "reasoning_content", "refusal")
 """Members of a message that are texts, in parts that events add."""
+_DETAIL_TEXTS = ("text", "summary")
+"""The same of a detail of reasoning, in the API of OpenRouter."""
 _decode_answers = msgspec.json.Decoder(list[_AnswerEvent]).decode
 _decode_whole = msgspec.json.Decoder(_WholeResponse).decode
 _decode_calls = msgspec.json.Decoder(list[_CallPart]).decode
@@ -279,6 +282,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
     together by their index; id and name come once."""
     contents: list[str] = []
     parts: list[Json] = []
+    details: list[Json] = []
     texts: dict[str, list[str]] = {}
     calls: dict[int, _CallPart] = {}
     defects: list[Defect] = []
@@ -295,6 +299,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
             for name in _TEXTS:
                 if text := getattr(delta, name):
                     texts.setdefault(name, []).append(text)
+            _add_details(details, delta.reasoning_details or ())
             for part in delta.tool_calls or ():
                 _add_call(calls, part, defects)
             if delta.audio is not None:
@@ -304,6 +309,8 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
                 audio = _Audio(transcript=transcript)
     made: Json = {"role": "assistant"}
     made |= {name: "".join(found) for name, found in texts.items()}
+    if details:
+        made["reasoning_details"] = details
     if calls:
         made["tool_calls"] = [
             {
@@ -352,6 +359,20 @@ def _add_content_parts(parts: list[Json], added: list[Json]) -> None:
             parts[-1] = parts[-1] | {kind: parts[-1].get(kind, "") + part.get(kind, "")}
         else:
             parts.append(part)
+
+
+def _add_details(details: list[Json], added: Sequence[Json]) -> None:
+    """Add parts of the details of reasoning. Those of one type and index are one detail: its texts
+    come in parts, and what else it has, such as a signature, once."""
+    for part in added:
+        last = details[-1] if details else {}
+        if any(last.get(name) != part.get(name) for name in ("type", "index")) or not last:
+            details.append(part)
+            continue
+        texts = {name for name in _DETAIL_TEXTS if isinstance(last.get(name), str)}
+        joined = {name: last[name] + (part.get(name) or "") for name in texts}
+        stated = {name: value for name, value in part.items() if value is not None}
+        details[-1] = last | stated | joined
 
 
 def _add_call(calls: dict[int, _CallPart], part: _CallPart, defects: list[Defect]) -> None:

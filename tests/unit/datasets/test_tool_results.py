@@ -55,9 +55,10 @@ def test_results_have_the_stated_or_a_drawn_length() -> None:
 def test_delay_of_results_is_drawn_where_none_is_stated() -> None:
     (first, *_) = turns(tool_results={"delay_ms": {"mean": 800}})
     assert [turn.delay_ns for turn in first] == [0, 800 * MS_NS, 30 * MS_NS]
-    stated = TALK.replace(b'"tokens": 7', b'"tokens": 7, "delay": 5')
-    (first, *_) = turns(stated, tool_results={"delay_ms": {"mean": 800}})
-    assert first[1].delay_ns == 5 * MS_NS
+    for delay in (5, 0):
+        stated = TALK.replace(b'"tokens": 7', b'"tokens": 7, "delay": %d' % delay)
+        (first, *_) = turns(stated, tool_results={"delay_ms": {"mean": 800}})
+        assert first[1].delay_ns == delay * MS_NS
 
 
 def test_recorded_history_has_results_in_its_messages() -> None:

@@ -69,6 +69,21 @@ def test_chat_keeps_reasoning_under_its_name(name: str) -> None:
     assert items(streamed) == [expected]
 
 
+def test_chat_joins_streamed_details_of_reasoning() -> None:
+    text, other = {"type": "reasoning.text", "index": 0}, {"type": "reasoning.encrypted"}
+    reply = events(
+        CHAT,
+        delta(reasoning_details=[text | {"text": "w", "signature": None, "format": "a"}]),
+        delta(reasoning_details=[text | {"text": "hy", "signature": "s"}, other | {"data": "x"}]),
+        delta(content="so"),
+    )
+    details = [text | {"text": "why", "signature": "s", "format": "a"}, other | {"data": "x"}]
+    expected = {"role": "assistant", "reasoning_details": details, "content": "so"}
+    assert items(reply) == [expected]
+    message = expected | {"tool_calls": None}
+    assert items(whole(CHAT, {"choices": [{"message": message}]})) == [expected]
+
+
 def test_chat_keeps_a_refusal() -> None:
     expected = {"role": "assistant", "refusal": "no", "content": ""}
     message: dict[str, Any] = {"content": None, "refusal": "no"}
