@@ -93,6 +93,13 @@ def deviations(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def conformance(config: Mapping[str, Any]) -> str:
+    """Return whether the finished config of a run with the scenario conforms, and why not."""
+    found = deviations(config)
+    text = f"scenario {NAMES[0]}, rules {RULES.name} ({RULES.version}, {RULES.source}): the config "
+    return text + (f"does not conform: {'; '.join(found)}" if found else "conforms")
+
+
 def key_outcome(config: Mapping[str, Any], key: str, expected: Sequence[Any]) -> tuple[bool, str]:
     """Return whether a key of a finished config conforms, and its value in words."""
     value = value_at(config, key.split("."))

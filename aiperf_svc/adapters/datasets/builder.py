@@ -108,7 +108,7 @@ def _build(config: BenchmarkConfig, name: str, file: str | None, watch: Watch) -
     dataset, counter = config.dataset, load_token_counter(config.tokenizer, is_for_prompts=True)
     if file is None:
         prompts = synthetic_prompts(config, counter, read_folders(dataset))
-        return assemble(config, prompts, Source(name), counter)
+        return assemble(config, prompts, Source(name, has_random_text=True), counter)
     if dataset.kind in FORMATS:
         return _built_trace(config, file, counter, watch)
     if dataset.kind in AGENT_TRACES:
@@ -139,10 +139,11 @@ def _built_trees(
     with ExitStack() as opened:
         trees = opened.enter_context(closing(open_trees(config, watch=watch)))
         index, numbers = index_trees(config, trees)
+        is_of_blocks = config.dataset.kind is DatasetKind.WEKA_TRACE
         dataset = TreeDataset(
             config,
             index,
-            Source(file, sha256=trees.sha256()),
+            Source(file, sha256=trees.sha256(), has_random_text=is_of_blocks),
             counter,
             read=lambda number: trees.again(numbers[number]),
             close=trees.close,
@@ -161,7 +162,13 @@ def _built_trace(
         is_replay = config.load.fixed_schedule
         own = own_warmup(config.load.warmup, index.entry_count) if is_replay else None
         sha256 = sha256_of(Path(file).expanduser())
-        source = Source(file, sha256=sha256, left_out=index.left_out, own_warmup=own)
+        source = Source(
+            file,
+            sha256=sha256,
+            left_out=index.left_out,
+            own_warmup=own,
+            has_random_text=bool((index.inputs >= 0).any()),
+        )
         texts = BlockTexts(config.prompt_seed, block_size_of(config.dataset), counter)
         prompts = TracePrompts(config, index, trace.rows_again, texts, warmup_entries=own or 0)
         if prompts.expected_bytes.sum() <= HELD_BYTES:

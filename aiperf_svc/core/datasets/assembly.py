@@ -108,6 +108,8 @@ class Source(msgspec.Struct, frozen=True):
     own_warmup: int | None = None
     """Number of entries of a replay that were made for its warmup; None: a warmup takes a share of
     the file."""
+    has_random_text: bool = False
+    """Whether prompts, or some of them, are random words."""
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -479,6 +481,7 @@ def _report(
         input_tokens=statistics(np.array([count for count in input_tokens if count >= 0])),
         output_tokens=statistics(np.array([count for count in outputs if count is not None])),
         warmup_entries=warmup_entries,
+        has_random_text=source.has_random_text,
     )
 
 

@@ -103,6 +103,7 @@ class StreamedDataset:
             input_tokens=statistics(inputs[inputs >= 0]) if is_counted else None,
             output_tokens=statistics(outputs[outputs >= 0]),
             warmup_entries=self.warmup_entries,
+            has_random_text=source.has_random_text,
         )
 
 

@@ -188,6 +188,7 @@ def _report(
         warmup_entries=warmup_entries,
         streams=index.streams,
         theoretical_prefix_cache_hit=index.prefix_cache_hit,
+        has_random_text=source.has_random_text,
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.config.templates import TooCostly, sandbox, within_limits
 from aiperf_svc.core.endpoints import base, chat
-from aiperf_svc.core.endpoints.base import Delta, Endpoint, Part, Prompt, Rendered
+from aiperf_svc.core.endpoints.base import Delta, Drafts, Endpoint, Part, Prompt, Rendered
 from aiperf_svc.domain.endpoint_types import EndpointType
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ _OUTPUT_TOKENS = (
     "usage.completion_tokens || usage.output_tokens || meta_info.completion_tokens || "
     "usageMetadata.candidatesTokenCount"
 )
+_DRAFTS = ("spec_verify_ct", "spec_draft_token_num", "spec_accept_token_num")
+"""Members of `meta_info`."""
 _FINISH = "choices[0].finish_reason || finish_reason || stop_reason || meta_info.finish_reason.type"
 _PROBE = Prompt(texts=("Hi",), passages=("Hi",), output_tokens=1)
 
@@ -214,6 +216,9 @@ class _Parser:
                 delta.cached_tokens = _count(self._cached_tokens(response))
             if delta.completion_tokens < 0 or self._has_own_tokens:
                 delta.completion_tokens = _count(self._output_tokens(response))
+            meta = response.get("meta_info") if isinstance(response, dict) else None
+            if isinstance(meta, dict) and _DRAFTS[0] in meta:
+                delta.drafts = Drafts(*(_count(meta.get(name)) for name in _DRAFTS))
         except base.MalformedResponse:
             raise
         except ValueError as error:

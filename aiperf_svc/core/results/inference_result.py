@@ -360,7 +360,7 @@ def steady_rows(result: InferenceResult) -> list[tuple[str, str, float | None, f
     rows = []
     for tag, stat in result.whole_headline:
         metric, measured = CATALOG[tag], steady.metrics.get(tag)
-        if metric.kind is Kind.SCALAR and not metric.in_slices:
+        if metric.kind is Kind.SCALAR and steady.metrics and measured is None:
             continue
         name = f"{metric.name} {stat}" if metric.kind is Kind.RECORD else metric.name
         within = measured.stat(stat) if measured else None

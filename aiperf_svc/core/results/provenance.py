@@ -22,9 +22,14 @@ UNKNOWN = "unknown"
 TARGET_FACTS = (
     "engine", "engine_version", "image", "image_digest", "arguments", "gpus", "gpu_model", "driver",
     "cuda", "power_limit_w", "sm_clock_mhz", "max_sm_clock_mhz", "node", "started", "node_type",
-    "kernel", "os",
+    "kernel", "os", "container_runtime",
 )  # fmt: skip
 """Facts that every file has of the target, beside the settings that its servers state."""
+CLIENT_FACTS = (
+    "aiperf_svc", "python", "kernel", "os", "cpu", "cores", "memory_gib", "cpu_governor", "smt",
+    "numa_nodes", "numa_balancing", "image", "image_digest", "node_type", "container_runtime",
+)  # fmt: skip
+"""Facts that every file has of the client."""
 MEASURED = frozenset(
     ("sm_clock_mhz", "stolen_share", "throttled_share", "started", "image_replaces")
 )
@@ -86,7 +91,8 @@ def provenance_of(
         "stolen_share": max((each.stolen_share for each in services), default=0.0),
         "throttled_share": max((each.throttled_share for each in services), default=0.0),
     }
-    client = dict(host) | {name: f"{share:.4f}" for name, share in lost.items()}
+    client = dict.fromkeys(CLIENT_FACTS, UNKNOWN) | dict(host)
+    client |= {name: f"{share:.4f}" for name, share in lost.items()}
     target = dict.fromkeys(TARGET_FACTS, UNKNOWN)
     stated: dict[str, set[str]] = {}
     for log in known:

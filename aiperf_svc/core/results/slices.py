@@ -10,7 +10,7 @@ without a part at its beginning and its end. By concurrency, it is the longest s
 number in flight never fell below a share of its peak for longer than the refill of a slot takes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +21,14 @@ from aiperf_svc.core.results.distributions import distributions
 from aiperf_svc.core.results.inference_result import SteadyStats
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
+from aiperf_svc.core.results.slo import good_requests
 from aiperf_svc.core.results.summary import FinishedRun, metric_stats
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency import changes_in_flight
 from aiperf_svc.core.stats.load_window import LoadWindow, load_window
 from aiperf_svc.core.stats.totals import add_up
-from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 
@@ -104,20 +105,29 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         chosen = np.sort(rows[place:end])
         some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
         part = PhaseRows(some, phase=Phase.PROFILING)
+        measured = _measured(part, clocks, end_ns - start_ns, {})
         yield Slice(
             index=index,
             start_wall_ns=start_ns,
             end_wall_ns=end_ns,
             is_complete=start_ns + width_ns <= sending_ns,
-            metrics=_measured(part, clocks, end_ns - start_ns),
+            metrics={
+                tag: found
+                for tag, found in measured.items()
+                if CATALOG[tag].kind is not Kind.SCALAR or CATALOG[tag].in_slices
+            },
         )
 
 
 def steady_part(
-    columns: Columns, clocks: ClockMap, window: LoadWindow, rule: SteadyState
+    columns: Columns,
+    clocks: ClockMap,
+    window: LoadWindow,
+    rule: SteadyState,
+    goodput: Mapping[str, float | str],
 ) -> SteadyStats:
     """Return the results of the steady part of a run: of the requests that were started in it, with
-    rates over its length."""
+    rates over its length. `goodput` are the limits of good requests."""
     every = np.flatnonzero(
         (np.asarray(columns["phase"]) == Phase.PROFILING)
         & (np.asarray(columns["start_wall_ns"]) != 0)
@@ -132,20 +142,23 @@ def steady_part(
     is_steady = np.zeros(len(columns["phase"]), dtype=bool)
     is_steady[every[is_inside]] = True
     part = PhaseRows(columns, phase=Phase.PROFILING, only=is_steady)
+    length_ns = max(0, end_ns - begin_ns)
     return SteadyStats(
         rule=rule.text,
         begin_s=(begin_ns - window.begin_ns) / 1e9,
         end_s=(end_ns - window.begin_ns) / 1e9,
-        metrics=_measured(part, clocks, end_ns - begin_ns) if is_inside.any() else {},
+        metrics=_measured(part, clocks, length_ns, goodput) if is_inside.any() else {},
     )
 
 
-def _measured(part: PhaseRows, clocks: ClockMap, length_ns: int) -> dict[str, MetricStats]:
+def _measured(
+    part: PhaseRows, clocks: ClockMap, length_ns: int, goodput: Mapping[str, float | str]
+) -> dict[str, MetricStats]:
     """Return the metrics of some rows, with rates over a length."""
     measured = measured_scalars(
         add_up(part, clocks), None, requested_rate=None, window_ns=length_ns
     )
-    numbers = {t: value for t, value in scalars(part, measured).items() if CATALOG[t].in_slices}
+    numbers = scalars(part, measured | good_requests(part, goodput))
     return metric_stats(distributions(part, unsent_without_row=0), numbers)
 
 

@@ -4,6 +4,8 @@ import functools
 
 from msgspec.structs import replace
 
+from aiperf_svc.config.agentx import conformance
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.events.disturbance import Disturbances, DisturbedLoad, event_scalars
 from aiperf_svc.core.records.accounts import Accounts, balance
 from aiperf_svc.core.results import slo
@@ -24,6 +26,7 @@ from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import LoadWindow, load_window
 from aiperf_svc.core.stats.timeline import timeline
 from aiperf_svc.core.stats.totals import add_up
+from aiperf_svc.core.verdict.check_result import Verdict, note
 from aiperf_svc.core.verdict.judge import judge
 from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_formulas import Columns
@@ -90,7 +93,9 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         scalars=numbers,
         concurrency=concurrency,
         accounts=accounts,
-        verdict=judge(phase.evidence(metrics, chunk_gaps, use, disturbed)),
+        verdict=_with_rules(
+            judge(phase.evidence(metrics, chunk_gaps, use, disturbed)), context.config
+        ),
         timeline=timeline(
             rows,
             clocks,
@@ -104,7 +109,9 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         targets=groups.by_target(),
         models=groups.by_model(),
         scaling=scaling,
-        steady_state=None if rule is None else steady_part(columns, clocks, window, rule),
+        steady_state=None
+        if rule is None
+        else steady_part(columns, clocks, window, rule, context.config.slo.goodput),
         events=disturbed.events,
         due_counts=disturbed.counts,
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
@@ -141,6 +148,14 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
             context.config.slo, rows, due=due, window_ns=window.duration_ns
         ),
     )
+
+
+def _with_rules(verdict: Verdict, config: BenchmarkConfig) -> Verdict:
+    """Return the verdict with a note on the rules of the scenario."""
+    if config.scenario is None:
+        return verdict
+    found = note("scenario", conformance(config.model_dump(mode="json")))
+    return replace(verdict, checks=(*verdict.checks, found))
 
 
 def _scaling(

@@ -6,23 +6,25 @@ of GPUs is that of the config, else that of the pages of GPUs, else that of the 
 The energy is used only if it is that of all GPUs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, DatasetKind
+from aiperf_svc.config.dataset import AGENT_TRACES
+from aiperf_svc.core.results.inference_result import SteadyStats
 from aiperf_svc.core.results.provenance import Provenance, provenance_of
 from aiperf_svc.core.results.scalars import derived
-from aiperf_svc.core.results.summary import Summary
-from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
+from aiperf_svc.core.results.summary import Summary, metric_stats
+from aiperf_svc.core.telemetry.findings import LoadFacts, gpu_energy, judge_system
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.series import gpus
 from aiperf_svc.core.telemetry.sources import judge_sources
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity, note
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 
 
 class EconomicNumbers(NamedTuple):
@@ -73,8 +75,8 @@ def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLo
     known = tuple(logs)
     facts = _load_facts(summary)
     summary = replace(summary, client=client, provenance=_provenance(summary, known, facts))
-    if not known:
-        return _with_economics(summary, counted=0)
+    if not known and not facts.has_drafts:
+        return _with_economics(summary, (), facts)
     interval_s = summary.context.config.telemetry.interval / 1e9
     sources = judge_sources(
         known, begin_ns=facts.begin_ns, end_ns=facts.end_ns, interval_s=interval_s
@@ -82,13 +84,14 @@ def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLo
     system = judge_system(known, sources, facts)
     used = [log for log, report in zip(known, sources, strict=True) if report.is_used]
     summary = replace(summary, telemetry=known, system=system)
-    return _with_economics(summary, counted=len(list(gpus(used))))
+    return _with_economics(summary, used, facts)
 
 
-def _with_economics(summary: Summary, *, counted: int) -> Summary:
+def _with_economics(summary: Summary, used: Sequence[SourceLog], facts: LoadFacts) -> Summary:
     """Return the summary with what follows from the number of GPUs, their price and energy."""
     system = summary.system
     joules = system.metrics.get("gpu_energy") if system is not None else None
+    counted = len(list(gpus(used)))
     found = economic_numbers(summary.context.config, counted=counted, joules=joules)
     if not found.text:
         return summary
@@ -98,8 +101,31 @@ def _with_economics(summary: Summary, *, counted: int) -> Summary:
     return replace(
         summary,
         scalars=derived(summary.scalars | found.scalars),
+        steady_state=_steady_economics(summary.steady_state, found.scalars, used, facts),
         system=replace(system, checks=checks),
     )
+
+
+def _steady_economics(
+    steady: SteadyStats | None,
+    numbers: dict[str, float],
+    used: Sequence[SourceLog],
+    facts: LoadFacts,
+) -> SteadyStats | None:
+    """Return the steady part with the same numbers, and the energy of its own time."""
+    if steady is None or not steady.metrics:
+        return steady
+    own = {tag: value for tag, value in numbers.items() if tag != "gpu_joules"}
+    if "gpu_joules" in numbers:
+        begin_ns, end_ns = (
+            facts.begin_ns + round(each * 1e9) for each in (steady.begin_s, steady.end_s)
+        )
+        energy = gpu_energy(used, replace(facts, begin_ns=begin_ns, end_ns=end_ns))
+        own |= {"gpu_joules": energy} if energy is not None else {}
+    known = {tag: each.avg for tag, each in steady.metrics.items() if each.avg is not None}
+    of_part = {tag: value for tag, value in known.items() if CATALOG[tag].kind is Kind.SCALAR}
+    added = {t: value for t, value in derived(of_part | own).items() if t not in of_part}
+    return replace(steady, metrics=steady.metrics | metric_stats({}, added))
 
 
 def _provenance(summary: Summary, logs: Iterable[SourceLog], facts: LoadFacts) -> Provenance:
@@ -135,6 +161,9 @@ def _load_facts(summary: Summary) -> LoadFacts:
         cached_coverage=summary.scalars.get("cached_token_coverage", 0.0),
         output_tokens=summary.scalars.get("total_osl", 0.0),
         unnatural=_unnatural(summary),
+        has_drafts=any(
+            summary.scalars.get(tag) for tag in ("total_spec_decode_steps", "total_draft_tokens")
+        ),
     )
 
 
@@ -148,7 +177,7 @@ def _unnatural(summary: Summary) -> str:
     found = []
     if is_forced or extra.get("ignore_eos") is True or extra.get("min_tokens"):
         found.append("forced ends (ignore_eos, min_tokens)")
-    if dataset.kind is DatasetKind.SYNTHETIC or dataset.kind in TRACES:
+    if facts is not None and facts.has_random_text:
         found.append(f"random text (dataset.kind: {dataset.kind})")
     return " and ".join(found)
 

@@ -72,6 +72,8 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Their share of the completed requests."""
     output_tokens: float = 0.0
     """Their output tokens, reasoning included, since GPUs compute all of them. 0 if unknown."""
+    has_drafts: bool = False
+    """Whether responses state drafted tokens."""
     unnatural: str = ""
     """Why drafts are accepted unlike those of real use: forced ends, random text. Empty if they
     are not known to be."""
@@ -245,7 +247,8 @@ def _speculation(
     )
     gauge = series.gauge(logs, "spec_length_gauge", *window)
     gauge = gauge[gauge > 0]
-    if not steps and not drafted and not len(gauge):
+    is_on_pages = bool(steps or drafted or len(gauge))
+    if not is_on_pages and not facts.has_drafts:
         return []
     parts = []
     if steps and accepted is not None:
@@ -260,6 +263,8 @@ def _speculation(
         metrics["server_drafted_tokens"], metrics["server_accepted_tokens"] = drafted, accepted
         rate = metrics["server_draft_acceptance_rate"] = accepted / drafted
         parts.append(f"{accepted:,.0f} of {drafted:,.0f} drafted tokens accepted ({rate:.1%})")
+    if not is_on_pages:
+        parts.append("the responses state drafted tokens")
     found = [note("speculation", f"speculation: {', '.join(parts) or f'{steps:,.0f} steps'}")]
     if facts.unnatural:
         reason = expect_none(
@@ -343,6 +348,14 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
         )
         checks.append(reason)
     return checks
+
+
+def gpu_energy(logs: Iterable[SourceLog], facts: LoadFacts) -> float | None:
+    """Return the energy of all GPUs in J from `begin_ns` to `end_ns`; None if that of one is
+    unknown."""
+    found = [_joules(gpu, facts) for gpu in series.gpus(logs)]
+    known = [each for each in found if each is not None]
+    return sum(known) if found and len(known) == len(found) else None
 
 
 def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:

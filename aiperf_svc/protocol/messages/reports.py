@@ -199,6 +199,8 @@ class DatasetReport(Value, frozen=True):
     theoretical_prefix_cache_hit: float | None = None
     """Share of the blocks of an agent trace that a prefix cache without a limit would have had when
     a tree is run alone, from 0 to 1; None if the trace has no blocks."""
+    has_random_text: bool = False
+    """Whether prompts, or some of them, are random words."""
 
 
 class RankInfo(Value, frozen=True):

@@ -1,5 +1,6 @@
 """An inference load in the preview of a stack."""
 
+from aiperf_svc.config.agentx import conformance
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load, load_words
@@ -23,6 +24,7 @@ def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
         ("model", config.endpoint.model),
         ("tokens", _lengths(config)),
         *([("events", ", ".join(events))] if events else []),
+        *([("rules", conformance(config.model_dump(mode="json")))] if config.scenario else []),
     ]
 
 

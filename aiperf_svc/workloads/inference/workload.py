@@ -140,12 +140,11 @@ class Inference(Workload[BenchmarkConfig]):
         topology: Topology,
         environ: Mapping[str, str],
     ) -> list[str]:
-        found = agentx.deviations(config.model_dump(mode="json")) if config.scenario else []
-        rules = f"scenario {config.scenario} ({agentx.RULES.version}): the run does not conform"
+        written = config.model_dump(mode="json") if config.scenario else {}
         return [
             *target_notices(config, environ),
             *beyond_ceiling(config, facts, topology),
-            *([f"{rules}: {'; '.join(found)}"] if found else []),
+            *([agentx.conformance(written)] if written and agentx.deviations(written) else []),
         ]
 
     def has_warmup(self, config: BenchmarkConfig) -> bool:

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import Drafts
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
+from aiperf_svc.core.endpoints.custom import custom_endpoint
+from aiperf_svc.domain.endpoint_types import EndpointType
 from tests.support.fake_run import make_rows, results
 
 USAGE = {"usage": {"prompt_tokens": 9, "completion_tokens": 40}}
 VLLM = {"num_spec_steps": 10, "num_draft_tokens": 30, "num_accepted_draft_tokens": 20}
+RAW = custom_endpoint(Options(url="http://h", model="m", type=EndpointType.RAW))
 LLAMA_CPP = {"prompt_n": 9, "cache_n": 0, "draft_n": 30, "draft_n_accepted": 20}
 
 
@@ -31,6 +35,13 @@ def test_counts_are_those_that_the_server_states(
 ) -> None:
     delta = endpoint.parse_event(json.dumps({"choices": []} | USAGE | members).encode())
     assert delta.drafts == expected
+
+
+def test_meta_info_of_sglang_has_counts() -> None:
+    meta = {"spec_verify_ct": 10, "spec_draft_token_num": 30, "spec_accept_token_num": 20}
+    for members, expected in ((meta, Drafts(10, 30, 20)), ({"prompt_tokens": 9}, None)):
+        event = json.dumps({"text": "a", "meta_info": members}).encode()
+        assert RAW.parse_event(event).drafts == expected
 
 
 def test_acceptance_of_the_run_is_of_sums() -> None:

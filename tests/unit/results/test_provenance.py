@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from aiperf_svc.core.results.provenance import (
+    CLIENT_FACTS,
     TARGET_FACTS,
     UNKNOWN,
     Provenance,
@@ -27,6 +28,9 @@ def target(*logs: SourceLog) -> dict[str, str]:
 
 def test_every_fact_that_is_not_read_is_unknown() -> None:
     assert target() == dict.fromkeys(TARGET_FACTS, UNKNOWN)
+    client = provenance_of({"cpu": "x"}, (), (), begin_ns=at(0), end_ns=at(9)).client
+    lost = {"stolen_share": "0.0000", "throttled_share": "0.0000"}
+    assert client == dict.fromkeys(CLIENT_FACTS, UNKNOWN) | {"cpu": "x"} | lost
 
 
 @pytest.mark.parametrize(
