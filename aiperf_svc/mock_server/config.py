@@ -71,6 +71,7 @@ class MockServerConfig:
     tool_calls: int = _option(
         0, "tool calls of a response to a request that offers tools and does not end with a result"
     )
+    refusals: bool = _option(False, "refuse to answer: the texts of the chat API are refusals")
     check_history: bool = _option(
         False, "refuse histories that a real API would, or whose responses are not those sent"
     )

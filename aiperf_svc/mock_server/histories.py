@@ -1,10 +1,14 @@
 """Conversations of the mock server: tool calls in its responses, and a check of what comes back.
 
 The check refuses what the real APIs refuse (calls without results, results without calls, empty
-messages, altered blocks), and every earlier response that is not, value by value and in order, what
-this server sent in the same conversation. The conversation is known by its session header.
+messages, altered blocks), and every earlier response that is not what this server sent in the same
+conversation: value by value, with numbers as they were written and the members of a call's input in
+their order, since chat templates show both. Space between values and the escapes of strings are
+free, since no server of a model sees them. The conversation is known by its session header. Without
+one, only the form is checked.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,10 +16,24 @@ from aiperf_svc.mock_server.requests import CHAT, MESSAGES, RESPONSES
 
 Members = dict[str, Any]
 TOOL = "lookup"
-ARGUMENTS = '{"query": "a \\"b\\" \\u00fc", "limit": 3}'
-"""Arguments of each call. They have escapes, which a history must not normalise."""
+ARGUMENTS = '{"query": "a \\"b\\" \\u00fc", "limit": 3, "above": 2.50}'
+"""Arguments of each call. They have escapes and a number, which a history must not normalise."""
 MOST_SESSIONS = 100_000
-"""Most conversations that are remembered; at more, all are forgotten."""
+"""Most conversations that are remembered; at more, the one that paused longest is forgotten."""
+
+
+class _Number(str):
+    """A number as it is written, which equals no string."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Number) and str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def decoded(data: str | bytes) -> Any:
+    """Return JSON with its numbers as they are written."""
+    return json.loads(data, parse_float=_Number, parse_int=_Number)
 
 
 def call_id(turn: int, number: int) -> str:
@@ -82,6 +100,7 @@ class Histories:
 
     def __init__(self) -> None:
         self._sent: dict[str, list[list[Members]]] = {}
+        """By session, the one that paused longest first."""
 
     def problem(self, session: str, path: str, data: Members) -> str:
         """What is wrong with the history in a request; empty if nothing is."""
@@ -94,15 +113,20 @@ class Histories:
         if len(found) != len(sent):
             return f"the history has {len(found)} responses, and {len(sent)} were sent"
         for turn, (back, before) in enumerate(zip(found, sent, strict=True)):
-            if back != before:
+            if back != before or _inputs(back) != _inputs(before):
                 return f"response {turn + 1} was altered: {back!r} was sent as {before!r}"
         return ""
 
     def add(self, session: str, response: list[Members]) -> None:
-        """Remember what was sent."""
+        """Remember what was sent, as `decoded` returns it."""
+        self._sent[session] = [*self._sent.pop(session, ()), response]
         if len(self._sent) > MOST_SESSIONS:
-            self._sent.clear()
-        self._sent.setdefault(session, []).append(response)
+            del self._sent[next(iter(self._sent))]
+
+
+def _inputs(response: Sequence[Members]) -> list[str]:
+    """Return the inputs of calls with their members in order, which equal objects need not have."""
+    return [json.dumps(block.get("input")) for block in response]
 
 
 def _chat_problem(entries: Sequence[Members]) -> str:

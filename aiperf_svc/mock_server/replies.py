@@ -12,7 +12,13 @@ from enum import IntEnum
 from functools import lru_cache, partial
 from typing import Any
 
-from aiperf_svc.mock_server.histories import ARGUMENTS, TOOL, argument_parts, call_id
+from aiperf_svc.mock_server.histories import (
+    ARGUMENTS,
+    TOOL,
+    argument_parts,
+    call_id,
+    decoded,
+)
 from aiperf_svc.mock_server.requests import (
     CHAT,
     EMBEDDINGS,
@@ -216,8 +222,9 @@ class Drafts:
     def _stream(self, params: RequestParams) -> Draft:
         is_chat = params.path == CHAT
         made = Draft(content_type="text/event-stream; charset=utf-8", is_stream=True)
+        text_key = "refusal" if params.refuses else "content"
         response = self._tokens(
-            params, "content" if is_chat else "text", params.tokens - params.reasoning
+            params, text_key if is_chat else "text", params.tokens - params.reasoning
         )
         made.events = self._tokens(params, "reasoning_content", params.reasoning) + response
         if is_chat:
@@ -225,7 +232,7 @@ class Drafts:
             if self._role_chunk:
                 made.opening.append(self._event(params, {"delta": role | {"content": ""}}))
             elif made.events:
-                key = "reasoning_content" if params.reasoning else "content"
+                key = "reasoning_content" if params.reasoning else text_key
                 first = word(params.turn % len(WORDS))
                 made.events[0] = self._event(params, {"delta": role | {key: first}})
         made.tail += map(partial(self._event, params), _call_deltas(params))
@@ -384,7 +391,8 @@ def _chat_message(params: RequestParams) -> dict[str, Any]:
         return "".join(word(i % len(WORDS) if params.is_stream else i) for i in places)
 
     message: dict[str, Any] = {"role": "assistant"}
-    message["content"] = text(params.tokens - params.reasoning)
+    shown = text(params.tokens - params.reasoning)
+    message |= {"content": None, "refusal": shown} if params.refuses else {"content": shown}
     if params.reasoning:
         message["reasoning_content"] = text(params.reasoning)
     if params.tool_calls:
@@ -410,10 +418,18 @@ def _call_deltas(params: RequestParams) -> Iterator[dict[str, object]]:
 
 
 def response_of(params: RequestParams) -> list[dict[str, Any]]:
-    """What goes back of a response: its message, blocks or items."""
+    """What goes back of a response, decoded: its message, blocks or items."""
     if params.path == RESPONSES:
-        return response_items(params)
-    return message_blocks(params) if params.path == MESSAGES else [_chat_message(params)]
+        sent: list[Any] = [*response_items(params)]
+    else:
+        sent = [*message_blocks(params)] if params.path == MESSAGES else [_chat_message(params)]
+    found: list[dict[str, Any]] = decoded(compact(sent))
+    for each in found:
+        if params.is_stream and each.get("type") == "tool_use":
+            each["input"] = decoded(ARGUMENTS)  # A stream sends their text.
+        if params.refuses and not params.tool_calls:
+            each["content"] = ""  # The API takes null beside tool calls alone.
+    return found
 
 
 def _usage(params: RequestParams) -> dict[str, object]:

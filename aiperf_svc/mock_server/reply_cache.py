@@ -13,7 +13,7 @@ from typing import Any
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.delays import parse_delay
 from aiperf_svc.mock_server.faults import FAULTS, find_fault
-from aiperf_svc.mock_server.histories import CHECKED, Histories, may_call, turn_of
+from aiperf_svc.mock_server.histories import CHECKED, Histories, decoded, may_call, turn_of
 from aiperf_svc.mock_server.replies import (
     Draft,
     Drafts,
@@ -99,7 +99,7 @@ class ReplyCache:
         )
         # With slots the head goes with the first token: it is no write of its own to plan.
         self._early_head = parse_delay(config.ttft).fixed_ns != 0 and not config.slots
-        self._has_turns = config.check_history or config.tool_calls > 0
+        self._has_turns = config.check_history or config.tool_calls > 0 or config.refusals
         self._histories = Histories() if config.check_history else None
         self._by_body: dict[tuple[str, bool, str], dict[bytes, Reply]] = {}
         self._by_params: dict[tuple[RequestParams, bool, str], Reply] = {}
@@ -151,7 +151,7 @@ class ReplyCache:
         try:
             params = parse_params(route.head.path, body, self._defaults)
             if self._has_turns and params.path in CHECKED:
-                params = self._with_turn(route.head.session, params, json.loads(body))
+                params = self._with_turn(route.head.session, params, decoded(body))
         except BadRequest as bad:
             return self.error(route.head, bad.status, bad.message)
         fault = route.head.fault
@@ -181,7 +181,8 @@ class ReplyCache:
         if histories is not None and (problem := histories.problem(session, path, data)):
             raise BadRequest(400, problem)
         calls = self._config.tool_calls if may_call(path, data) else 0
-        params = params._replace(turn=turn_of(path, data), tool_calls=calls)
+        refuses = self._config.refusals and path == CHAT
+        params = params._replace(turn=turn_of(path, data), tool_calls=calls, refuses=refuses)
         if histories is not None and session:
             histories.add(session, response_of(params))
         return params

@@ -167,6 +167,8 @@ class RequestParams(NamedTuple):
     tool_calls: int = 0
     turn: int = 0
     """Number of earlier responses in the request; 0 if it makes no difference."""
+    refuses: bool = False
+    """Chat: the text is a refusal."""
 
 
 MOST_BLOCKS = 1_000_000

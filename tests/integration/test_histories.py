@@ -54,6 +54,14 @@ async def test_server_gets_its_responses_back_unaltered(
         assert "10 without a tool call" in reasons["histories"]
 
 
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+async def test_refusals_go_back_unaltered(streaming: bool, tmp_path: Path) -> None:
+    with server(check_history=True, refusals=True, tokens=5) as mock:
+        summary = await run_of(tmp_path, mock.url, {"streaming": streaming})
+    assert summary["error_summary"] == []
+    assert summary["request_count"]["avg"] == 5 * REQUESTS
+
+
 WITH_TOOLS: list[dict[str, Any]] = [
     {"text": "question"},
     {
