@@ -363,9 +363,8 @@ class BenchmarkConfig(Model):
                     f"expected {', '.join(AGENT_TRACES)}"
                 )
             return
-        fitting = [EndpointType.CHAT]
-        if kind is DatasetKind.WEKA_TRACE:
-            fitting = list(types_with(Feature.FORCED_LENGTH))
+        is_of_blocks = kind is DatasetKind.WEKA_TRACE
+        fitting = types_with(Feature.FORCED_LENGTH if is_of_blocks else Feature.CONVERSATION)
         if api not in fitting:
             raise ValueError(
                 f"{{dataset.kind}} {kind} needs {{endpoint.type}} {', '.join(fitting)}, not {api}"

@@ -1,6 +1,7 @@
 """Each earlier response of a conversation goes back as the server sent it: the mock server compares
 them and refuses what a real API refuses."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,23 @@ async def test_refusals_go_back_unaltered(streaming: bool, tmp_path: Path) -> No
         summary = await run_of(tmp_path, mock.url, {"streaming": streaming})
     assert summary["error_summary"] == []
     assert summary["request_count"]["avg"] == 5 * REQUESTS
+
+
+@pytest.mark.parametrize("api", TOOLS)
+async def test_agents_send_back_unaltered_on_every_api(api: str, tmp_path: Path) -> None:
+    user, tool = {"role": "user", "content": "Hello"}, TOOLS["chat"]
+    result = {"role": "tool", "tool_call_id": "a", "content": "12 °C"}
+    turns = [{"messages": each, "tools": [tool]} for each in ([user], [result, user], [user])]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("\n".join(json.dumps({"session_id": s, "turns": turns}) for s in "abc"))
+    with server(check_history=True, tool_calls=2, reasoning_tokens=3, tokens=9) as mock:
+        dataset = {"kind": "dag_jsonl", "file": str(file)}
+        settings = config(mock.url, dataset=dataset, concurrency=2, requests=9)
+        settings["endpoint"] |= {"type": api}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert summary["error_summary"] == []
+    assert summary["request_count"]["avg"] == 9
 
 
 WITH_TOOLS: list[dict[str, Any]] = [

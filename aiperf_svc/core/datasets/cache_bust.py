@@ -21,7 +21,7 @@ from aiperf_svc.domain.json_objects import Json
 _DIGITS: Final = 16
 _RUN_DIGITS: Final = 12
 """Hexadecimal digits of the marker of a conversation: those of AIPerf's and InferenceX'."""
-_SYSTEM_ROLES: Final = ("system", "developer")
+SYSTEM_ROLES: Final = ("system", "developer")
 _PROMPT_KEYS: Final = ("messages", "prompt", "input", "inputs")
 """Members of a payload that hold its prompt, or its messages."""
 Change = Callable[[str], str]
@@ -90,7 +90,7 @@ def run_markers(config: BenchmarkConfig) -> RunMarkers | None:
 
 def marked_messages(messages: Sequence[Any], target: CacheBust, marker: str) -> list[Json]:
     """Return messages of the chat API with a marker."""
-    roles = _SYSTEM_ROLES if target.is_for_system else ("user",)
+    roles = SYSTEM_ROLES if target.is_for_system else ("user",)
     return _in_messages(messages, roles, _change(marker, target))
 
 
@@ -112,7 +112,7 @@ def _marked(
             added += counter.count(made) - counter.count(text)
         return made
 
-    roles = _SYSTEM_ROLES if is_for_system else ("user",)
+    roles = SYSTEM_ROLES if is_for_system else ("user",)
     if is_for_system and prompt.system:
         prompt = msgspec.structs.replace(prompt, system=changed(prompt.system))
     elif prompt.messages:

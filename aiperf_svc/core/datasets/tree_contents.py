@@ -20,7 +20,12 @@ from aiperf_svc.config.dataset import CacheBust
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
 from aiperf_svc.core.datasets.block_texts import BlockTexts, drawn_words
-from aiperf_svc.core.datasets.cache_bust import marked_messages, marker_of, run_markers
+from aiperf_svc.core.datasets.cache_bust import (
+    SYSTEM_ROLES,
+    marked_messages,
+    marker_of,
+    run_markers,
+)
 from aiperf_svc.core.datasets.session_trees import (
     Message,
     ResponseOf,
@@ -30,7 +35,7 @@ from aiperf_svc.core.datasets.session_trees import (
 )
 from aiperf_svc.core.datasets.synthetic import draw_lengths
 from aiperf_svc.core.endpoints.base import Prompt
-from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.endpoints.registry import CONVERSATIONS, endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import (
@@ -151,11 +156,37 @@ class TreeContents:
             self._texts[block_size] = BlockTexts(seed, block_size, self._counter)
         return self._texts[block_size]
 
-    def with_marker(self, messages: Sequence[Any], marker: str) -> Sequence[Any]:
-        """Return messages with a marker, if there is one."""
-        if not marker:
-            return messages
-        return marked_messages(messages, self._config.dataset.cache_bust, marker)
+    def as_sent(self, request: TreeRequest, marker: str, place: str) -> TreeRequest:
+        """Return a request of messages with its marker, if there is one, and with tools and texts
+        of the system where the API has them. Raises DatasetError."""
+        api, messages = CONVERSATIONS[self._config.endpoint.type], list(request.messages)
+        if marker:
+            plain = [each for each in messages if not isinstance(each, ResponseOf)]
+            marked = iter(marked_messages(plain, self._config.dataset.cache_bust, marker))
+            messages = [
+                each if isinstance(each, ResponseOf) else next(marked) for each in messages
+            ]
+        members = dict(request.members)
+        if "tools" in members:
+            members["tools"] = api.render_tools(members["tools"])
+        if api.system_key:
+            system = [each for each in messages if _is_of_system(each)]
+            messages = [each for each in messages if not _is_of_system(each)]
+            if not messages:
+                raise DatasetError(f"{place}: a prompt needs a message besides those of the system")
+            if system:
+                members.setdefault(api.system_key, "\n\n".join(map(_text_of, system)))
+        return msgspec.structs.replace(request, messages=tuple(messages), members=members)
+
+    def system_of(self, request: TreeRequest) -> str:
+        """Return the texts of the system that are beside the messages of a request."""
+        key = CONVERSATIONS[self._config.endpoint.type].system_key
+        found = request.members.get(key) if key else None
+        return found if isinstance(found, str) else ""
+
+    def rendered_messages(self, messages: Sequence[Any]) -> bytes:
+        """Return messages of the chat API in the form of the endpoint's, joined by commas."""
+        return CONVERSATIONS[self._config.endpoint.type].render_messages(messages)
 
     def plan(self, request: TreeRequest) -> PlannedRequest:
         """Return when a request may be sent, by the factor and the limit of the config."""
@@ -212,8 +243,9 @@ class TreeContents:
                 around = b'"%b"' % around
         else:
             message = {"role": "user", "content": _PLACE}
-            members = {name: each for name, each in request.members.items() if name != "messages"}
-            prompt = Prompt(payload={**members, "messages": [message]}, output_tokens=output_tokens)
+            key = self._endpoint.prompt_key
+            members = {name: each for name, each in request.members.items() if name != key}
+            prompt = Prompt(payload={**members, key: [message]}, output_tokens=output_tokens)
             around = msgspec.json.encode(message)
         try:
             rendered = self._endpoint.render(prompt, options)
@@ -256,6 +288,8 @@ class _TreeContent:
         contents, request = self._contents, self._tree.requests[place]
         output_tokens = contents.output_tokens(request, self._number, place)
         where = f"{self._tree.place}: request {place}"
+        if not request.has_hash_ids:
+            request = contents.as_sent(request, self._marker, where)
         frame = contents.frame(request, output_tokens, self._options, where)
         if request.has_hash_ids:
             numbers, tokens = self._of_blocks(request, place, frame)
@@ -330,36 +364,37 @@ class _TreeContent:
 
     def _of_messages(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
         numbers = [self.pieces.number(frame.head)]
-        tokens = skipped = 0
-        plain = [each for each in request.messages if not isinstance(each, ResponseOf)]
-        marked = iter(self._contents.with_marker(plain, self._marker))
-        for place, message in enumerate(request.messages):
-            if isinstance(message, ResponseOf):
-                results = _results_after(request.messages, place)
-                live = LiveResponse(message.request, results)
+        counter, system = self._contents.counter, self._contents.system_of(request)
+        tokens = counter.count(system) if counter is not None and system else 0
+        runs = _runs(request.messages)
+        for place, run in enumerate(runs):
+            first, before = run[0], runs[place - 1][0] if place else None
+            if isinstance(first, ResponseOf):
+                following = runs[place + 1] if place + 1 < len(runs) else []
+                results = [
+                    msgspec.json.encode(each.get("content"))
+                    for each in following
+                    if not isinstance(each, ResponseOf) and _is_result(each)
+                ]
+                live = LiveResponse(first.request, tuple(results))
                 numbers.append(RESPONSE_PIECE + self.live.setdefault(live, len(self.live)))
-                # They go with the response, whose ids they get.
-                tokens, skipped = -1, len(results)
-                continue
-            encoded = msgspec.json.encode(next(marked))
-            if skipped:
-                skipped -= 1
-                continue
-            numbers.append(self.pieces.number(b",%b" % encoded if place else encoded))
-            if tokens >= 0:
-                tokens += self._tokens_of(encoded, message)
-        return numbers, tokens if self._contents.counter is not None else -1
+                tokens = -1
+            elif isinstance(before, ResponseOf) and _is_result(first):
+                pass  # They go with the response, whose ids they get.
+            elif encoded := self._contents.rendered_messages(run):
+                is_first = len(numbers) == 1
+                numbers.append(self.pieces.number(encoded if is_first else b",%b" % encoded))
+                if tokens >= 0:
+                    tokens += sum(map(self._tokens_of, run))
+        return numbers, tokens if counter is not None else -1
 
-    def _tokens_of(self, encoded: bytes, message: Any) -> int:
+    def _tokens_of(self, message: Any) -> int:
         counter = self._contents.counter
         if counter is None:
             return 0
+        encoded = msgspec.json.encode(message)
         if encoded not in self._tokens:
-            content = message.get("content")
-            parts = content if isinstance(content, list) else [{"text": content}]
-            texts = [each.get("text") for each in parts if isinstance(each, dict)]
-            text = "".join(each for each in texts if isinstance(each, str))
-            self._tokens[encoded] = counter.count(text)
+            self._tokens[encoded] = counter.count(_text_of(message))
         return self._tokens[encoded]
 
     def check_tokens(self) -> None:
@@ -389,14 +424,32 @@ class _TreeContent:
         return counter.count(msgspec.json.decode(b'"%b"' % inner, type=str))
 
 
-def _results_after(messages: Sequence[Message], place: int) -> tuple[bytes, ...]:
-    """Return the results of tools that follow a live response, in JSON."""
-    found = []
-    for message in messages[place + 1 :]:
-        if isinstance(message, ResponseOf) or message.get("role") != "tool":
-            break
-        found.append(msgspec.json.encode(message.get("content")))
-    return tuple(found)
+def _runs(messages: Sequence[Message]) -> list[list[Message]]:
+    """Return the messages in order: results of tools that follow each other together, any other by
+    itself."""
+    runs: list[list[Message]] = []
+    for message in messages:
+        if runs and _is_result(message) and _is_result(runs[-1][0]):
+            runs[-1].append(message)
+        else:
+            runs.append([message])
+    return runs
+
+
+def _is_result(message: Message) -> bool:
+    return not isinstance(message, ResponseOf) and message.get("role") == "tool"
+
+
+def _is_of_system(message: Message) -> bool:
+    return not isinstance(message, ResponseOf) and message.get("role") in SYSTEM_ROLES
+
+
+def _text_of(message: Any) -> str:
+    """Return the text of a message."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (each.get("text") for each in parts if isinstance(each, dict))
+    return "".join(each for each in texts if isinstance(each, str))
 
 
 def _inner(text: str) -> bytes:

@@ -81,6 +81,10 @@ class Conversations:
     tool_results: Callable[[Sequence[tuple[Call, bytes]]], bytes]
     """Returns the messages or items, joined by commas, with the results of calls; each result is
     JSON, a string or a list of parts."""
+    render_tools: Callable[[Sequence[Any]], list[Any]] = list
+    """Returns definitions of tools of the chat API in the form of this one."""
+    system_key: str = ""
+    """Member of the body that has the texts of the system; empty: they are messages."""
 
 
 def added_to_history(
@@ -115,6 +119,11 @@ def split_results(prompt: Prompt) -> tuple[Prompt, tuple[bytes, ...]]:
     count = next((n for n, m in enumerate(messages) if m.get("role") != "tool"), len(messages))
     results = tuple(msgspec.json.encode(m.get("content")) for m in messages[:count])
     return msgspec.structs.replace(prompt, messages=messages[count:]), results
+
+
+def is_chat_tool(tool: Any) -> bool:
+    """Return whether a definition of a tool has the form of the chat API."""
+    return isinstance(tool, dict) and isinstance(tool.get("function"), dict)
 
 
 def user_message(content: bytes) -> bytes:

@@ -21,6 +21,7 @@ from aiperf_svc.core.endpoints.history import (
     decode_events,
     decode_valid,
     defects_of,
+    is_chat_tool,
     is_json,
 )
 from aiperf_svc.domain.endpoint_types import EndpointType
@@ -197,6 +198,16 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
 def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
     """Return messages of the chat API as ones of this API."""
     return b",".join(map(msgspec.json.encode, _converted(messages)))
+
+
+def render_tools(tools: Sequence[Any]) -> list[Any]:
+    """Return definitions of tools of the chat API as this one has them."""
+    return [_tool(tool["function"]) if is_chat_tool(tool) else tool for tool in tools]
+
+
+def _tool(function: Mapping[str, Any]) -> Json:
+    found = {name: function[name] for name in ("name", "description") if name in function}
+    return found | {"input_schema": function.get("parameters") or {"type": "object"}}
 
 
 def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -377,6 +388,8 @@ MESSAGES = Endpoint(
 CONVERSATIONS = Conversations(
     render=render_turns,
     render_messages=render_messages,
+    render_tools=render_tools,
+    system_key="system",
     read_body=read_body,
     read_events=read_events,
     tool_results=tool_results,

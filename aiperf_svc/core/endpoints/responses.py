@@ -21,6 +21,7 @@ from aiperf_svc.core.endpoints.history import (
     decode_events,
     decode_valid,
     defects_of,
+    is_chat_tool,
 )
 from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.domain.json_objects import Json
@@ -223,6 +224,13 @@ def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
     return b",".join(map(msgspec.json.encode, items))
 
 
+def render_tools(tools: Sequence[Any]) -> list[Any]:
+    """Return definitions of tools of the chat API as this one has them."""
+    return [
+        {"type": "function", **tool["function"]} if is_chat_tool(tool) else tool for tool in tools
+    ]
+
+
 def _items_of(message: Mapping[str, Any]) -> list[Json]:
     """Return a message of the chat API as items: tool calls and their results are some of their
     own. Reasoning, which this API takes back only with an id of the server, is left out."""
@@ -357,6 +365,7 @@ RESPONSES = Endpoint(
 CONVERSATIONS = Conversations(
     render=render_turns,
     render_messages=render_messages,
+    render_tools=render_tools,
     read_body=read_body,
     read_events=read_events,
     tool_results=tool_results,

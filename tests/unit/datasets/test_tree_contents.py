@@ -135,6 +135,35 @@ def test_results_of_tools_go_with_the_live_response(config: Config) -> None:
     assert len(made.turns[1].pieces) == 4 * len(("head", "u", "live", "u"))
 
 
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_messages_take_the_form_of_the_api(config: Config, api: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": None, "tool_calls": [call, call | {"id": "d"}]},
+        *({"role": "tool", "tool_call_id": each, "content": "r"} for each in "cd"),
+    ]
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    line = {"session_id": "a", "turns": [{"messages": messages, "tools": [tool], "max_tokens": 5}]}
+    (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
+    given = config(dataset={"kind": "dag_jsonl", "file": "f"}, endpoint={"type": api})
+    made = TreeContents(given, None).entry(tree, 0)
+    body = body_of(made, 0)
+    if api == "responses":
+        assert [item.get("type", item.get("role")) for item in body["input"]] == [
+            "system", "user", "function_call", "function_call", "function_call_output",
+            "function_call_output",
+        ]  # fmt: skip
+        assert body["tools"] == [{"type": "function", **tool["function"]}]
+        assert body["max_output_tokens"] == 5
+    else:
+        assert [each["role"] for each in body["messages"]] == ["user", "assistant", "user"]
+        assert len(body["messages"][2]["content"]) == 2
+        assert (body["system"], body["max_tokens"]) == ("s", 5)
+        assert body["tools"] == [{"name": "f", "input_schema": {"type": "object"}}]
+
+
 def test_delays_follow_factor_and_limit(config: Config) -> None:
     made = entry(settings(config, delay_factor=0.5, max_delay="1s"))
     assert [turn.plan.delay_ns for turn in made.turns if turn.plan] == [0, 5e8, 5e8, 5e8, 1e9]
