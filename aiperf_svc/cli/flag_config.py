@@ -36,7 +36,7 @@ REQUESTS_AT_ONCE = 1_000
 """Requests of an infinite rate without their number: as many prompts as vllm bench has."""
 OPEN_LOOP_S = 10
 """Open loop without an end: seconds' worth of requests. A trial of a load that varies: seconds."""
-ENDS = ("requests", "duration")
+ENDS = ("requests", "duration", "min_duration")
 _WITHOUT_A_DEFAULT_END = ("fixed_schedule", "stages", "rate_series", "bursts", "user_centric")
 """Loads that end by themselves, or whose duration the user must set."""
 SHAPES = ("concurrency", "request_rate", *_WITHOUT_A_DEFAULT_END)

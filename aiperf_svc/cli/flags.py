@@ -119,6 +119,7 @@ LOAD = (
     Flag("--replay-speedup", "load.replay_speedup"),
     Flag("--request-count --num-requests", "load.requests"),
     Flag("--benchmark-duration --duration", "load.duration"),
+    Flag("--min-duration", "load.min_duration"),
     Flag("--grace-period --benchmark-grace-period", "load.grace_period"),
     Flag("--ramp-duration --concurrency-ramp-duration --request-rate-ramp-duration", "load.ramp"),
     Flag("--quality-file", "quality.file", "FILE"),

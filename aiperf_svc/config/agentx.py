@@ -48,8 +48,8 @@ UNTOUCHED: tuple[tuple[str, Any], ...] = (
     ("load.agentic.burst", False),
 )
 """Keys that change the trace or its start, with the values at which they do not."""
-_ENDS = ("load.requests", "load.duration")
-"""Where either is given, the length of the run is the user's."""
+_ENDS = ("load.requests", "load.duration", "load.min_duration")
+"""Where one is given, the length of the run is the user's."""
 _OURS = ("workers.max", *_ENDS)
 """Keys that are set and not checked as such."""
 _FAST_WARMUP = 1

@@ -81,13 +81,13 @@ CURVE_DEFAULTS: tuple[tuple[Sequence[str], Any], ...] = (
     (("dataset", "order"), "random"),
     (("dataset", "cache_bust"), "first_turn_prefix"),
     (("dataset", "cache_bust_per"), "request"),
-    (("load", "duration"), "25m"),
+    (("load", "min_duration"), "25m"),
 )
 """Keys of a curve by the rules of MLPerf Endpoints 1.0: draws with replacement, a marker for each
-request between the system prompt and what the user writes, and a time that leaves 20 minutes of
-steady state."""
+request between the system prompt and what the user writes, and whole passes over the dataset in a
+time that leaves 20 minutes of steady state."""
 _IN_ORDER = "_trace"
-_ENDS = ("requests", "duration")
+_ENDS = ("requests", "duration", "min_duration")
 
 
 def curve_defaults(data: Mapping[str, Any]) -> list[tuple[Sequence[str], Any]]:
@@ -98,7 +98,7 @@ def curve_defaults(data: Mapping[str, Any]) -> list[tuple[Sequence[str], Any]]:
         return []  # The models say what is wrong with it.
     is_in_order = str(parts["dataset"].get("kind", "")).endswith(_IN_ORDER)
     has_end = any(parts["load"].get(name) for name in _ENDS)
-    left_out = (["order"] if is_in_order else []) + (["duration"] if has_end else [])
+    left_out = (["order"] if is_in_order else []) + (["min_duration"] if has_end else [])
     left_out += ["cache_bust_per"] if parts["dataset"].get("cache_bust") == "none" else []
     return [
         (path, value)

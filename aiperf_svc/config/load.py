@@ -66,6 +66,10 @@ class Load(Model):
     """Stop after this number of requests."""
     duration: PositiveDurationNs | None = None
     """Stop after this time, or after `requests` if that comes first."""
+    min_duration: PositiveDurationNs | None = None
+    """Stop after the first whole number of passes over the dataset that takes at least this time,
+    so that each prompt, conversation or session tree is started equally often. In place of
+    `requests` and `duration`."""
     grace_period: UnboundedDurationNs = 30 * SECOND_NS
     """Time after the end of `duration` in which requests in flight may complete. Then they are
     cancelled. `inf`: until `endpoint.request_timeout`."""
@@ -96,15 +100,30 @@ class Load(Model):
             raise ValueError(
                 "a load needs {concurrency} (closed loop) or {request_rate} (open loop)"
             )
-        if self.requests is None and not self.duration:
-            raise ValueError("a load needs {requests} or {duration}, or the run would never end")
+        if self.requests is None and not self.duration and not self.min_duration:
+            raise ValueError(
+                "a load needs {requests}, {duration} or {min_duration}, or the run would never end"
+            )
         if not self.is_open_loop and self.arrival != Arrival():
             raise ValueError(
                 "{arrival.pattern} needs {request_rate}: a closed loop has no arrivals"
             )
-        if self.duration and self.ramp > self.duration:
-            ramp, duration = format_duration(self.ramp), format_duration(self.duration)
-            raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")
+        for name, length in (("duration", self.duration), ("min_duration", self.min_duration)):
+            if length and self.ramp > length:
+                ramp, given = format_duration(self.ramp), format_duration(length)
+                raise ValueError(f"{{ramp}} {ramp} is longer than {{{name}}} {given}")
+        return self
+
+    @model_validator(mode="after")
+    def _passes_fit(self) -> Self:
+        if self.min_duration is None:
+            return self
+        for name in ("requests", "duration", *_SCHEDULES):
+            if self._is_set(name):
+                raise ValueError(
+                    f"{{{_NAMES.get(name, name)}}} and {{min_duration}} both end the load; set one "
+                    "of them"
+                )
         return self
 
     @model_validator(mode="after")

@@ -47,7 +47,8 @@ def load_times(config: BenchmarkConfig) -> LongestTimes:
     load, warmup, target = config.load, config.load.warmup, config.deployment.target
     grace_ns = config.endpoint.grace_ns
     priming_ns = load.agentic.warmup_grace if load.agentic is not None else 0
-    needed = priming_ns + (load.end or load.longest_schedule or 0) + grace_ns(load.grace_period)
+    load_ns = load.end or load.longest_schedule or load.min_duration or 0
+    needed = priming_ns + load_ns + grace_ns(load.grace_period)
     return LongestTimes(
         start=config.deployment.ready_timeout
         + (target.ready_timeout if target.kind != "none" else 0)

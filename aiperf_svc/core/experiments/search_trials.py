@@ -174,9 +174,10 @@ def lengths(load: Load) -> tuple[Parameters, Parameters]:
     """Return the parameters of a usual trial and of one that is three times as long: by time if the
     load ends by time, else by its number of requests. A trace that is replayed to its end cannot be
     longer."""
-    if load.duration:
-        usual, longer = (f"{load.duration * times / 1e9:g}s" for times in (1, LONGER))
-        return {"load.duration": usual}, {"load.duration": longer}
+    for key, length in (("duration", load.duration), ("min_duration", load.min_duration)):
+        if length:
+            usual, longer = (f"{length * times / 1e9:g}s" for times in (1, LONGER))
+            return {f"load.{key}": usual}, {f"load.{key}": longer}
     if load.requests is None or load.rate_points:
         return {}, {}
     return {"load.requests": load.requests}, {"load.requests": load.requests * LONGER}

@@ -105,6 +105,12 @@ class CreditLedger:
         """Credits not granted yet; None without a limit."""
         return self._remaining
 
+    def end_at_multiple(self, size: int) -> None:
+        """Limit the credits to the least multiple of a size that is granted or more, unless they
+        are limited."""
+        if self._remaining is None:
+            self._remaining = -self.next_index % size
+
     @property
     def has_run_out(self) -> bool:
         """True if all of a limited number of credits were granted and used. A stop, if any, then

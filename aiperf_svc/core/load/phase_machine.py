@@ -293,6 +293,9 @@ class PhaseMachine:
         is_time_up = self._arrivals is None and self.stop_wall_ns and now >= self.stop_wall_ns
         if is_time_up or self._is_stopping or not workers:
             return self._settle(now)
+        plan, ledger = self.plan, self._ledger
+        if plan.pass_size and now - self.start_wall_ns >= plan.min_duration_ns:
+            ledger.end_at_multiple(plan.pass_size)
         instructions: list[Instruction] = []
         if self._arrivals is not None:
             horizon = now + GRANT_AHEAD_NS + round(GRANT_EVERY_S * 1e9)

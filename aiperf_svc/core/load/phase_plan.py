@@ -46,6 +46,10 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     random_seed: int = 0
     duration_ns: int = 0
     """Time from the start to the stop; 0: until the credits run out."""
+    min_duration_ns: int = 0
+    pass_size: int = 0
+    """With one, the phase ends with the first multiple of so many conversations that is granted
+    when `min_duration_ns` is over."""
     grace_ns: int = 0
     """Time from the stop at the end of the duration until requests in flight are cancelled."""
     ramp_ns: int = 0
@@ -87,7 +91,12 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
     """Plan a phase; None for a warmup that the config does not have."""
     load = config.load
     if phase is Phase.PROFILING:
-        return _plan(phase, load, config, shape, load.requests, load.end)
+        made = _plan(phase, load, config, shape, load.requests, load.end)
+        if load.min_duration is None:
+            return made
+        entries = shape.entry_count - shape.warmup_entries
+        least = {"min_duration_ns": load.min_duration, "pass_size": entries}
+        return msgspec.structs.replace(made, **least)
     warmup = load.warmup
     if load.agentic is not None:
         # Each user's first tree, once.

@@ -87,9 +87,9 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
 
     @property
     def entries(self) -> int:
-        """Number of prompts of the dataset; 0: unknown."""
+        """Number of prompts of the dataset, without those of the warmup; 0: unknown."""
         built = self.result.topology.dataset
-        return built.entries if built else 0
+        return built.entries - built.warmup_entries if built else 0
 
     @property
     def stack(self) -> dict[str, str]:

@@ -57,6 +57,8 @@ def _load_line(load: Load) -> str:
         words.append(f"{load.requests:,} requests")
     if load.duration is not None:
         words.append(f"for {format_duration(load.duration)}")
+    if load.min_duration is not None:
+        words.append(f"whole passes for at least {format_duration(load.min_duration)}")
     if load.ramp:
         words.append(f"ramp {format_duration(load.ramp)}")
     if load.warmup:

@@ -95,10 +95,11 @@ class Inference(Workload[BenchmarkConfig]):
 
     def trial_times(self, config: BenchmarkConfig, replay_ns: ReplayNs = no_length) -> TrialTimes:
         """Return the times of a trial: those of its warmup and its load, and at most their grace
-        periods. The time of a number of requests is unknown; a fixed schedule has only an expected
-        one."""
+        periods. The time of a number of requests is unknown; a fixed schedule and whole passes
+        have only an expected one."""
         times, warmup = load_times(config), config.load.warmup
-        length_ns = replay_ns(config) or config.load.longest_schedule
+        load = config.load
+        length_ns = replay_ns(config) or load.longest_schedule or load.min_duration
         if not times.is_bounded and (length_ns is None or (warmup and not warmup.duration)):
             return TrialTimes(None, None)
         load_ns = min(each for each in (config.load.end, length_ns) if each is not None)

@@ -106,6 +106,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--request-cancellation-rate", "5%", "--request-cancellation-delay", "500ms"),
         500_000_000,
     ),
+    "--min-duration": (("--min-duration", "1m"), 60 * 10**9),
     "--grace-period": (("--grace-period", "250ms"), 250_000_000),
     "--ramp-duration": (("--ramp-duration", "3s"), 3 * 10**9),
     "--warmup-request-count": (("--warmup-request-count", "5"), 5),

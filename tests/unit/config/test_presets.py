@@ -30,7 +30,7 @@ def test_trials_are_the_points_of_the_curve() -> None:
         assert each.dataset.order == "random"
         assert each.dataset.cache_bust == "first_turn_prefix"
         assert each.dataset.cache_bust_per == "request"
-        assert each.load.duration == 25 * 60 * 10**9
+        assert each.load.min_duration == 25 * 60 * 10**9
 
 
 def test_keys_of_the_config_take_precedence() -> None:
@@ -39,7 +39,7 @@ def test_keys_of_the_config_take_precedence() -> None:
     )
     assert found.dataset.order == "shuffled"
     assert found.dataset.cache_bust == "system_suffix"
-    assert (found.load.requests, found.load.duration) == (5_000, None)
+    assert (found.load.requests, found.load.min_duration) == (5_000, None)
 
 
 def test_prompts_without_markers_are_left_so() -> None:

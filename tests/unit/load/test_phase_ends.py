@@ -64,6 +64,32 @@ def test_duration_longer_than_the_credits_stops_nothing() -> None:
     assert (machine.has_ended, machine.stop_wall_ns) == (True, 0)
 
 
+def test_passes_are_whole_after_the_least_duration() -> None:
+    machine = started("a", pass_size=100, min_duration_ns=S)
+    machine.handle(TimePassed(NOW))
+    begin, granted = machine.start_wall_ns, 1 + LEAST_LOOKAHEAD
+    machine.handle(returned("a", is_idle=False, completed=granted))
+    machine.handle(TimePassed(begin + S - 1))
+    assert machine.report().granted > 100
+    for _ in range(9):
+        done = machine.report().granted
+        machine.handle(returned("a", completed=done))
+        machine.handle(TimePassed(begin + S))
+        if machine.has_ended:
+            break
+    assert (machine.report().granted, machine.stop_wall_ns) == (200, 0)
+    assert machine.has_ended
+
+
+def test_open_loop_ends_with_a_whole_pass() -> None:
+    machine = at_rate(10, "a", pass_size=30, min_duration_ns=S)
+    machine.handle(TimePassed(NOW))
+    begin = machine.start_wall_ns
+    machine.handle(TimePassed(begin + S))
+    machine.handle(TimePassed(begin + 9 * S))
+    assert (machine.report().granted, machine.stage) == (30, PhaseStage.SETTLING)
+
+
 def test_unreturned_credits_are_given_up_after_the_grace_period() -> None:
     machine = started("a", "b", duration_ns=S, grace_ns=2 * S)
     machine.handle(TimePassed(NOW))

@@ -62,6 +62,21 @@ def test_figures_are_those_of_the_formulas() -> None:
     assert {tag: found[tag] for tag in expected} == pytest.approx(expected)
 
 
+def test_steady_part_has_its_own_energy_and_costs() -> None:
+    rows = fake_run.request(ttft_ms=1000, gap_ms=1000, tokens=10, input_tokens=40)
+    load = LOAD | {"steady_state": {"concurrency": "50%"}}
+    economics = {"price_per_gpu_hour": 3.6}
+    context = fake_run.context(rows, config=fake_run.config(**load, economics=economics))
+    found = summarise(fake_run.columns_of(rows), None, context)
+    steady = with_telemetry(found, [gpus(2)], SourceLog("aiperf-svc")).steady
+    assert steady is not None
+    length_s = steady.end_s - steady.begin_s
+    assert steady.scalars["gpu_joules"] == pytest.approx(2 * 400 * length_s)
+    rate = 10 / length_s / 2
+    assert steady.scalars["output_token_throughput_per_gpu"] == pytest.approx(rate)
+    assert steady.scalars["cost_per_million_output_tokens"] == pytest.approx(3.6 / rate / 0.0036)
+
+
 @pytest.mark.parametrize(
     ("economics", "target", "counted", "gpus", "source"),
     [

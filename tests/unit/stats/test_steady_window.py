@@ -76,7 +76,7 @@ def test_requests_count_by_their_starts() -> None:
     begin = int(rows["start_wall_ns"].min())
     last, end = int(rows["start_wall_ns"].max()), int(rows["end_wall_ns"].max())
     every = LoadWindow(begin_ns=begin, ramp_ns=0, stop_ns=0, sent_until_ns=last, end_ns=end)
-    part = steady_part(columns, clocks, every, rule(skip_start="20%", skip_end="20%"))
+    part = steady_part(columns, clocks, every, rule(skip_start="20%", skip_end="20%"), {})
     starts = (rows["start_wall_ns"] - begin) / S
     inside = (starts >= part.begin_s) & (starts < part.end_s)
     assert avg_of(part.metrics, "request_count") == inside.sum()
@@ -95,6 +95,27 @@ def test_every_metric_of_requests_has_a_steady_part() -> None:
     expected = {m.tag for m in METRICS if m.kind is Kind.RECORD and m.tag in summary.metrics}
     assert {tag for tag in steady.metrics if CATALOG[tag].kind is Kind.RECORD} == expected
     assert fake_run.results(rows).steady_state is None
+
+
+def test_every_number_of_requests_has_a_steady_part() -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    load = {"concurrency": 20, "requests": 2_000, "steady_state": {"skip_start": "10%"}}
+    goodput = {"goodput": {"request_latency": 250.0}}
+    summary = fake_run.results(rows, config=fake_run.config(**load, slo=goodput))
+    assert summary.steady is not None
+    part = summary.steady.scalars
+    assert 0 < part["good_request_count"] < part["request_count"]
+    assert part["goodput"] == pytest.approx(
+        part["good_request_count"] / part["benchmark_duration"]
+    )
+    assert summary.scalars.keys() - part.keys() == {
+        "concurrency_achievement",
+        "lost_request_count",
+        "max_concurrency",
+        "retried_request_count",
+        "steady_state_request_throughput",
+        "unsent_request_count",
+    }
 
 
 @pytest.mark.parametrize(

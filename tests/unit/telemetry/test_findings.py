@@ -172,6 +172,13 @@ def test_speculation_on_forced_ends_is_not_comparable() -> None:
     assert "the load has forced ends (ignore_eos, min_tokens)" in found.text
 
 
+def test_drafts_that_responses_state_are_judged_without_a_page() -> None:
+    report = judged(unnatural="random text (dataset.kind: synthetic)", has_drafts=True)
+    assert "the responses state drafted tokens" in check(report, "speculation").text
+    assert check(report, "speculation_comparable").severity is Severity.INVALID
+    assert not judged(has_drafts=True, unnatural="").reasons
+
+
 def gpu(values: Iterable[Mapping[str, float]]) -> SourceLog:
     """A GPU, and a series that changes on each page."""
     label = '{gpu="0",UUID="GPU-1",Hostname="node-a"}'
