@@ -72,6 +72,7 @@ TARGET = (
         read=values.all_names, note="Repeat for more, or separate them with commas."),
     Flag("--parent-session-header", "endpoint.parent_session_headers", "NAME", kind="again",
         read=values.all_names, note="Repeat for more, or separate them with commas."),
+    Flag("--session-response-header", "endpoint.session_response_header", "NAME"),
     Flag("--session-body", "endpoint.session_body", "NAME", kind="again",
         read=values.all_names, note="Repeat for more, or separate them with commas."),
     Flag("--api-key-header", "endpoint.api_key_header", "NAME"),

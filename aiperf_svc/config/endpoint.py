@@ -95,6 +95,9 @@ class Endpoint(Hooks):
     parent_session_headers: tuple[HeaderName, ...] = ()
     """Headers of a subagent's requests that hold the id of the agent that started it, such as
     `X-Dynamo-Parent-Session-ID`. Only agent traces have subagents."""
+    session_response_header: HeaderName | None = None
+    """Header of a response that issues an id for its conversation, such as `x-session-token`. The
+    later requests of the conversation, or of an agent, send it back under the same name."""
     session_body: tuple[MemberPath, ...] = ()
     """Members of the JSON body that hold this id, such as `user`, `prompt_cache_key` or
     `session_params.session_id`."""
@@ -181,8 +184,8 @@ class Endpoint(Hooks):
 
     @property
     def own_session_headers(self) -> tuple[str, ...]:
-        """Session headers, without those that `headers` sets."""
-        given = {name.lower() for name in self.headers}
+        """Session headers, without those that `headers` sets or a response issues."""
+        given = {name.lower() for name in (*self.headers, self.session_response_header or "")}
         return tuple(name for name in self.session_headers if name.lower() not in given)
 
     @model_validator(mode="after")

@@ -210,6 +210,7 @@ def generator_of(config: BenchmarkConfig, **arguments: Any) -> LoadGenerator:
     """Return the generator for the load of a config. `arguments` are those of every generator."""
     load = config.load
     arguments["markers"] = run_markers(config)
+    arguments["issuing_header"] = config.endpoint.session_response_header
     if load.samples_per_query > 1:
         return QueryGenerator(**arguments)
     if config.dataset.kind in AGENT_TRACES:

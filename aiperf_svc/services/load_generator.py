@@ -29,6 +29,7 @@ from aiperf_svc.core.endpoints.history import Defect
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.core.load.ramp import ConnectionsAhead, opening_times
+from aiperf_svc.core.responses.http1 import issued_header
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, id_prefix, turn_prefix
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
@@ -67,13 +68,15 @@ class LoadGenerator:
         abandonment: Abandonment | None = None,
         turn_gap_ns: int = 0,
         markers: RunMarkers | None = None,
+        issuing_header: str | None = None,
     ) -> None:
         """`to_history(turn, following_turns, request)` returns, for each turn that may follow, what
         a turn and its response add to a history, with the results of tools that the following turn
         has, and what is wrong with it;
         `on_starved` is called when users wait because the credits have run out; `abandonment` says
         which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
-        conversation are that far apart. `markers` are put into the requests."""
+        conversation are that far apart. `markers` are put into the requests. The
+        `issuing_header` of a response goes back with the later requests of its conversation."""
         self._run_id = run_id
         self._entries = entries
         self._base_flags = _STREAMED if is_streaming else 0
@@ -83,6 +86,7 @@ class LoadGenerator:
         self._abandonment = abandonment
         self._turn_gap_ns = turn_gap_ns
         self._markers = markers
+        self._issuing_header = issuing_header
         self.client: InferenceClient | SeveralTargets = None  # type: ignore[assignment]  # given by `attach`
         self._order = counter()
         self._is_held_back = False
@@ -404,12 +408,14 @@ class LoadGenerator:
 
     def _send_turn(self, session: Session, due: int) -> None:
         is_last = session.turn + 1 == session.turns
-        prepared = session.entry.prepare(session.turn, session.history, session.id)
+        history, issued = session.history, session.issued
+        prepared = session.entry.prepare(session.turn, history, session.id, issued)
         prefix = turn_prefix(self._id_prefix, session.turn)
         flags = self._base_flags | session.flags | (_LAST_TURN if is_last else 0)
         turn = session.entry.turn(session.turn)
         is_live = not is_last and not turn.recorded and not turn.is_whole
-        kept = bytearray() if is_live else None
+        reads_header = self._issuing_header is not None and not is_last
+        kept = bytearray() if is_live or reads_header else None
         self._send(Request(prepared, prefix, self.phase, session.index, due, flags, session, kept))
 
     def _continue(self, session: Session, request: Request) -> None:
@@ -430,6 +436,8 @@ class LoadGenerator:
             self.cancelled += 1
             return
         self.turns_completed += 1
+        if self._issuing_header is not None:
+            session.issued = self._issued(request) or session.issued
         session.history += added
         self.count_defects(defects)
         session.turn += 1
@@ -441,6 +449,12 @@ class LoadGenerator:
         self._longest_pause_ns = max(self._longest_pause_ns, due - end)
         heapq.heappush(self._later, (due, next(self._order), session))
         self._run_due(time_ns())
+
+    def _issued(self, request: Request) -> bytes:
+        """Return the header that a response issues; empty if it issues none."""
+        assert self._issuing_header is not None
+        head = bytes(request.kept or b"")[: request.body_offset]
+        return issued_header(head, self._issuing_header)
 
     def count_defects(self, defects: Sequence[Defect]) -> None:
         """Count what is wrong with a response that goes into a history."""

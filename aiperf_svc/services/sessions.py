@@ -11,7 +11,7 @@ _BLOCKED: Final = int(Flag.BLOCKED)
 class Session:
     """State of a conversation in progress."""
 
-    __slots__ = ("due", "entry", "flags", "history", "id", "index", "target", "turn", "turns")
+    __slots__ = ("due", "entry", "flags", "history", "id", "index", "issued", "target", "turn", "turns")
 
     def __init__(
         self, index: int, entry: Entry, turns: int, flags: int, due: int, id: bytes = b""
@@ -19,6 +19,8 @@ class Session:
         self.index = index
         self.id = id
         """Id by which routers keep its requests on one server."""
+        self.issued = b""
+        """Header that the target issued for it."""
         self.due = due
         self.entry = entry
         self.turns = turns

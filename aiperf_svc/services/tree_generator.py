@@ -51,7 +51,7 @@ class RunningTree:
     """A session tree in progress: the session of all its requests."""
 
     __slots__ = (
-        "entry", "flags", "index", "machine", "numbers", "outcome", "responses", "target",
+        "entry", "flags", "index", "issued", "machine", "numbers", "outcome", "responses", "target",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,8 @@ class RunningTree:
         self.responses: dict[int, bytes] = {}
         """Live responses that later prompts contain, with the results of the tools that they call,
         by their places in the entry."""
+        self.issued: dict[int, bytes] = {}
+        """Header that the target issued for each stream."""
         self.target = -1
         """Which of several targets has it; -1 before its first request."""
 
@@ -116,7 +118,10 @@ class TreeGenerator(LoadGenerator):
         end = request.end_wall_ns
         self._pending.end_request(tree.index, end)
         is_completed = outcome == _COMPLETED
-        if is_completed and request.kept is not None:
+        if is_completed and self._issuing_header is not None:
+            stream = tree.entry.plans[request.turn].stream
+            tree.issued[stream] = self._issued(request) or tree.issued.get(stream, b"")
+        if is_completed and request.turn in tree.entry.live:
             is_completed = self._keep_response(tree, request)
         if not is_completed and tree.outcome in (_COMPLETED, _CANCELLED):
             tree.outcome = _ERRORED if outcome == _COMPLETED else outcome
@@ -224,12 +229,14 @@ class TreeGenerator(LoadGenerator):
             tree.responses,
             self._session_id(tree, stream),
             self._session_id(tree, parent) if parent >= 0 else b"",
+            issued=tree.issued.get(stream, b""),
             is_one_token=tree.numbers is not None,
         )
         prefix = turn_prefix(self._id_prefix, number)
         flags = self._base_flags | tree.flags | (_LAST_TURN if is_last else 0)
         tree.flags &= ~_CAPPED  # only the first request waited
-        kept = bytearray() if number in entry.live else None
+        is_kept = number in entry.live or self._issuing_header is not None
+        kept = bytearray() if is_kept else None
         self._send(Request(prepared, prefix, self.phase, tree.index, due, flags, tree, kept))
 
     def _session_id(self, tree: RunningTree, stream: int) -> bytes:

@@ -79,6 +79,33 @@ async def test_subagents_have_own_and_parents_ids(tmp_path: Path) -> None:
     assert sorted(seen, key=str) == sorted([(root, None)] * 2 + [(own, root)] * 2, key=str)
 
 
+@pytest.mark.parametrize("history", ["live", "recorded"])
+async def test_issued_ids_go_back_with_later_turns(history: str, tmp_path: Path) -> None:
+    seen: dict[str, list[str | None]] = {}
+
+    async def respond(request: web.Request) -> web.Response:
+        name = request.headers.get("X-Correlation-ID", "probe")
+        turns = seen.setdefault(name, [])
+        turns.append(request.headers.get("x-session-id"))
+        # The router moves the conversation after its second turn, and says so once.
+        issued = {0: f"{name}-a", 1: f"{name}-b"}.get(len(turns) - 1)
+        headers = {"X-SESSION-ID": issued} if issued else {}
+        message = {"role": "assistant", "content": "a"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]}, headers=headers)
+
+    turns: list[dict[str, Any]] = [{"text": "q"}, {"role": "assistant", "text": "a"}] * 3
+    async with served("/v1/chat/completions", respond) as url:
+        dataset = talks(tmp_path, *turns, {"text": "q"}, count=3) | {"history": history}
+        settings = config(url, dataset=dataset, concurrency=2, requests=12)
+        settings["endpoint"] |= {"streaming": False, "session_response_header": "x-session-id"}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    seen.pop("probe", None)
+    assert len(seen) == 3
+    for name, turns_seen in seen.items():
+        assert turns_seen == [None, f"{name}-a", f"{name}-b", f"{name}-b"]
+
+
 def target(**endpoint: Any) -> Target:
     settings = {"url": "http://127.0.0.1:1", "model": "m"} | endpoint
     return resolve_target(

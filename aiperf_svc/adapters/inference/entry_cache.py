@@ -57,15 +57,18 @@ class Entry:
         )
         """The request of an entry of one turn. A conversation has none."""
 
-    def prepare(self, number: int, history: Sequence[bytes], session_id: bytes) -> PreparedTurn:
-        """Return a turn of a conversation, with the messages of its `history`."""
+    def prepare(
+        self, number: int, history: Sequence[bytes], session_id: bytes, issued: bytes = b""
+    ) -> PreparedTurn:
+        """Return a turn of a conversation, with the messages of its `history`, and the header that
+        the target issued for it."""
         turn = self._conversation.turns[number]
         # A turn that only has results of tools adds no messages to the history.
         own = (turn.messages,) if turn.messages else ()
         messages = own if turn.is_whole else (*history, *own)
         body = b"%b%b%b" % (self._conversation.head, b",".join(messages), turn.tail)
         return PreparedTurn(
-            *self._target.session_request(body, session_id),
+            *self._target.session_request(body, session_id, issued=issued),
             self.number,
             number,
             turn.input_tokens,
@@ -114,6 +117,7 @@ class TreeEntry(Entry):
         session_id: bytes,
         parent_id: bytes,
         *,
+        issued: bytes,
         is_one_token: bool,
     ) -> PreparedTurn:
         """Return a request, with the live responses in its prompt, by their places in
@@ -126,7 +130,7 @@ class TreeEntry(Entry):
         ]
         parts.append(turn.one_token_tail if is_one_token else turn.tail)
         return PreparedTurn(
-            *self.target.session_request(b"".join(parts), session_id, parent_id),
+            *self.target.session_request(b"".join(parts), session_id, parent_id, issued),
             self.number,
             number,
             turn.input_tokens,

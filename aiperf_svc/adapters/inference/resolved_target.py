@@ -72,16 +72,16 @@ class Target(NamedTuple):
         return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
     def session_request(
-        self, body: bytes, session_id: bytes, parent_id: bytes = b""
+        self, body: bytes, session_id: bytes, parent_id: bytes = b"", issued: bytes = b""
     ) -> tuple[bytes, bytes]:
         """Return these bytes of a request of the conversation with this id, started by the agent
-        with the id of the parent if there is one."""
+        with the id of the parent if there is one. `issued` is a header that the target issued."""
         if self.session_members:
             body = b"{" + self.session_members.replace(SESSION_ID, session_id) + body[1:]
         ids = self.session_head.replace(SESSION_ID, session_id)
         if parent_id:
             ids += self.parent_session_head.replace(SESSION_ID, parent_id)
-        return self.request(body, ids)
+        return self.request(body, ids + issued)
 
 
 def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:

@@ -5,6 +5,7 @@ The worker uses heads and chunk sizes to find where a response ends; a record pr
 framing. Neither copies a body: pieces of it are given as offsets into the caller's bytes.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ _SHOWN: Final = 40
 _MAX_SIZE_DIGITS: Final = 8
 _HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
 _KNOWN_LINES: Final = 4_096
+_PRINTABLE: Final = re.compile(rb"[\t -~]+")
 
 Piece = tuple[int, int]
 """Begin and end, exclusive, of body bytes within the bytes that were fed."""
@@ -80,6 +82,17 @@ def parse_head(raw: bytes, *, method: str = "POST") -> Head:
         content_type.decode("latin-1"),
         "" if coding == b"identity" else coding[:_SHOWN].decode("latin-1"),
     )
+
+
+def issued_header(raw: bytes, name: str) -> bytes:
+    """Return a header of a response as a line of a request; empty if it has none that a request may
+    have."""
+    wanted = name.lower().encode()
+    for line in raw.split(b"\r\n"):
+        found, _, value = line.partition(b":")
+        if found.strip().lower() == wanted and _PRINTABLE.fullmatch(value := value.strip()):
+            return b"%b: %b\r\n" % (name.encode(), value)
+    return b""
 
 
 def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tuple[int, int]:

@@ -38,6 +38,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--streaming": (("--streaming",), True),
     "--header": (("--header", "A: b:c", "-H", "D:e"), {"A": "b:c", "D": "e"}),
     "--session-header": (("--session-header", "X-A,X-B"), ("X-A", "X-B")),
+    "--session-response-header": (("--session-response-header", "x-s"), "x-s"),
     "--parent-session-header": (("--parent-session-header", "X-P"), ("X-P",)),
     "--session-body": (("--session-body", "user", "--session-body", "a.b"), ("user", "a.b")),
     "--api-key-header": (("--api-key-header", "api-key"), "api-key"),

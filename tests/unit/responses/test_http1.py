@@ -7,6 +7,7 @@ from aiperf_svc.core.responses.http1 import (
     Head,
     ProtocolViolation,
     chunk_size,
+    issued_header,
     parse_head,
 )
 from aiperf_svc.protocol.records import Framing
@@ -171,3 +172,14 @@ def test_broken_chunks_are_a_protocol_violation(raw: bytes) -> None:
         taken([raw])
     with pytest.raises(ProtocolViolation):
         taken([raw[i : i + 1] for i in range(len(raw))])
+
+
+def test_issued_header_becomes_a_line_of_a_request() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nX-Session-TOKEN:  a b=\r\nOther: c\r\n\r\n"
+    assert issued_header(raw, "x-session-token") == b"x-session-token: a b=\r\n"
+    assert issued_header(raw, "x-session") == b""
+
+
+@pytest.mark.parametrize("value", [b"", b"a\nb", b"a\x00", "ä".encode()])
+def test_issued_header_that_a_request_cannot_have_is_left_out(value: bytes) -> None:
+    assert issued_header(b"HTTP/1.1 200 OK\r\nx: %b\r\n\r\n" % value, "x") == b""
