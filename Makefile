@@ -54,7 +54,7 @@ $(STAMP): $(COMPILED) requirements.lock pyproject.toml
 bench: $(COMPILED) $(COMMAND) ## Measure the built-in mock server: a streaming chat benchmark of twelve seconds, live
 	@$(BIN)/python -m aiperf_svc bench $(BENCH_FLAGS)
 
-bench-real: $(STAMP) ## Measure a llama.cpp server, or two behind a router (BENCH_FLAGS=--sessions); compiles it first
+bench-real: $(STAMP) ## Measure a llama.cpp server, then two behind a router; compiles it first
 	@$(BIN)/python -m benchmarks.real_server $(BENCH_FLAGS)
 
 benchmark: $(STAMP) ## Everything measured: benchmarks/results/<date>.json and docs/performance.md; over an hour

@@ -70,6 +70,13 @@ PARTS = (
         "--workers 2000 --seconds 20 --most-seconds 300",
         "--seconds 10",
     ),
+    Part(
+        "agent_traces",
+        "The start of an agent trace",
+        "agent_traces",
+        "",
+        "--requests 5000 --trees 4",
+    ),
     Part("records", "Millions of records", "records_15m", "", None),
     Part("collecting", "Collecting results", "collect_results", "", "--size 64Mi --rounds 1"),
 )

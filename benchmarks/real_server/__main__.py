@@ -1,6 +1,7 @@
 """Measure a server that this project did not write: llama.cpp's.
 
-    python -m benchmarks.real_server [FLAGS OF aiperf-svc profile]     a file of prompts, live
+    python -m benchmarks.real_server                                   prompts, then conversations
+    python -m benchmarks.real_server FLAGS OF aiperf-svc profile       a file of prompts, live
     python -m benchmarks.real_server --apis [NAME ...] [--json]        each API that it offers
     python -m benchmarks.real_server --sessions [--json]               conversations by a router
 
@@ -49,12 +50,14 @@ def main() -> int:
     if options.apis is not None:
         chosen = options.apis or names
         return compare([api for api in APIS if api.name in chosen], as_json=options.json)
+    has_all = not flags and not options.json
     flags = [*flags, "--json"] if options.json else flags
     _, model = made()
     with serving() as url:
         where = ("--url", url, "--tokenizer", str(model))
         command = [*OWN_PROGRAM, "profile", *FLAGS, *where, *flags]
-        return subprocess.run(command).returncode
+        code = subprocess.run(command).returncode
+    return code or (compare_policies(as_json=False) if has_all else 0)
 
 
 if __name__ == "__main__":

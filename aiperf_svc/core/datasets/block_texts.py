@@ -99,6 +99,10 @@ class BlockTexts:
         return self._filled(rng.integers(len(WORDS), size=drawn), size, is_first=is_first)
 
     def _filled(self, chosen: NDArray[np.int64], size: int, *, is_first: bool) -> str:
+        return " ".join(_WORDS[self._places(chosen, size, is_first=is_first)])
+
+    def _places(self, chosen: NDArray[np.int64], size: int, *, is_first: bool) -> list[int]:
+        """Return the first of the chosen words and the filling, as places in the word list."""
         totals = np.cumsum(self._costs[chosen])
         if is_first:
             totals += self._first_costs[chosen[0]] - self._costs[chosen[0]]
@@ -110,11 +114,12 @@ class BlockTexts:
                 break
             fill = self._fill[missing]
             if fill is not None:
-                return " ".join(_WORDS[[*chosen[:kept].tolist(), *fill]])
+                return [*chosen[:kept].tolist(), *fill]
         fill = self._fill[size] if size <= longest else None
         if not count and not is_first and fill is not None:
-            return " ".join(_WORDS[list(fill)])
-        return " ".join(_WORDS[chosen[:count]])
+            return list(fill)
+        kept_words: list[int] = chosen[:count].tolist()
+        return kept_words
 
     # --- pieces of prompts -----------------------------------------------------------------------
 
@@ -137,9 +142,17 @@ class BlockTexts:
         counts = (totals <= size).sum(axis=1)
         is_exact = (totals == size).any(axis=1)
         return [
-            f" {' '.join(_WORDS[row[:count]])}" if exact else self.piece(row, size, is_first=False)
+            f" {' '.join(_WORDS[row[:count]])}" if exact else self._whole_piece(row, size)
             for row, count, exact in zip(chosen, counts.tolist(), is_exact.tolist(), strict=True)
         ]
+
+    def _whole_piece(self, chosen: NDArray[np.int64], size: int) -> str:
+        """Return a piece whose words are filled up. It is encoded only if their tokens do not add
+        up, as is rare; the whole prompt is encoded later in any case."""
+        places = self._places(chosen, size, is_first=False)
+        if int(self._costs[places].sum()) == size:
+            return f" {' '.join(_WORDS[places])}"
+        return self.piece(chosen, size, is_first=False)
 
 
 def drawn_words(key: int, names: NDArray[np.uint64], count: int) -> NDArray[np.int64]:

@@ -421,7 +421,9 @@ class _TreeContent:
         inner = b"".join(self.pieces.all[number] for number in numbers)
         if self._contents.sends_ids:
             return len(msgspec.json.decode(b"[%b]" % inner, type=list[int]))
-        return counter.count(msgspec.json.decode(b'"%b"' % inner, type=str))
+        # Of a batch, offsets are not computed.
+        (count,) = counter.count_batch([msgspec.json.decode(b'"%b"' % inner, type=str)])
+        return count
 
 
 def _runs(messages: Sequence[Message]) -> list[list[Message]]:

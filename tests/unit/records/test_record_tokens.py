@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import Flag
+from aiperf_svc.protocol.records import CONTRADICTORY_TOKENS, Flag
 from tests.support.raw_batches import (
     END,
     STREAM_HEAD,
@@ -199,3 +199,24 @@ def test_text_that_cannot_be_counted_is_one_error() -> None:
     (sample,) = parts.errors
     text = "its tokens could not be counted: OverflowError: too long for the tokenizer"
     assert (sample.message, sample.count) == (text, 1)
+
+
+@pytest.mark.parametrize(
+    ("second", "prompt", "cached"),
+    [
+        ((12, 4), 12, CONTRADICTORY_TOKENS),
+        ((9, 7), 9, CONTRADICTORY_TOKENS),
+        ((9, 4), 9, 4),
+        ((9, None), 9, 4),
+    ],
+)
+def test_prompt_that_is_stated_twice_is_a_contradiction(
+    second: tuple[int, int | None], prompt: int, cached: int
+) -> None:
+    def stated(tokens: int, found: int | None) -> bytes:
+        details = {} if found is None else {"prompt_tokens_details": {"cached_tokens": found}}
+        return usage(tokens, 1, **details)
+
+    raw = stream(delta(content="a"), finish(), stated(9, 4), stated(*second))
+    (row,) = record_of(Request(reads=reads_of(raw))).rows
+    assert (row["usage_prompt_tokens"], row["cached_tokens"]) == (prompt, cached)
