@@ -5,7 +5,6 @@ right as a fresh parse. Requests that differ only in their prompt have equal par
 one reply, so the cache holds mostly keys.
 """
 
-import json
 import random
 import time
 from typing import Any

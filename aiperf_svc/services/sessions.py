@@ -11,7 +11,18 @@ _BLOCKED: Final = int(Flag.BLOCKED)
 class Session:
     """State of a conversation in progress."""
 
-    __slots__ = ("due", "entry", "flags", "history", "id", "index", "issued", "target", "turn", "turns")
+    __slots__ = (
+        "due",
+        "entry",
+        "flags",
+        "history",
+        "id",
+        "index",
+        "issued",
+        "target",
+        "turn",
+        "turns",
+    )
 
     def __init__(
         self, index: int, entry: Entry, turns: int, flags: int, due: int, id: bytes = b""

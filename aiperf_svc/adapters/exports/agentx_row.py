@@ -232,9 +232,7 @@ def _server_metrics(result: InferenceResult, done: _Completed, framework: str) -
     metrics = result.system.metrics if result.system is not None else {}
     found = {name: value for name, value in metrics.items() if name.startswith("server_")}
     totals = {
-        name: int(
-            found.get(f"server_{counter}", math.fsum(done.tokens(f"{kind}_sequence_length")))
-        )
+        name: int(found.get(f"server_{counter}", math.fsum(done.tokens(f"{kind}_sequence_length"))))
         for name, counter, kind in (
             ("prompt_total", "prompt_tokens", "input"),
             ("generation_total", "generation_tokens", "output"),

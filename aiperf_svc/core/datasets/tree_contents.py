@@ -163,9 +163,7 @@ class TreeContents:
         if marker:
             plain = [each for each in messages if not isinstance(each, ResponseOf)]
             marked = iter(marked_messages(plain, self._config.dataset.cache_bust, marker))
-            messages = [
-                each if isinstance(each, ResponseOf) else next(marked) for each in messages
-            ]
+            messages = [each if isinstance(each, ResponseOf) else next(marked) for each in messages]
         members = dict(request.members)
         if "tools" in members:
             members["tools"] = api.render_tools(members["tools"])

@@ -105,9 +105,7 @@ def test_every_number_of_requests_has_a_steady_part() -> None:
     assert summary.steady is not None
     part = summary.steady.scalars
     assert 0 < part["good_request_count"] < part["request_count"]
-    assert part["goodput"] == pytest.approx(
-        part["good_request_count"] / part["benchmark_duration"]
-    )
+    assert part["goodput"] == pytest.approx(part["good_request_count"] / part["benchmark_duration"])
     assert summary.scalars.keys() - part.keys() == {
         "concurrency_achievement",
         "lost_request_count",
