@@ -106,10 +106,10 @@ class CreditLedger:
         return self._remaining
 
     def end_at_multiple(self, size: int) -> None:
-        """Limit the credits to the least multiple of a size that is granted or more, unless they
-        are limited."""
+        """Limit the credits to the least multiple of a size that is granted or more, and above 0,
+        unless they are limited."""
         if self._remaining is None:
-            self._remaining = -self.next_index % size
+            self._remaining = -self.next_index % size if self.next_index else size
 
     @property
     def has_run_out(self) -> bool:
