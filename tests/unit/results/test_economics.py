@@ -68,13 +68,14 @@ def test_steady_part_has_its_own_energy_and_costs() -> None:
     economics = {"price_per_gpu_hour": 3.6}
     context = fake_run.context(rows, config=fake_run.config(**load, economics=economics))
     found = summarise(fake_run.columns_of(rows), None, context)
-    steady = with_telemetry(found, [gpus(2)], SourceLog("aiperf-svc")).steady
+    steady = with_telemetry(found, [gpus(2)], SourceLog("aiperf-svc")).steady_state
     assert steady is not None
+    found_in = {tag: each.avg for tag, each in steady.metrics.items()}
     length_s = steady.end_s - steady.begin_s
-    assert steady.scalars["gpu_joules"] == pytest.approx(2 * 400 * length_s)
+    assert found_in["gpu_joules"] == pytest.approx(2 * 400 * length_s)
     rate = 10 / length_s / 2
-    assert steady.scalars["output_token_throughput_per_gpu"] == pytest.approx(rate)
-    assert steady.scalars["cost_per_million_output_tokens"] == pytest.approx(3.6 / rate / 0.0036)
+    assert found_in["output_token_throughput_per_gpu"] == pytest.approx(rate)
+    assert found_in["cost_per_million_output_tokens"] == pytest.approx(3.6 / rate / 0.0036)
 
 
 @pytest.mark.parametrize(

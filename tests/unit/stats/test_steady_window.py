@@ -102,8 +102,8 @@ def test_every_number_of_requests_has_a_steady_part() -> None:
     load = {"concurrency": 20, "requests": 2_000, "steady_state": {"skip_start": "10%"}}
     goodput = {"goodput": {"request_latency": 250.0}}
     summary = fake_run.results(rows, config=fake_run.config(**load, slo=goodput))
-    assert summary.steady is not None
-    part = summary.steady.scalars
+    assert summary.steady_state is not None
+    part = {tag: each.avg or 0.0 for tag, each in summary.steady_state.metrics.items()}
     assert 0 < part["good_request_count"] < part["request_count"]
     assert part["goodput"] == pytest.approx(part["good_request_count"] / part["benchmark_duration"])
     assert summary.scalars.keys() - part.keys() == {
