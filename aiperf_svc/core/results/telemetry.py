@@ -122,8 +122,11 @@ def _steady_economics(
         )
         energy = gpu_energy(used, replace(facts, begin_ns=begin_ns, end_ns=end_ns))
         own |= {"gpu_joules": energy} if energy is not None else {}
-    known = {tag: each.avg for tag, each in steady.metrics.items() if each.avg is not None}
-    of_part = {tag: value for tag, value in known.items() if CATALOG[tag].kind is Kind.SCALAR}
+    of_part = {
+        tag: value
+        for tag, found in steady.metrics.items()
+        if CATALOG[tag].kind is Kind.SCALAR and (value := found.stat("avg")) is not None
+    }
     added = {t: value for t, value in derived(of_part | own).items() if t not in of_part}
     return replace(steady, metrics=steady.metrics | metric_stats({}, added))
 

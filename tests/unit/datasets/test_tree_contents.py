@@ -144,7 +144,8 @@ def test_messages_take_the_form_of_the_api(config: Config, api: str) -> None:
         {"role": "assistant", "content": None, "tool_calls": [call, call | {"id": "d"}]},
         *({"role": "tool", "tool_call_id": each, "content": "r"} for each in "cd"),
     ]
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    function = {"name": "f", "parameters": {"type": "object"}}
+    tool = {"type": "function", "function": function}
     line = {"session_id": "a", "turns": [{"messages": messages, "tools": [tool], "max_tokens": 5}]}
     (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
     given = config(dataset={"kind": "dag_jsonl", "file": "f"}, endpoint={"type": api})
@@ -155,7 +156,7 @@ def test_messages_take_the_form_of_the_api(config: Config, api: str) -> None:
             "system", "user", "function_call", "function_call", "function_call_output",
             "function_call_output",
         ]  # fmt: skip
-        assert body["tools"] == [{"type": "function", **tool["function"]}]
+        assert body["tools"] == [{"type": "function", **function}]
         assert body["max_output_tokens"] == 5
     else:
         assert [each["role"] for each in body["messages"]] == ["user", "assistant", "user"]

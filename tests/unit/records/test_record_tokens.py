@@ -214,8 +214,9 @@ def test_prompt_that_is_stated_twice_is_a_contradiction(
     second: tuple[int, int | None], prompt: int, cached: int
 ) -> None:
     def stated(tokens: int, found: int | None) -> bytes:
-        details = {} if found is None else {"prompt_tokens_details": {"cached_tokens": found}}
-        return usage(tokens, 1, **details)
+        if found is None:
+            return usage(tokens, 1)
+        return usage(tokens, 1, prompt_tokens_details={"cached_tokens": found})
 
     raw = stream(delta(content="a"), finish(), stated(9, 4), stated(*second))
     (row,) = record_of(Request(reads=reads_of(raw))).rows
