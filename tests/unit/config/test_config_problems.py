@@ -85,7 +85,7 @@ ONE_MISTAKE: list[tuple[str, object, str]] = [
      "ramp 10s is longer than duration 5s"),
     ("workers", {"min": 5, "max": 2}, "max 2 is below min 5"),
     ("load", {"requests": 5}, "a load needs concurrency (closed loop) or request_rate (open loop)"),
-    ("load", {"concurrency": 5}, "a load needs requests or duration, or the run would never end"),
+    ("load", {"concurrency": 5}, "a load needs requests, duration or min_duration, or the run"),
     ("load", {"concurrency": 5, "requests": 5, "arrival": {"pattern": "constant"}},
      "arrival.pattern needs request_rate: a closed loop has no arrivals"),
     ("dataset", {"kind": "multi_turn"}, "kind multi_turn needs file"),
