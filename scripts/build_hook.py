@@ -52,8 +52,7 @@ class MetadataHook(MetadataHookInterface):
             text = Path(self.root, "README.md").read_text("utf-8")
             text = with_addresses(text, url, metadata["version"]) if url else text
             metadata["readme"] = {"content-type": "text/markdown", "text": text}
-        if url:
-            metadata.setdefault("urls", addresses(url))
+        metadata.setdefault("urls", addresses(url) if url else {})
 
 
 def addresses(url: str) -> dict[str, str]:

@@ -169,6 +169,7 @@ def test_page_of_the_package_has_its_readme() -> None:
     with zipfile.ZipFile(_only("*.whl")) as wheel:
         (name,) = (each for each in wheel.namelist() if each.endswith("dist-info/METADATA"))
         text = wheel.read(name).decode()
+    assert text.startswith("Metadata-Version: 2.4\n")
     assert "Description-Content-Type: text/markdown" in text
     assert "\n# aiperf_svc\n" in text
     assert "Classifier: Programming Language :: Python :: 3.13" in text
