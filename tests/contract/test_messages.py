@@ -261,7 +261,7 @@ def test_every_message_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda e: type(e).__name__)
-def test_a_message_reads_and_writes_as_its_committed_sample(
+def test_message_reads_and_writes_as_its_committed_sample(
     message: Message, request: pytest.FixtureRequest
 ) -> None:
     path = sample(message)

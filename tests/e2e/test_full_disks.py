@@ -142,7 +142,7 @@ def test_unwritable_folder_is_refused_before_the_load(
     assert mock.truth()["requests"] == 0
 
 
-def test_a_full_disk_for_temporary_files_costs_no_result(short_folder: Path, run_on: RunOn) -> None:
+def test_full_disk_for_temporary_files_costs_no_result(short_folder: Path, run_on: RunOn) -> None:
     command = run_on(short_folder, "tmp", "size=200k")
     assert command.code in FINISHED, command.errors
     found = artifacts(short_folder)

@@ -44,7 +44,7 @@ def test_changed_configs_are_accepted_or_refused_in_words() -> None:
 @pytest.mark.parametrize(
     ("truth", "tokens"), [(Truth.BAD, -1), (Truth.GOOD, 7)], ids=["outcome", "tokens"]
 )
-def test_a_record_that_differs_from_its_response_is_found(truth: Truth, tokens: int) -> None:
+def test_record_that_differs_from_its_response_is_found(truth: Truth, tokens: int) -> None:
     class Mistaken(Trial):
         def reply(self, index: int) -> Reply:
             return Reply("mistaken", truth, ((0.0, STREAM),), chunks=1, tokens=tokens)

@@ -49,7 +49,7 @@ def test_exactly_the_planted_leaks_are_found(tmp_path: Path, planted: Path) -> N
         command.assert_nothing_is_left()
 
 
-def test_a_private_folder_that_no_run_holds_is_found(
+def test_private_folder_that_no_run_holds_is_found(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(short_folder))

@@ -107,7 +107,7 @@ def test_a_search_can_change_the_processes(
     again.assert_nothing_is_left()
 
 
-def test_a_failed_trial_is_run_again_by_all_targets(
+def test_failed_trial_is_run_again_by_all_targets(
     servers: dict[str, RunningMockServer], tmp_path: Path
 ) -> None:
     fast = servers["fast"]

@@ -131,7 +131,7 @@ def shape(value: Any) -> Any:
     return {key: shape(each) for key, each in value.items()} if isinstance(value, dict) else None
 
 
-def test_a_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None:
+def test_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None:
     # The first lasts until the loss is seen.
     rows = [{"load.duration": "6s"}, {"load.duration": "1s"}]
     load = {"duration": "6s", "requests": None}
@@ -164,7 +164,7 @@ def test_ctrl_c_keeps_results_and_begins_no_trial(mock: RunningMockServer, tmp_p
     command.assert_nothing_is_left()
 
 
-def test_a_second_ctrl_c_leaves_an_experiment_at_once(tmp_path: Path) -> None:
+def test_second_ctrl_c_leaves_an_experiment_at_once(tmp_path: Path) -> None:
     with running(MockServerConfig(truth=True, ttft="30s", tokens=2)) as server:
         command = started(tmp_path, config(server.url, {"repetitions": 3}))
         command.wait_for_requests(server, 2)

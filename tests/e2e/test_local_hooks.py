@@ -138,7 +138,7 @@ def test_failing_hook_ends_the_run_and_calls_its_counterpart(
     )
 
 
-def test_a_hook_that_fails_after_the_load_is_noted(server: Server, tmp_path: Path) -> None:
+def test_hook_that_fails_after_the_load_is_noted(server: Server, tmp_path: Path) -> None:
     server.statuses["/stop_profile"] = 500
     command = started(tmp_path, server, "--server-profiler")
     summary = command.finish()["results"]

@@ -36,9 +36,7 @@ def server(**settings: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("mock", [settings], indirect=True)
 
 
-def test_a_run_leaves_its_artifacts_and_nothing_else(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_run_leaves_its_artifacts_and_nothing_else(mock: RunningMockServer, tmp_path: Path) -> None:
     flags = ("--concurrency", "5", "--request-count", "100")
     command = Command(tmp_path, mock.url, *flags, is_executed=True)
     command.wait_for_requests(mock, 10)
@@ -57,7 +55,7 @@ def test_a_run_leaves_its_artifacts_and_nothing_else(
     assert_only_the_user_reads(artifacts(tmp_path))
 
 
-def test_the_resolved_config_runs_again_to_the_same_requests(
+def test_resolved_config_runs_again_to_the_same_requests(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     flags = ("--concurrency", "3", "--request-count", "30", "--random-seed", "7", "--isl", "20")
@@ -187,9 +185,7 @@ def test_ctrl_c_twice_leaves_at_once_and_nothing_behind(
     command.assert_nothing_is_left()
 
 
-def test_a_killed_runner_takes_its_services_with_it(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_killed_runner_takes_its_services_with_it(mock: RunningMockServer, tmp_path: Path) -> None:
     command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "1000000")
     command.wait_for_requests(mock, 20)
     pidfds = [os.pidfd_open(pid) for pid in command.processes()]

@@ -108,7 +108,7 @@ def test_tool_gets_the_users_environment_only(
     assert_only_the_user_reads(artifacts(tmp_path))
 
 
-def test_a_tool_that_hangs_is_ended_after_its_timeout(start: Callable[..., Command]) -> None:
+def test_tool_that_hangs_is_ended_after_its_timeout(start: Callable[..., Command]) -> None:
     command = start("sleep 1000", timeout="1s")
     printed = command.finish()
     assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
@@ -146,7 +146,7 @@ def test_what_a_command_leaves_in_the_background_is_ended(
     assert not stat.exists() or stat.read_text().split()[2] == "Z"
 
 
-def test_an_interrupt_ends_the_step_and_keeps_its_output(
+def test_interrupt_ends_the_step_and_keeps_its_output(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     begun = tmp_path / "tmp/begun"

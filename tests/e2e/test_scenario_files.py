@@ -15,7 +15,7 @@ from aiperf_svc.mock_server.running import running
 from tests.support.running_command import FINISHED, Command, artifacts
 
 
-def test_the_samples_of_a_query_wait_for_each_other(tmp_path: Path) -> None:
+def test_samples_of_a_query_wait_for_each_other(tmp_path: Path) -> None:
     queries = 12
     config = MockServerConfig(ttft="uniform:10ms,60ms", itl="5ms", tokens=3, truth=True)
     with running(config) as mock:

@@ -41,7 +41,7 @@ def test_pulumi_names_the_own_namespace(usual: Recording) -> None:
     assert enforced == "restricted"
 
 
-def test_a_namespace_to_create_is_refused_if_it_exists(unlimited: Recording) -> None:
+def test_namespace_to_create_is_refused_if_it_exists(unlimited: Recording) -> None:
     made = unlimited.registration("Namespace", f"aiperf-{STACK}")
     assert made.inputs["metadata"]["name"] == "team"
     assert _applies_on_the_server(unlimited, made.provider) is False

@@ -83,14 +83,14 @@ def test_every_object_has_a_provider_of_the_program(usual: Recording) -> None:
     assert all("pulumi:providers:kubernetes" in made.provider for made in usual.objects.values())
 
 
-def test_the_provider_gets_the_path_and_the_clusters_identity(next_generation: Recording) -> None:
+def test_provider_gets_the_path_and_the_clusters_identity(next_generation: Recording) -> None:
     for name in ("kubernetes", "strict"):
         inputs = next_generation.registration("kubernetes", name).inputs
         assert inputs["kubeconfig"] == "/somewhere/config"
         assert (inputs["context"], inputs["clusterIdentifier"]) == ("lab", "uid-1")
 
 
-def test_the_provider_has_the_version_that_the_lock_brings(usual: Recording) -> None:
+def test_provider_has_the_version_that_the_lock_brings(usual: Recording) -> None:
     """Another one would be downloaded beside it, and the CLI would warn of the difference."""
     lock = (INFRA.parent / "requirements.lock").read_text()
     locked = re.search(r"^pulumi-kubernetes==(\S+)", lock, re.MULTILINE)
@@ -166,7 +166,7 @@ def test_no_pod_has_the_secret_key_of_another(layout: str, compact: Recording) -
     assert "timing-manager.public" not in mounted["record-processor"]
 
 
-def test_the_compact_layout_is_one_pod_with_one_name(compact: Recording) -> None:
+def test_compact_layout_is_one_pod_with_one_name(compact: Recording) -> None:
     deployments = [m for m in compact.manifests if m["kind"] == "Deployment"]
     names = [m["metadata"]["name"].removesuffix(f"-{STACK}") for m in deployments]
     assert names == ["control", "deadline", "record-processor", "target", "worker"]

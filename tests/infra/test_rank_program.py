@@ -96,7 +96,7 @@ def test_rank_on_named_node_is_own_set(on_named_nodes: Recording) -> None:
         assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_a_claim_of_each_rank_goes_with_its_set(apart: Recording) -> None:
+def test_claim_of_each_rank_goes_with_its_set(apart: Recording) -> None:
     spec = apart.manifest("StatefulSet", "rank-s")["spec"]
     (claim,) = spec["volumeClaimTemplates"]
     assert claim["metadata"]["labels"]["aiperf.dev/stack"] == "s"
@@ -109,7 +109,7 @@ def test_a_claim_of_each_rank_goes_with_its_set(apart: Recording) -> None:
     assert retention == {"whenDeleted": "Delete", "whenScaled": "Delete"}
 
 
-def test_a_shared_claim_is_one_that_all_ranks_mount(together: Recording) -> None:
+def test_shared_claim_is_one_that_all_ranks_mount(together: Recording) -> None:
     claim = together.manifest("PersistentVolumeClaim", "volume-s")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     volumes = pod_of(together)["spec"]["volumes"]

@@ -227,7 +227,7 @@ def compare(kind: str, found: dict[str, list[str]], *, is_written: bool) -> None
         assert found[name] == keys, name
 
 
-async def test_a_run_writes_the_known_files_keys_and_columns(
+async def test_run_writes_the_known_files_keys_and_columns(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     found = await names_of_a_run(tmp_path)

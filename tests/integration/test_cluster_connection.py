@@ -123,9 +123,7 @@ async def test_address_is_the_identity_without_kube_system(
         assert cluster.identity == api.url
 
 
-async def test_a_missing_kubeconfig_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_kubeconfig_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = str(tmp_path / "none")
     assert missing in await _message(kubeconfig=missing)
     monkeypatch.setenv("KUBECONFIG", missing)
@@ -167,7 +165,7 @@ async def test_a_proxy_that_does_not_respond_is_named(write: Callable[..., str])
     assert ": its proxy 127.0.0.1:2: Connection refused; " in await _message(kubeconfig=proxied)
 
 
-async def test_a_server_without_tls_is_said_to_have_none(
+async def test_server_without_tls_is_said_to_have_none(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     message = await _message(kubeconfig=write(api.url.replace("http:", "https:")))

@@ -131,7 +131,7 @@ async def test_date_resumes_a_download_without_strong_etag(server: Server, tmp_p
 
 
 @pytest.mark.parametrize("validators", [{}, {"ETag": 'W/"weak"'}])
-async def test_a_version_that_cannot_be_recognised_is_begun_again(
+async def test_version_that_cannot_be_recognised_is_begun_again(
     server: Server, tmp_path: Path, validators: dict[str, str]
 ) -> None:
     server.validators = validators
@@ -288,7 +288,7 @@ async def test_file_with_another_hash_is_deleted(server: Server, tmp_path: Path)
     assert_whole(await fetch(server, tmp_path, sha256=expected), NEW)
 
 
-async def test_a_cached_file_with_another_hash_is_fetched_again(
+async def test_cached_file_with_another_hash_is_fetched_again(
     server: Server, tmp_path: Path
 ) -> None:
     await fetch(server, tmp_path)

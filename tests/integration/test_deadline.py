@@ -180,7 +180,7 @@ def test_a_refused_deletion_is_tried_again(api: FakeApi, account: Path, status: 
     assert len(api.deletions) == 2
 
 
-def test_an_api_server_that_is_away_is_waited_for(account: Path) -> None:
+def test_api_server_that_is_away_is_waited_for(account: Path) -> None:
     gone = FakeApi()
     gone.server_close()
     assert _keep(gone, account, ttl_s=1, waits=3).pauses == [SOON_S] * 3
@@ -196,7 +196,7 @@ def test_deadline_is_ready_after_an_api_response(api: FakeApi, account: Path, st
     assert (account / "kept").exists()
 
 
-def test_the_lease_is_renewed_until_the_time_is_over(api: FakeApi, account: Path) -> None:
+def test_lease_is_renewed_until_the_time_is_over(api: FakeApi, account: Path) -> None:
     api.created_s[LEASE] = CREATED_S
     clock = FakeTime(api, waits=4)
     deadline = Deadline(
@@ -219,7 +219,7 @@ def test_a_lease_that_is_not_renewed_changes_nothing(api: FakeApi, account: Path
     assert len(api.deletions) == 1
 
 
-def test_the_lease_s_path_is_read_from_the_environment(tmp_path: Path) -> None:
+def test_lease_s_path_is_read_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
     deadline, _ = read_deadline(_environ(AIPERF_LEASE="owner-x"), account=tmp_path)
     assert deadline.lease == LEASE
@@ -367,7 +367,7 @@ def test_namespace_or_anchor_is_deleted(tmp_path: Path, deletes: str, path: str)
     assert deadline == Deadline(objects=(stack,), ready_file=Path("/tmp/kept"))
 
 
-def test_the_budget_is_the_one_that_the_stack_names(tmp_path: Path) -> None:
+def test_budget_is_the_one_that_the_stack_names(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
     environ = _environ(AIPERF_BUDGET="benchmark-x", AIPERF_BUDGET_SECONDS="60")
     deadline, _ = read_deadline(environ, account=tmp_path)
@@ -381,7 +381,7 @@ def test_outside_a_pod_the_missing_variable_is_named(tmp_path: Path) -> None:
         read_deadline(environ, account=tmp_path)
 
 
-def test_a_pod_without_a_service_account_is_told_so(tmp_path: Path) -> None:
+def test_pod_without_a_service_account_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="no service account"):
         read_deadline(_environ(), account=tmp_path)
 

@@ -174,7 +174,7 @@ async def test_absent_target_gives_no_advice_about_the_client(
     assert ended(summary) is ExitCode.BENCHMARK_FAILED
 
 
-async def test_a_few_failures_within_the_budget_are_no_reason(tmp_path: Path) -> None:
+async def test_few_failures_within_the_budget_are_no_reason(tmp_path: Path) -> None:
     async def refuse_one(number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(REFUSAL if number == 50 else STREAM)
         await writer.drain()
@@ -202,7 +202,7 @@ async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> N
         assert "workers" not in found[name]["remedy"]
 
 
-async def test_a_stream_that_came_in_one_read_is_said(tmp_path: Path) -> None:
+async def test_stream_that_came_in_one_read_is_said(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
         settings = config(server.url, concurrency=4, requests=40)
         async with stack(settings, tmp_path) as run:

@@ -119,7 +119,7 @@ def test_pull_request_gets_a_comment_with_pods_and_trials(forge: Path) -> None:
     assert "3 trials (1 different, 3 times)" in comments(forge)
 
 
-def test_the_first_night_is_the_one_to_compare_with(forge: Path) -> None:
+def test_first_night_is_the_one_to_compare_with(forge: Path) -> None:
     assert (step(forge, "run"), step(forge, "compare")) == (0, 0)
     (run,) = forge.glob("runs/nightly-*Z")
     assert (forge / "runs" / "good").resolve() == run

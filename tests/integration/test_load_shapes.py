@@ -70,7 +70,7 @@ async def test_duration_ends_sending_and_grace_ends_waiting(tmp_path: Path) -> N
     assert accounts["violations"] == []
 
 
-async def test_a_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> None:
+async def test_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> None:
     with server(ttft="1s", tokens=1) as mock:
         settings = config(mock.url, concurrency=10, requests=10, ramp="500ms")
         async with stack(settings, tmp_path) as run:

@@ -167,9 +167,7 @@ def test_the_first_interrupt_keeps_what_was_measured(
     assert "Stopped early: interrupted by the user" in out
 
 
-def test_the_second_interrupt_leaves_at_once(
-    play: Play, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_second_interrupt_leaves_at_once(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     assert play("left at once") is ExitCode.INTERRUPTED
     assert "stopped by the user before there were results" in capsys.readouterr().out
 

@@ -173,7 +173,7 @@ async def test_idle_foreign_stack_is_refused() -> None:
     assert (api.holder, said) == (BOB.identity, [])
 
 
-async def test_a_stack_without_a_lease_is_claimed_by_nobody() -> None:
+async def test_stack_without_a_lease_is_claimed_by_nobody() -> None:
     api, said = OneLease(), list[str]()
     api.is_there = False
     await _claim(api, BOB, said)

@@ -93,9 +93,7 @@ def _close_locks() -> Iterator[None]:
         os.close(_locks.pop())
 
 
-async def test_an_interrupted_command_is_told_once_and_awaited(
-    cli: PulumiCli, tmp_path: Path
-) -> None:
+async def test_interrupted_command_is_told_once_and_awaited(cli: PulumiCli, tmp_path: Path) -> None:
     stop, events = asyncio.Event(), []
 
     def on_event(event: dict[str, Any]) -> None:
@@ -126,7 +124,7 @@ async def test_early_stop_ends_the_command(tmp_path: Path) -> None:
         assert ended.killed_by == signal.SIGINT
 
 
-async def test_a_stack_that_is_not_known_is_no_error(cli: PulumiCli) -> None:
+async def test_stack_that_is_not_known_is_no_error(cli: PulumiCli) -> None:
     assert await cli.export() == await cli.outputs() == {}
     await cli.add()
 

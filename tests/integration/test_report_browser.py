@@ -125,9 +125,7 @@ def assert_fits(found: dict[str, Any], width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_report_opens_whole_without_errors(
-    measured: dict[str, dict[str, Any]], width: int
-) -> None:
+def test_report_opens_whole_without_errors(measured: dict[str, dict[str, Any]], width: int) -> None:
     found = measured[f"report {width}"]
     assert_fits(found, width)
     assert found["verdict"] == "degraded"
@@ -150,7 +148,7 @@ def test_dragging_over_a_plot_zooms_all_plots_over_time(
 
 
 @pytest.mark.parametrize("width", [1280, 500])
-def test_the_report_of_a_tool_opens_whole_without_errors(
+def test_report_of_a_tool_opens_whole_without_errors(
     measured: dict[str, dict[str, Any]], width: int
 ) -> None:
     found = measured[f"tool {width}"]
@@ -161,7 +159,7 @@ def test_the_report_of_a_tool_opens_whole_without_errors(
     assert found["rows"] > 60
 
 
-def test_the_report_follows_the_dark_mode_of_the_reader(
+def test_report_follows_the_dark_mode_of_the_reader(
     measured: dict[str, dict[str, Any]], report: str, tmp_path: Path
 ) -> None:
     dark = opened(tmp_path, {"dark": Frame(report + MEASURE, 1280)}, DARK)["dark"]

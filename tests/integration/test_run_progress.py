@@ -94,7 +94,7 @@ def test_clock_offsets_do_not_distort_the_rate(tmp_path: Path) -> None:
         assert progress.status().requests_per_s == pytest.approx(10.0, rel=0.1)
 
 
-def test_the_most_frequent_error_of_the_phase_is_shown(tmp_path: Path) -> None:
+def test_most_frequent_error_of_the_phase_is_shown(tmp_path: Path) -> None:
     progress, _ = loading(tmp_path)
     assert progress.status().main_error == ""
     samples = [(Phase.WARMUP, "of warmup", 9), (Phase.PROFILING, "rare", 1)]

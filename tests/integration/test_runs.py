@@ -165,7 +165,7 @@ async def test_a_cancel_keeps_what_was_measured(tmp_path: Path) -> None:
     assert accounts["issued"] == accounts["completed"] + accounts["cancelled"]
 
 
-async def test_a_failed_run_keeps_what_was_measured_until_then(
+async def test_failed_run_keeps_what_was_measured_until_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_begun, may_write, write = threading.Event(), threading.Event(), JsonlFile.write
@@ -269,7 +269,7 @@ async def test_run_waits_for_a_loading_server(tmp_path: Path) -> None:
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
 
 
-async def test_a_server_that_never_gets_ready_ends_the_run(tmp_path: Path) -> None:
+async def test_server_that_never_gets_ready_ends_the_run(tmp_path: Path) -> None:
     with server(slow_start="1h") as mock:
         settings = config(mock.url, concurrency=1, requests=5)
         settings["endpoint"] |= {"wait_for_server": "1s"}
@@ -283,7 +283,7 @@ async def test_a_server_that_never_gets_ready_ends_the_run(tmp_path: Path) -> No
     assert status.exit_code is ExitCode.ERROR
 
 
-async def test_a_run_ends_before_its_load_where_nothing_listens(tmp_path: Path) -> None:
+async def test_run_ends_before_its_load_where_nothing_listens(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"

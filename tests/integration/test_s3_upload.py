@@ -159,7 +159,7 @@ async def test_failed_upload_is_reported_and_repeatable(
 # --- single uploads --------------------------------------------------------------------------
 
 
-def test_a_second_upload_sends_only_what_is_not_there(
+def test_second_upload_sends_only_what_is_not_there(
     store: Store, results: tuple[Path, Manifest]
 ) -> None:
     folder, manifest = results
@@ -194,9 +194,7 @@ def test_grown_file_is_sent_as_in_the_manifest(
     assert store.read(f"runs/run/{name}") == before
 
 
-def test_an_unfinished_upload_leaves_no_manifest(
-    store: Store, results: tuple[Path, Manifest]
-) -> None:
+def test_unfinished_upload_leaves_no_manifest(store: Store, results: tuple[Path, Manifest]) -> None:
     folder, manifest = results
     (folder / "verdict.json").unlink()
     with pytest.raises(EnvironmentProblem, match=r"verdict\.json: cannot read it"):

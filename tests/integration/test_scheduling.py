@@ -61,13 +61,13 @@ def test_before_all_means_real_time_or_a_short_slice() -> None:
     assert is_real_time == "False"
 
 
-def test_a_record_processor_gives_way_and_its_session_does() -> None:
+def test_record_processor_gives_way_and_its_session_does() -> None:
     done, group, *_ = said("lower_priority()")
     assert done == f"True {max(NICE, LOW_PRIORITY_NICE)}"
     assert group in ("['10']", "[]")  # kernels without autogroups have no file
 
 
-def test_a_session_that_others_share_stays_as_it_is() -> None:
+def test_session_that_others_share_stays_as_it_is() -> None:
     done, group, *_ = said("lower_priority()", has_session=False)
     assert done == f"True {max(NICE, LOW_PRIORITY_NICE)}"
     assert group in ("['0']", "[]")

@@ -149,7 +149,7 @@ async def test_nobody_gets_in_where_the_authenticator_has_stopped(whose: str) ->
         assert not await gets_in(zmq.PUSH, where.connect(Port.RECORDS), server, own)
 
 
-async def test_an_authenticator_that_has_stopped_takes_no_more_requests() -> None:
+async def test_authenticator_that_has_stopped_takes_no_more_requests() -> None:
     async with bus_of(CurveKeys.make(), free_addresses(), Service.RECORDS_MANAGER) as bus:
         bus.stop_authenticator()
         with bus.raw_context.socket(zmq.REP) as successor:
@@ -158,7 +158,7 @@ async def test_an_authenticator_that_has_stopped_takes_no_more_requests() -> Non
 
 
 @pytest.mark.parametrize("port", [p for p in PEER if Service.WORKER is not BOUND_BY[p]])
-async def test_a_worker_cannot_bind_in_the_place_of_others(port: Port) -> None:
+async def test_worker_cannot_bind_in_the_place_of_others(port: Port) -> None:
     keys, where = CurveKeys.make(), free_addresses()
     async with bus_of(keys, where, Service.WORKER) as bus:
         with pytest.raises(EnvironmentProblem, match=rf"no CURVE key .* to bind {port.name}"):

@@ -5,7 +5,7 @@ import asyncio
 from aiperf_svc.services.base_progress import StatusChanges
 
 
-async def test_a_change_that_came_already_is_not_waited_for() -> None:
+async def test_change_that_came_already_is_not_waited_for() -> None:
     changes = StatusChanges()
     seen = changes.number
     changes.note()

@@ -69,7 +69,7 @@ def test_server_that_speaks_no_http_is_not_ready() -> None:
         responding.join()
 
 
-async def test_an_attempt_that_is_tried_again_leaves_no_results(tmp_path: Path) -> None:
+async def test_attempt_that_is_tried_again_leaves_no_results(tmp_path: Path) -> None:
     place = Place(tmp_path, retries=1)
     async with place.collector() as client:
         bad = await place.index(1)

@@ -44,7 +44,7 @@ async def test_a_cancelled_experiment_lets_no_index_run(place: Place) -> None:
     assert place.cluster.parallelism == [1, 0]
 
 
-async def test_a_job_is_stopped_although_it_is_being_started(place: Place) -> None:
+async def test_job_is_stopped_although_it_is_being_started(place: Place) -> None:
     place.cluster.may_respond.clear()
     async with place.collector() as client:
         assert await asyncio.to_thread(place.cluster.is_applied.wait, INDEX_S)

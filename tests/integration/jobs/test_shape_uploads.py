@@ -65,7 +65,7 @@ async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
     assert not (place.folder / "artifacts" / "trials").exists()
 
 
-async def test_an_attempt_that_another_has_replaced_is_not_taken(place: Place) -> None:
+async def test_attempt_that_another_has_replaced_is_not_taken(place: Place) -> None:
     async with place.collector(), uploading(place) as old, uploading(place, pod="b") as new:
         await old.begin()
         await new.begin()

@@ -117,7 +117,7 @@ def _data(body: bytes) -> list[bytes]:
         ("content-filter", "incomplete", None, {"reason": "content_filter"}),
     ],
 )
-def test_the_responses_api_states_an_end_as_a_status(
+def test_responses_api_states_an_end_as_a_status(
     plain: RunningMockServer,
     fault: str,
     status: str,
@@ -143,7 +143,7 @@ def test_the_responses_api_states_an_end_as_a_status(
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-def test_the_messages_api_states_a_filter_as_a_refusal(
+def test_messages_api_states_a_filter_as_a_refusal(
     plain: RunningMockServer, is_stream: bool
 ) -> None:
     asked = request_bytes(

@@ -72,7 +72,7 @@ def test_a_killed_parent_takes_its_children_along() -> None:
     _wait_gone(pidfds)
 
 
-def test_a_dead_child_ends_the_server_with_an_error() -> None:
+def test_dead_child_ends_the_server_with_an_error() -> None:
     with _started("--processes", "2") as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -54,7 +54,7 @@ def test_only_idle_connections_are_closed() -> None:
         assert busy.rest() == b""
 
 
-def test_the_api_key_is_required_by_all_but_health() -> None:
+def test_api_key_is_required_by_all_but_health() -> None:
     with running(MockServerConfig(api_key="secret")) as server, connected(server) as client:
         assert client.send(request_bytes()).response()[0] == 401
         wrong = {"Authorization": "Bearer wrong"}

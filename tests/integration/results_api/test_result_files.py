@@ -44,7 +44,7 @@ async def test_only_listed_files_are_served(api: Api, name: str) -> None:
     await writer.wait_closed()
 
 
-async def test_a_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
+async def test_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
     response, body = await api.get("/v1/results/large.bin")
     assert (response.status, body) == (200, LARGE)
     assert response.headers["ETag"] == f'"{hashlib.sha256(LARGE).hexdigest()}"'
@@ -63,9 +63,7 @@ async def test_a_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
         ("bytes=5-99999999", 5, len(LARGE) - 1),
     ],
 )
-async def test_a_range_is_that_part_of_the_file(
-    api: Api, wanted: str, first: int, last: int
-) -> None:
+async def test_range_is_that_part_of_the_file(api: Api, wanted: str, first: int, last: int) -> None:
     response, body = await api.get("/v1/results/large.bin", Range=wanted)
     assert response.status == 206
     assert response.headers["Content-Range"] == f"bytes {first}-{last}/{len(LARGE)}"
@@ -84,7 +82,7 @@ async def test_a_range_beyond_the_end_is_refused(api: Api) -> None:
     assert response.headers["Content-Range"] == f"bytes */{len(LARGE)}"
 
 
-async def test_a_range_of_another_file_gives_the_whole_one(api: Api) -> None:
+async def test_range_of_another_file_gives_the_whole_one(api: Api) -> None:
     headers = {"Range": "bytes=5-9", "If-Range": '"of another run"'}
     response, body = await api.get("/v1/results/large.bin", **headers)
     assert (response.status, len(body)) == (200, len(LARGE))

@@ -115,7 +115,7 @@ async def test_a_socket_that_is_not_there_is_unavailable(tmp_path: Path) -> None
         await LocalResultsClient(tmp_path / "results.sock").status()
 
 
-async def test_a_question_that_makes_no_sense_gets_no_reply(
+async def test_question_that_makes_no_sense_gets_no_reply(
     tmp_path: Path, provider: Provider
 ) -> None:
     server = LocalResultsServer(provider)

@@ -159,7 +159,7 @@ def test_formats_without_their_library_say_what_to_install(
     assert all("pip install 'aiperf-svc[media]'" in problem.text for problem in found)
 
 
-def test_an_upload_without_its_library_says_what_to_install(
+def test_upload_without_its_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

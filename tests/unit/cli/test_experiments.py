@@ -184,7 +184,7 @@ def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) ->
         (("--concurrency", "1,2", "--kubernetes"), "--dry-run: only for a run on this machine"),
     ],
 )
-def test_a_refused_trial_ends_the_command_before_any_starts(
+def test_refused_trial_ends_the_command_before_any_starts(
     flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*PROFILE, *flags]) == ExitCode.BAD_CONFIG

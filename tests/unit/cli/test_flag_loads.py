@@ -54,7 +54,7 @@ def test_trace_without_a_load_is_replayed() -> None:
         ("--replay-speedup", "2"),
     ],
 )
-def test_a_flag_of_the_schedule_asks_for_the_schedule(flags: tuple[str, ...]) -> None:
+def test_flag_of_the_schedule_asks_for_the_schedule(flags: tuple[str, ...]) -> None:
     assert config(*TARGET, *TRACE, *flags).load.fixed_schedule
 
 
@@ -68,14 +68,12 @@ def test_a_flag_of_the_schedule_asks_for_the_schedule(flags: tuple[str, ...]) ->
         ((), 1_000, 1_000),
     ],
 )
-def test_an_unlimited_rate_is_a_closed_loop(
-    flags: tuple[str, ...], users: int, requests: int
-) -> None:
+def test_unlimited_rate_is_a_closed_loop(flags: tuple[str, ...], users: int, requests: int) -> None:
     load = config(*TARGET, "--request-rate", "inf", *flags).load
     assert (load.request_rate, load.concurrency, load.requests) == (None, users, requests)
 
 
-def test_an_unlimited_rate_of_a_time_alone_is_refused() -> None:
+def test_unlimited_rate_of_a_time_alone_is_refused() -> None:
     assert refusal(*TARGET, "--request-rate", "inf", "--duration", "5s") == (
         "--request-rate: inf sends all requests at once; set their number with --request-count, or "
         "a limit with --concurrency"

@@ -364,7 +364,7 @@ def refusal_of_checks(*arguments: str) -> str:
     return "\n".join(problem.text for problem in config_problems(config(*arguments)))
 
 
-def test_a_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
+def test_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
     file = tmp_path / "body.json"
     file.write_text('{"q": {{ text|tojson }}}')
     given = ("--endpoint-type", "template", "--extra-inputs", f"payload_template:{file}")
@@ -393,7 +393,7 @@ def test_noise_is_a_source_but_aiperfs_assets_are_not() -> None:
     assert "give a folder" in refusal(*CLOSED, "--image-source", "assets")
 
 
-def test_a_synthetic_request_of_a_transcription_is_one_sound() -> None:
+def test_synthetic_request_of_a_transcription_is_one_sound() -> None:
     wanted = (*CLOSED, "--endpoint-type", "audio_transcription")
     assert config(*wanted).dataset.sounds.number == 1
     assert config(*wanted, "--audio-length-mean", "3").dataset.sounds.seconds.mean == 3

@@ -92,7 +92,7 @@ def test_input_file_is_single_turn_by_default() -> None:
     assert config(*CLOSED, "--public-dataset", "sharegpt").dataset.kind == "sharegpt"
 
 
-def test_a_spread_of_lengths_is_around_the_usual_mean() -> None:
+def test_spread_of_lengths_is_around_the_usual_mean() -> None:
     lengths = config(*CLOSED, "--isl-stddev", "10").dataset.input_tokens
     assert (lengths.mean, lengths.stddev) == (550.0, 10.0)
 

@@ -127,7 +127,7 @@ def test_wrong_call_ends_with_exit_code_and_one_message(
         ),
     ],
 )
-def test_the_shell_sees_the_exit_code_and_no_traceback(
+def test_shell_sees_the_exit_code_and_no_traceback(
     arguments: tuple[str, ...], environ: dict[str, str], code: int, message: str
 ) -> None:
     ended = finished(arguments, cwd=REPOSITORY, env=os.environ | environ)

@@ -241,7 +241,7 @@ def test_several_addresses_are_said_one_by_one() -> None:
         "--request-rate 5",
     ],
 )
-def test_a_load_by_the_clock_gets_no_default_concurrency(load: str) -> None:
+def test_load_by_the_clock_gets_no_default_concurrency(load: str) -> None:
     migration = moved(f"aiperf profile --model m --url h:1 {load} --benchmark-duration 60")
     assert "--concurrency" not in migration.arguments
     says = [note for note in migration.notes if note.startswith("--request-rate-series")]

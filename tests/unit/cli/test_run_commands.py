@@ -65,7 +65,7 @@ def test_key_reaches_only_the_environment_of_services(
     assert "hush" not in "".join(capsys.readouterr())
 
 
-def test_the_variable_that_a_config_names_is_handed_on(
+def test_variable_that_a_config_names_is_handed_on(
     runner: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "c.yaml"

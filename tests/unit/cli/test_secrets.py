@@ -48,5 +48,5 @@ def test_a_refused_key_is_not_repeated() -> None:
         (["profile", "--header", "A: b"], "aiperf-svc profile --header 'A: b'"),
     ],
 )
-def test_the_command_line_that_is_kept_has_no_key(arguments: list[str], kept: str) -> None:
+def test_command_line_that_is_kept_has_no_key(arguments: list[str], kept: str) -> None:
     assert command_line(arguments) == kept

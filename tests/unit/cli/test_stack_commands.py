@@ -166,7 +166,7 @@ def test_parallel_shape_stacks_are_found_by_their_folder(
     assert asked[1][0].stack == "name-x1"
 
 
-def test_a_ca_file_goes_to_the_pods_as_text(
+def test_ca_file_goes_to_the_pods_as_text(
     tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
 ) -> None:
     text = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -256,7 +256,7 @@ def test_without_the_cli_no_stack_is_looked_at(
 
 
 @pytest.mark.parametrize("command", ["status", "results", "cancel", "gc"])
-def test_a_name_that_no_stack_can_have_is_refused(
+def test_name_that_no_stack_can_have_is_refused(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([command, "../bench-smoke"]) == ExitCode.BAD_CONFIG

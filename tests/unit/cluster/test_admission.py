@@ -181,7 +181,7 @@ def test_the_path_of_an_object_has_its_plural(version: str, kind: str, path: str
     assert path_of({"apiVersion": version, "kind": kind}, "n") == path
 
 
-def test_a_pod_of_a_stateful_set_has_its_claims() -> None:
+def test_pod_of_a_stateful_set_has_its_claims() -> None:
     spec = {
         "template": {"metadata": {}, "spec": {"volumes": [{"name": "tmp"}]}},
         "volumeClaimTemplates": [{"metadata": {"name": "volume"}}],

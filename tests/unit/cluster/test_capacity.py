@@ -60,7 +60,7 @@ def _committed(stack: str) -> StackPlan:
     return plan_it(load_benchmark(path), stack="bench", version="1")
 
 
-def test_a_large_stack_without_room_is_one_short_line() -> None:
+def test_large_stack_without_room_is_one_short_line() -> None:
     check = _judge(_committed("bench-100k"), [node(cpu="2", memory="7Gi")])
     assert check.state == "failed"
     assert check.detail.startswith(

@@ -47,7 +47,7 @@ def test_other_objects_are_described_whole() -> None:
     assert yaml.safe_load(described(config)) == config
 
 
-def test_an_event_is_one_line_with_its_last_time() -> None:
+def test_event_is_one_line_with_its_last_time() -> None:
     event = {
         "metadata": {},
         "type": "Warning",
@@ -62,7 +62,7 @@ def test_an_event_is_one_line_with_its_last_time() -> None:
     )
 
 
-def test_a_container_shows_its_state_and_the_one_before() -> None:
+def test_container_shows_its_state_and_the_one_before() -> None:
     ended = {"terminated": {"exitCode": 7, "reason": "Error"}}
     text = container_lines(_pod(state={"running": {}}, lastState=ended, restartCount=2))
     assert text.splitlines() == [

@@ -94,7 +94,7 @@ def test_missing_namespace_is_lost_at_once() -> None:
     ],
     ids=["deleted", "ending", "drained", "another", "evicted", "out of memory", "crashed"],
 )
-def test_a_lost_pod_is_named_with_the_cause_once(pod: Json, words: str) -> None:
+def test_lost_pod_is_named_with_the_cause_once(pod: Json, words: str) -> None:
     losses = RunLosses()
     assert losses.handle_pods([a_pod()]) == ()
     expected = Loss("timing-manager", f"pod timing-manager-s-1 {words}")

@@ -43,7 +43,7 @@ def test_an_interrupt_during_a_question_is_no_yes() -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.UP, Stage.RUN, Stage.COLLECT])
-def test_a_failure_is_looked_at_before_it_is_destroyed(stage: Stage) -> None:
+def test_failure_is_looked_at_before_it_is_destroyed(stage: Stage) -> None:
     lifecycle = at(stage)
     assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE
     assert lifecycle.failed_in is stage
@@ -89,7 +89,7 @@ def test_however_destroying_ends_somebody_looks(result: StageResult, interrupts:
         (StageResult.DONE, False, True, False),
     ],
 )
-def test_a_stack_stays_where_the_user_asked_for_it(
+def test_stack_stays_where_the_user_asked_for_it(
     result: StageResult, keep: bool, keep_on_failure: bool, is_kept: bool
 ) -> None:
     lifecycle = at(Stage.COLLECT, keep=keep, keep_on_failure=keep_on_failure)
@@ -108,7 +108,7 @@ def test_only_copy_of_results_keeps_the_stack(interrupts: int, is_kept: bool) ->
     assert (after, lifecycle.is_kept) == (Stage.FINISHED if is_kept else Stage.DESTROY, is_kept)
 
 
-def test_an_up_that_made_nothing_is_not_torn_down() -> None:
+def test_up_that_made_nothing_is_not_torn_down() -> None:
     assert at(Stage.UP).end(Stage.UP, StageResult.DECLINED) is Stage.FINISHED
 
 
@@ -135,7 +135,7 @@ def test_every_lifecycle_ends_and_tears_down_what_it_made() -> None:
             assert looked == made, lifecycle.story
 
 
-def test_a_stage_that_is_not_going_on_cannot_end() -> None:
+def test_stage_that_is_not_going_on_cannot_end() -> None:
     lifecycle = at(Stage.RUN)
     with pytest.raises(IllegalStep, match="up done"):
         lifecycle.end(Stage.UP, StageResult.DONE)
@@ -216,7 +216,7 @@ def test_finished_experiment_removes_stack_of_killed_runner() -> None:
     assert lifecycle.end(Stage.PREFLIGHT, StageResult.DECLINED) is Stage.FINISHED
 
 
-def test_a_stack_that_was_taken_over_is_not_kept() -> None:
+def test_stack_that_was_taken_over_is_not_kept() -> None:
     for stage in (Stage.RUN, Stage.COLLECT):
         lifecycle = at(stage, keep=True, keep_on_failure=True)
         lifecycle.shapes = [1, 2]

@@ -26,7 +26,7 @@ def test_direction_of_a_metric_decides_worse_or_better() -> None:
     assert only_row(FAST, SLOW, size).word is Word.CHANGED
 
 
-def test_a_real_difference_within_the_tolerance_is_not_worse() -> None:
+def test_real_difference_within_the_tolerance_is_not_worse() -> None:
     row = only_row([100.0, 100.1, 100.2], [102.0, 102.1, 102.2])
     assert row.p is not None
     assert row.p < 0.001
@@ -38,7 +38,7 @@ def test_same_needs_the_whole_interval_within_the_tolerance() -> None:
     assert only_row([90.0, 101.0, 112.0], [90.5, 101.5, 111.0]).word is Word.UNSURE
 
 
-def test_a_large_difference_in_noise_is_not_enough_data() -> None:
+def test_large_difference_in_noise_is_not_enough_data() -> None:
     assert only_row([100.0, 150.0, 200.0], [120.0, 170.0, 240.0]).word is Word.UNSURE
 
 

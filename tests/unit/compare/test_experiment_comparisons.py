@@ -93,7 +93,7 @@ def test_variants_are_compared_at_each_other_parameter(
     assert words["time_to_first_token"] == "worse"
 
 
-def test_the_first_of_two_chosen_values_is_the_base(
+def test_first_of_two_chosen_values_is_the_base(
     experiments: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "--by", "endpoint.model=b,a", "--metric", "time_to_first_token:p50"
@@ -169,7 +169,7 @@ def test_a_broken_experiment_is_one_line(
     assert len(err.splitlines()) == 1
 
 
-def test_the_correction_is_over_the_rows_of_all_groups() -> None:
+def test_correction_is_over_the_rows_of_all_groups() -> None:
     alone = compared(side("a", FAST), side("b", SLOW)).rows[0]
     groups = [Group(f"g{n}", side(f"a{n}-", FAST), side(f"b{n}-", SLOW)) for n in range(20)]
     found = compare_groups(groups)

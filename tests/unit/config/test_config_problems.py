@@ -166,7 +166,7 @@ def test_all_mistakes_are_listed_under_the_source() -> None:
     }
 
 
-def test_a_key_is_called_what_its_user_calls_it() -> None:
+def test_key_is_called_what_its_user_calls_it() -> None:
     names = {"load.concurrency": "--concurrency", "slo.objectives": "--slo"}
     assert refusal_of(with_key("load.concurrency", 0), names=names).startswith("--concurrency: 0: ")
     message = refusal_of(with_key("slo.objectives", [{"metric": "m"}]), names=names)

@@ -23,7 +23,7 @@ def pure(content: Any) -> str:
 
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("dumper", [yaml.SafeDumper, yaml_files._Dumper])
-def test_the_text_is_the_same_with_libyaml_and_without(
+def test_text_is_the_same_with_libyaml_and_without(
     content: Any, dumper: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(yaml_files, "_Dumper", dumper)

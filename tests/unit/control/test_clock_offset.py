@@ -148,7 +148,7 @@ def test_step_of_the_other_clock_is_followed_and_counted(step_ms: int) -> None:
     assert found.clock.latest.steps_ns == pytest.approx(abs(step_ms) * MS, abs=0.1 * MS)
 
 
-def test_a_raw_clock_that_jumps_is_followed_and_counted() -> None:
+def test_raw_clock_that_jumps_is_followed_and_counted() -> None:
     chance = random.Random(7)
     clock, local, t = ClockOffset(), Machine(), 0.0
     for second in range(100):

@@ -155,7 +155,7 @@ def test_busy_singleton_is_not_lost() -> None:
     assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
 
 
-def test_a_registration_costs_the_same_however_many_have_registered() -> None:
+def test_registration_costs_the_same_however_many_have_registered() -> None:
     """Counted in calls, not in time: a storm of thousands of joins must not be a square."""
     calls = {}
     for count in (100, 400):

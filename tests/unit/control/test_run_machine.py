@@ -105,7 +105,7 @@ def test_a_lost_worker_does_not_hold_the_run() -> None:
     assert machine.state is RunState.READY
 
 
-def test_a_lost_single_service_fails_the_run_by_name() -> None:
+def test_lost_single_service_fails_the_run_by_name() -> None:
     machine = ready_machine()
     gone = tuple(
         Member(m.id, m.service, 1, 0, lost=m.service is Service.RECORDS_MANAGER) for m in MEMBERS

@@ -123,7 +123,7 @@ def test_synthetic_prompts_have_their_lengths_inside_the_template(
         assert templated.count(templated.template(messages)) == wanted
 
 
-def test_a_length_that_the_template_alone_exceeds_is_refused(
+def test_length_that_the_template_alone_exceeds_is_refused(
     config: Config, templated: LibraryTokenCounter
 ) -> None:
     tokenizer = {"name": "tiny", "apply_chat_template": True}

@@ -112,7 +112,7 @@ async def test_an_empty_file_is_refused(
 
 
 @KINDS
-async def test_a_bad_line_is_named_by_path_and_number(
+async def test_bad_line_is_named_by_path_and_number(
     config: Config, tmp_path: Path, kind: str
 ) -> None:
     file = tmp_path / "data"

@@ -113,7 +113,7 @@ def test_a_bad_row_is_found_before_the_start(
     assert "\n" not in str(raised.value)
 
 
-def test_the_user_sees_one_line_and_exit_code_2(
+def test_user_sees_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "t.jsonl"

@@ -134,7 +134,7 @@ def test_every_turn_is_a_request_with_its_delay() -> None:
     assert [turn.delay_ns for turn in entry.turns] == [0, 500_000_000, 0]
 
 
-def test_an_instruction_goes_in_front_of_the_next_turn() -> None:
+def test_instruction_goes_in_front_of_the_next_turn() -> None:
     entry = conversation(
         {"role": "system", "text": "be brief"},
         {"text": "a", "max_tokens": 3, "delay": 1},
@@ -175,7 +175,7 @@ def test_pictures_and_sounds_behind_an_instruction_are_sent_too() -> None:
         ),
     ],
 )
-def test_an_instruction_that_the_request_cannot_carry_is_refused(
+def test_instruction_that_the_request_cannot_carry_is_refused(
     turns: tuple[object, ...], wrong: str
 ) -> None:
     with pytest.raises(DatasetError, match=wrong):
@@ -269,7 +269,7 @@ def test_skipped_lines_are_counted_and_are_no_entries() -> None:
         ('{"conversations": [{"from": "human", "value": 5}]}', r"\[0\]\.value"),
     ],
 )
-def test_a_bad_element_is_refused_with_file_and_line(element: str, wrong: str) -> None:
+def test_bad_element_is_refused_with_file_and_line(element: str, wrong: str) -> None:
     with pytest.raises(DatasetError, match=rf"^f\.json:7: .*{wrong}.*; expected a JSON list"):
         sharegpt.parse([(7, element.encode())], "f.json")
 

@@ -68,13 +68,13 @@ def pixels(png: bytes) -> tuple[int, int, bytes]:
     return width, height, zlib.decompress(parts[b"IDAT"])
 
 
-def test_a_synthetic_picture_is_a_png_of_its_size() -> None:
+def test_synthetic_picture_is_a_png_of_its_size() -> None:
     width, height, rows = pixels(png(31, 7, RNG(1)))
     assert (width, height, len(rows)) == (31, 7, 7 * (1 + 3 * 31))
     assert set(rows[:: 1 + 3 * 31]) == {0}
 
 
-def test_a_synthetic_sound_is_a_wav_of_its_length() -> None:
+def test_synthetic_sound_is_a_wav_of_its_length() -> None:
     with wave.open(io.BytesIO(wav(0.5, 8_000, 2, RNG(1)))) as sound:
         assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (8_000, 2, 2)
         assert sound.getnframes() == 4_000
@@ -303,7 +303,7 @@ def test_each_sound_has_one_rate_and_depth() -> None:
 
 
 @pytest.mark.parametrize("rate", MP3_RATES)
-def test_an_mp3_is_one_at_each_of_its_rates(rate: int) -> None:
+def test_mp3_is_one_at_each_of_its_rates(rate: int) -> None:
     sounds = Sounds(seconds=Seconds(mean=1.0), sample_rates=(rate,), format="mp3")
     (sound,) = made(Images(), sounds, 1)
     assert sound.type == "audio/mp3"

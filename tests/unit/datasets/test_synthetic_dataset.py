@@ -75,7 +75,7 @@ def test_more_entries_begin_with_the_same_ones() -> None:
     assert texts(50, 30, stddev=10)[:20] == texts(50, 20, stddev=10)
 
 
-def test_a_seed_means_the_same_prompts_in_every_release() -> None:
+def test_seed_means_the_same_prompts_in_every_release() -> None:
     made = texts(50, 20, stddev=10, seed=42)
     digest = hashlib.sha256("\n".join(made).encode()).hexdigest()
     assert digest == "53c7258a54a38c836ec281a92431c233b815fa00c4e1b86d56683a168e8f11aa"
@@ -140,7 +140,7 @@ def test_passages_have_exact_tokens_and_distinct_beginnings(counter: LibraryToke
     assert len({text.split()[0] for text in passages}) == len(passages)
 
 
-def test_the_first_rankings_do_not_depend_on_their_number() -> None:
+def test_first_rankings_do_not_depend_on_their_number() -> None:
     few = with_passages(generate(Dataset(input_tokens=Length(mean=4)), 5, 1, None), RANKED, 1, None)
     assert (
         with_passages(generate(Dataset(input_tokens=Length(mean=4)), 50, 1, None), RANKED, 1, None)[

@@ -52,7 +52,7 @@ def test_limits_cut_a_length_off() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["normal", "lognormal", "uniform"])
-def test_the_first_values_do_not_depend_on_their_number(distribution: str) -> None:
+def test_first_values_do_not_depend_on_their_number(distribution: str) -> None:
     keys = {"min": 5, "max": 50} if distribution == "uniform" else {"mean": 20, "stddev": 9}
     given = length(distribution=distribution, **keys)
     few = draw_lengths(given, 10, np.random.default_rng(3))
@@ -88,7 +88,7 @@ def test_first_draws_do_not_depend_on_the_count() -> None:
     assert generate(dataset, 200, 1, None)[:20] == generate(dataset, 20, 1, None)
 
 
-def test_a_batch_is_several_texts_of_the_asked_length(counter: LibraryTokenCounter) -> None:
+def test_batch_is_several_texts_of_the_asked_length(counter: LibraryTokenCounter) -> None:
     dataset = Dataset.model_validate({"batch_size": 3, "input_tokens": {"mean": 12}})
     for entry in generate(dataset, 10, 1, counter):
         (turn,) = entry.turns
@@ -112,7 +112,7 @@ def test_conversations_have_the_asked_turns_and_delays() -> None:
     assert len(set(texts)) == len(texts)
 
 
-def test_the_first_conversations_do_not_depend_on_their_number() -> None:
+def test_first_conversations_do_not_depend_on_their_number() -> None:
     dataset = Dataset.model_validate(TURNS)
     assert generate(dataset, 100, 1, None)[:10] == generate(dataset, 10, 1, None)
 

@@ -164,7 +164,7 @@ def test_rows_without_tokens_are_left_out_and_counted() -> None:
     assert (index.entry_count, index.left_out) == (1, 2)
 
 
-def test_a_limit_ends_reading_unless_sessions_may_go_on() -> None:
+def test_limit_ends_reading_unless_sessions_may_go_on() -> None:
     rows = checked([row(5), row(6), row(7), row(-1)], BLOCK)
     assert indexed(rows, limit=2).entry_count == 2
     talks = [row(5, session="a"), row(6), row(7), row(8, session="a")]

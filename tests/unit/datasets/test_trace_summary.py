@@ -71,9 +71,7 @@ def test_what_rows_do_not_tell_is_none() -> None:
     ]
 
 
-def test_the_command_prints_a_table_or_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "t.jsonl"
     line = '{"timestamp": %d, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}\n'
     file.write_text(line % 0 + line % 500)

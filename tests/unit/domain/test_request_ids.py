@@ -18,7 +18,7 @@ def test_an_id_says_run_phase_turn_and_index() -> None:
 @pytest.mark.parametrize(
     ("index", "turn"), [(0, 0), (15_000_000, 999), (7, 1_999), (7, 2_000), (3, 65_534)]
 )
-def test_an_id_is_a_uuid_of_ones_own_content(run_id: str, index: int, turn: int) -> None:
+def test_id_is_a_uuid_of_ones_own_content(run_id: str, index: int, turn: int) -> None:
     said = request_id(run_id, Phase.WARMUP, index, turn)
     parsed = uuid.UUID(said)
     assert (str(parsed), parsed.version, parsed.variant) == (said, 8, uuid.RFC_4122)

@@ -42,7 +42,7 @@ def test_sound_is_uploaded_as_a_file_beside_the_model() -> None:
     assert found == [("model", None, "text/plain", b"m"), ("file", "audio.wav", "audio/wav", SOUND)]
 
 
-def test_a_stream_a_text_and_extra_inputs_are_fields() -> None:
+def test_stream_a_text_and_extra_inputs_are_fields() -> None:
     extra = {"language": "en", "temperature": 0, "timestamp_granularities[]": ["word", "segment"]}
     found = parts(
         body(

@@ -148,7 +148,7 @@ def test_vectors_and_scores_are_counted(response: str, items: int) -> None:
     assert raw().parse_body(response.encode()).items == items
 
 
-def test_a_query_finds_the_output_and_another_the_tokens() -> None:
+def test_query_finds_the_output_and_another_the_tokens() -> None:
     api = raw(response_field="out[0].t", output_tokens_field="stats.made")
     delta = api.parse_body(b'{"text": "not this", "out": [{"t": "this"}], "stats": {"made": 12}}')
     assert (delta.content, delta.completion_tokens) == ("this", 12)

@@ -41,7 +41,7 @@ def test_every_type_of_the_config_has_an_endpoint() -> None:
 
 
 @EVERY
-def test_the_body_holds_the_prompt_under_the_prompt_key(endpoint: Endpoint) -> None:
+def test_body_holds_the_prompt_under_the_prompt_key(endpoint: Endpoint) -> None:
     passages = ("needle",) if endpoint.passages_key else ()
     is_sound = endpoint.type is EndpointType.AUDIO_TRANSCRIPTION
     prompt = Prompt(texts=("needle",), passages=passages)

@@ -151,7 +151,7 @@ def test_trial_breaks_if_the_server_failed_most_requests() -> None:
     assert is_held([evidence]) is None
 
 
-def test_a_trial_that_failed_requests_breaks_whatever_its_latencies() -> None:
+def test_trial_that_failed_requests_breaks_whatever_its_latencies() -> None:
     found = exported(slo(objectives=[P99]))
     missed = replace(found.slo[0], ok=False, reason="leaves out 80 of 4,000 requests")
     (evidence,) = trial_result(replace(found, slo=(missed,)), search()).evidence

@@ -38,7 +38,7 @@ def tables(path: Path) -> list[list[list[str]]]:
     return [list(csv.reader(StringIO(part))) for part in parts]
 
 
-def test_the_json_has_trials_combinations_and_what_is_best(
+def test_json_has_trials_combinations_and_what_is_best(
     tmp_path: Path, outcomes: list[TrialOutcome]
 ) -> None:
     write_experiment(tmp_path, CONFIG, summarise(outcomes))

@@ -114,7 +114,7 @@ def test_combinations_are_ordered_by_value() -> None:
     assert [each.is_number for each in summary.parameters] == [True, False]
 
 
-def test_the_same_parameters_in_another_order_are_one_combination() -> None:
+def test_same_parameters_in_another_order_are_one_combination() -> None:
     outcomes = [
         outcome(1, {"a": 1, "b": [2]}, throughput=1.0),
         outcome(2, {"b": [2], "a": 1}, throughput=3.0),
@@ -138,7 +138,7 @@ def test_equals_are_both_on_the_front() -> None:
     assert sorted(concurrencies(found.optimal)) == [1, 2]
 
 
-def test_the_front_agrees_with_its_definition_on_random_points() -> None:
+def test_front_agrees_with_its_definition_on_random_points() -> None:
     generator = fake_run.np.random.default_rng(1)
     points = {
         at: (float(up), float(down))
@@ -162,7 +162,7 @@ def test_without_a_common_latency_there_is_no_front() -> None:
     assert front(summarise(outcomes)) is None
 
 
-def test_the_best_is_by_the_direction_of_the_metric() -> None:
+def test_best_is_by_the_direction_of_the_metric() -> None:
     summary = summarise(sweep({1: (10.0, 5.0), 2: (20.0, 6.0)}))
     chosen = {
         each.key: each.combination.parameters["load.concurrency"] for each in best_of(summary)
@@ -170,7 +170,7 @@ def test_the_best_is_by_the_direction_of_the_metric() -> None:
     assert chosen == {THROUGHPUT: 2, TTFT: 1}
 
 
-def test_a_single_combination_is_not_the_best_of_anything() -> None:
+def test_single_combination_is_not_the_best_of_anything() -> None:
     assert best_of(summarise(sweep({1: (10.0, 5.0)}, repetitions=3))) == ()
 
 

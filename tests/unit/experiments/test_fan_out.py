@@ -133,7 +133,7 @@ def test_failed_job_waits_for_its_pods() -> None:
     assert found == [FailShape(1, "deleted"), FailShape(4, "deleted")]
 
 
-def test_a_cancelled_experiment_ends_when_its_pods_have_ended() -> None:
+def test_cancelled_experiment_ends_when_its_pods_have_ended() -> None:
     machine = begun()
     machine.handle(seen("a", pods=1))
     machine.handle(seen("b", pods=1))

@@ -87,7 +87,7 @@ def test_query_latency_is_that_of_its_slowest_sample() -> None:
     assert [gate.text for gate in few.gates if not gate.is_met] == ["661 queries, at least 662"]
 
 
-def test_a_value_at_the_limit_is_not_below_it() -> None:
+def test_value_at_the_limit_is_not_below_it() -> None:
     assert gates(Scenario.SERVER, samples(10_000, slow=77))["p99 TTFT"] is False
     assert gates(Scenario.INTERACTIVE, samples(10_000))["p99 TPOT"] is False
 
@@ -98,7 +98,7 @@ def test_a_failed_request_is_beyond_every_limit() -> None:
     assert scenario_result(Scenario.SERVER, samples(700, failed=2), MODEL).ttft.estimate(99) is None
 
 
-def test_a_request_without_a_record_is_beyond_every_limit() -> None:
+def test_request_without_a_record_is_beyond_every_limit() -> None:
     due = fake_run.START_NS + np.arange(10_000) * 70 * MS
     rows = fake_run.make_rows(
         10_000,

@@ -170,7 +170,7 @@ def test_each_trial_has_one_start() -> None:
     assert found == [[], [AssignStart(1, 1)], [], [], [AssignStart(1, 2)]]
 
 
-def test_a_part_beyond_a_trial_is_not_waited_for() -> None:
+def test_part_beyond_a_trial_is_not_waited_for() -> None:
     schedule = Schedule([1], ["eu", "us"])
     schedule.begin()
     assert starts(schedule, ("eu", 1, True), ("us", 2, False)) == [[], [AssignStart(1, 1)]]
@@ -200,7 +200,7 @@ def test_driver_names_a_trial_after_the_last_ended() -> None:
     assert over(schedule, 2) == [EndSession(EndExperiment(RunState.DONE, ""))]
 
 
-def test_a_failed_trial_is_run_again_by_all_members() -> None:
+def test_failed_trial_is_run_again_by_all_members() -> None:
     schedule, (one,) = driven([Trial(1, {})], retries=1)
     schedule.begin()
     again = BeginTrial(2, one, 2)

@@ -217,7 +217,7 @@ def test_pods_are_sized_for_the_most_users() -> None:
     assert memory[0] < memory[1] == memory[2]
 
 
-def test_a_stack_lives_long_enough_for_all_its_trials() -> None:
+def test_stack_lives_long_enough_for_all_its_trials() -> None:
     experiment = {"repetitions": 3, "cooldown": "5s"}
     alone, together = stack_of(config_of()).times, stack_of(config_of(experiment)).times
     assert together.start == alone.start

@@ -25,7 +25,7 @@ def parsed(**more: Any) -> Any:
     return parse_config({**BASE, **more}, "test")
 
 
-def test_a_target_changes_its_keys_and_keeps_all_others() -> None:
+def test_target_changes_its_keys_and_keeps_all_others() -> None:
     a, b = target_configs(parsed(targets=TARGETS))
     template = parsed()
     assert (a.name, b.name) == ("a", "b")

@@ -89,7 +89,7 @@ def test_a_folder_names_number_parameters_and_repetition() -> None:
 
 
 @pytest.mark.parametrize("value", ["../../etc", "a b\n", "é" * 300, {"a": [1, 2]}, "x/y" * 200])
-def test_a_folder_is_one_safe_name_of_bounded_length(value: object) -> None:
+def test_folder_is_one_safe_name_of_bounded_length(value: object) -> None:
     folder = Trial(7, {"endpoint.model": value}).folder
     assert len(folder.encode()) <= LONGEST_FOLDER
     assert "/" not in folder
@@ -111,5 +111,5 @@ def test_long_parameters_have_distinct_folders() -> None:
         ({"load": {"concurrency": 1, "ramp": "2s"}}, "load=concurrency=1+ramp=2s"),
     ],
 )
-def test_a_folder_has_values_as_a_user_writes_them(parameters: dict[str, Any], folder: str) -> None:
+def test_folder_has_values_as_a_user_writes_them(parameters: dict[str, Any], folder: str) -> None:
     assert Trial(4, parameters).folder == f"004-{folder}-r1"

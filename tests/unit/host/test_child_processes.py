@@ -56,9 +56,7 @@ if sys.argv[1] == "outlives":
 
 
 @pytest.mark.parametrize(("ending", "is_left"), [("outlives", False), ("ends before", True)])
-def test_the_folder_of_a_killed_parent_is_removed(
-    tmp_path: Path, ending: str, is_left: bool
-) -> None:
+def test_folder_of_a_killed_parent_is_removed(tmp_path: Path, ending: str, is_left: bool) -> None:
     folder = tmp_path / "private"
     folder.mkdir()
     (folder / "socket").touch()

@@ -32,7 +32,7 @@ def said(program: str) -> str:
     return (done.stderr or done.stdout).strip()
 
 
-def test_a_command_is_imported_without_a_search_for_garbage() -> None:
+def test_command_is_imported_without_a_search_for_garbage() -> None:
     words = ["aiperf-svc", "profile", "-u", "h", "-m", "m", "--concurrency", "1", "--dry-run"]
     assert said(RUN.format(words=words)) == "0"
 

@@ -34,9 +34,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_in_a_file_says_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_line_in_a_file_says_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "logs"
     set_up_logs("r1", SERVICES, instance="control", environ={"AIPERF_LOG_DIR": str(folder)})
     set_phase("warmup")
@@ -110,7 +108,7 @@ def test_without_a_folder_lines_are_for_people(capsys: pytest.CaptureFixture[str
     assert re.fullmatch(r"\S+Z WARNING worker \[profiling\]: slow\n", capsys.readouterr().err)
 
 
-def test_a_restarted_process_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_restarted_process_goes_on_in_the_same_file(tmp_path: Path) -> None:
     for number in (1, 2):
         set_up_logs("r1", ("worker",), instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
         logging.getLogger("x").info("start %d", number)
@@ -136,7 +134,7 @@ def test_debug_lines_are_there_on_demand_only(tmp_path: Path) -> None:
     assert [line["message"] for line in lines(tmp_path / "b.log")] == ["detail"]
 
 
-def test_a_log_that_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
+def test_log_that_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match=r"cannot write .*file/c\.log: "):
         set_up_logs("r", (), instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path / "file")})

@@ -55,7 +55,7 @@ def test_memory_is_the_least_of_machine_and_cgroup(tmp_path: Path) -> None:
     assert machine.memory_bytes(tmp_path) == whole
 
 
-def test_the_soft_limit_of_descriptors_becomes_the_hard_one() -> None:
+def test_soft_limit_of_descriptors_becomes_the_hard_one() -> None:
     code = (
         "import resource; from aiperf_svc.adapters.host.machine import raise_fd_limit\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))\n"

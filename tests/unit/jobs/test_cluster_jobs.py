@@ -137,7 +137,7 @@ def test_started_job_survives_a_missing_image() -> None:
     assert pods.handle(listed, [JOB], now_s=0).jobs == {}
 
 
-def test_a_pod_may_wait_for_room_while_another_runs() -> None:
+def test_pod_may_wait_for_room_while_another_runs() -> None:
     pods = JobPods(unplaced_s=60)
     listed = [pod(0, job=OTHER, phase="Running"), unplaced(1)]
     for now_s in (0, 600):

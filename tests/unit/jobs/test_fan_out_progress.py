@@ -70,7 +70,7 @@ async def test_finished_experiment_has_results_once_files_are_written(
     assert progress.status(60.0).exit_code is ExitCode.BENCHMARK_FAILED
 
 
-async def test_the_status_has_the_number_of_the_latest_change(progress: FanOutProgress) -> None:
+async def test_status_has_the_number_of_the_latest_change(progress: FanOutProgress) -> None:
     first = progress.status(60.0).number
     progress.changes.note()
     assert progress.status(60.0).number == first + 1

@@ -252,7 +252,7 @@ def test_some_values_by_hand() -> None:
     assert values["usage_prompt_tokens_diff_pct"] == pytest.approx(100 * 50 / 550)
 
 
-def test_an_errored_request_has_its_error_and_no_latency() -> None:
+def test_errored_request_has_its_error_and_no_latency() -> None:
     _, lines, _ = mixed()
     refused, unsent = lines[6], lines[7]
     assert refused["error"]["code"] == 503

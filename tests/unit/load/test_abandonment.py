@@ -38,7 +38,7 @@ def test_of_all_and_of_none() -> None:
     assert not any(choice(0.0).is_chosen(index, 0) for index in range(1_000))
 
 
-def test_the_choices_of_neighbours_turns_and_seeds_are_independent() -> None:
+def test_choices_of_neighbours_turns_and_seeds_are_independent() -> None:
     one, other = choice(0.5), choice(0.5, seed=8)
     first = [one.is_chosen(i, 0) for i in range(COUNT + 2)]
     others = {
@@ -59,7 +59,7 @@ def test_runs_of_abandoned_requests_are_as_long_as_chance() -> None:
     assert abs(changes - COUNT / 2) < 4 * math.sqrt(COUNT / 4)
 
 
-def test_a_config_without_a_rate_has_no_such_clients() -> None:
+def test_config_without_a_rate_has_no_such_clients() -> None:
     assert abandonment_of(config(rate=0)) is None
     made = abandonment_of(config(rate="100%", delay="2s"))
     assert made is not None

@@ -62,7 +62,7 @@ def test_each_credit_keeps_its_due_time_through_a_hold() -> None:
     assert taken(queue) == [(3 * i, 10 * i) for i in range(1, count)]
 
 
-def test_a_grant_while_credits_are_held_waits_with_them() -> None:
+def test_grant_while_credits_are_held_waits_with_them() -> None:
     queue = CreditQueue()
     queue.hold()
     queue.add(range(3))

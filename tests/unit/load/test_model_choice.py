@@ -23,7 +23,7 @@ def test_models_take_turns_by_their_weights() -> None:
     assert found == [0, 0, 1, 0, 2, 0, 0] * 2, "spread as evenly as the weights allow"
 
 
-def test_a_number_does_not_depend_on_those_before_it() -> None:
+def test_number_does_not_depend_on_those_before_it() -> None:
     for selection in ("round_robin", "random"):
         made = config("a", "b", model_weights=[3, 2], model_selection=selection, seed=9)
         whole = model_numbers(made, ENTRIES)

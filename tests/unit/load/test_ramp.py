@@ -8,7 +8,7 @@ SECOND_NS = 1_000_000_000
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_the_openings_of_all_workers_are_those_asked_for(workers: int) -> None:
+def test_openings_of_all_workers_are_those_asked_for(workers: int) -> None:
     for count in (1, 7, 8, 100):
         times = [
             at

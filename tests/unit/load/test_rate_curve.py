@@ -28,7 +28,7 @@ def arrivals(curve: RateCurve, pattern: str = "poisson", seed: int = 1) -> np.nd
         (99, 1200),
     ],
 )
-def test_the_expected_number_is_the_area_below_the_rate(until_s: float, expected: float) -> None:
+def test_expected_number_is_the_area_below_the_rate(until_s: float, expected: float) -> None:
     assert SERIES.expected(until_s) == pytest.approx(expected)
 
 

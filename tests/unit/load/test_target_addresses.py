@@ -74,7 +74,7 @@ def test_silent_address_is_left_only_for_another() -> None:
     assert not addresses.is_silent(first, began=NOW)
 
 
-def test_a_network_whose_connects_take_long_gets_the_time() -> None:
+def test_network_whose_connects_take_long_gets_the_time() -> None:
     addresses = TargetAddresses(found("a", "b"))
     assert addresses.fallback_ns == FALLBACK_NS
     addresses.connected(addresses.next(), began=NOW, now=NOW + 300 * MS)

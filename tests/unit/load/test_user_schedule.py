@@ -51,7 +51,7 @@ def check_ages(users: int, turns: int) -> None:
 
 
 @pytest.mark.parametrize(("users", "turns"), [(15, 20), (6, 7), (10, 4), (1, 3)])
-def test_the_rate_is_exact_from_the_first_request_on(users: int, turns: int) -> None:
+def test_rate_is_exact_from_the_first_request_on(users: int, turns: int) -> None:
     rate = 4.0
     made = schedule(users=users, rate=rate, turns=(turns,))
     times = turn_times(made, gap_s=users / rate, until_s=500.0)
@@ -66,7 +66,7 @@ def test_conversations_follow_each_other_without_gaps() -> None:
     assert np.allclose(np.diff(times), 1 / 3)
 
 
-def test_the_schedule_is_the_same_however_it_is_taken() -> None:
+def test_schedule_is_the_same_however_it_is_taken() -> None:
     whole = schedule().take(before_ns=2_000 * SECOND)
     made = schedule()
     parts = [made.take(before_ns=(step + 1) * SECOND, at_most=1) for step in range(3_000)]

@@ -11,7 +11,7 @@ def _rows(rows: RequestRows) -> list[dict[str, object]]:
     return [json.loads(row) for row in rows.dumps(0)]
 
 
-def test_a_row_holds_the_times_of_its_own_writes() -> None:
+def test_row_holds_the_times_of_its_own_writes() -> None:
     rows = RequestRows(100)
     first = rows.open(b"a", 1, 200, 5)
     second = rows.open(None, 2, 200, 6)

@@ -53,7 +53,7 @@ class Pair:
         return any(isinstance(e, StreamEnded) and e.stream_id == stream for e in self.events)
 
 
-def test_a_request_is_the_same_in_http_1_1() -> None:
+def test_request_is_the_same_in_http_1_1() -> None:
     pair = Pair()
     pair.ask(b'{"a":1}', x_request_id="7", content_length="7")
     assert pair.requests == (
@@ -103,7 +103,7 @@ def test_a_body_waits_for_the_clients_window() -> None:
     assert pair.body(stream) == content
 
 
-def test_a_body_larger_than_the_usual_window_is_taken() -> None:
+def test_body_larger_than_the_usual_window_is_taken() -> None:
     pair = Pair()
     pair.client.send_headers(
         1, [(":method", "POST"), (":path", "/"), (":scheme", "http"), (":authority", "h")]

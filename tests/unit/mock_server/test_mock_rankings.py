@@ -46,5 +46,5 @@ def test_a_request_without_query_or_passages_is_refused(kind: EndpointType, miss
         parse_params(endpoint.path, json.dumps(body).encode(), DEFAULTS)
 
 
-def test_an_error_has_the_form_of_text_embeddings_inference() -> None:
+def test_error_has_the_form_of_text_embeddings_inference() -> None:
     assert json.loads(draft_error(400, "no", path=TEI_RERANK).body)["error"] == "no"

@@ -75,14 +75,14 @@ def test_reasoning_tokens_come_first_and_are_counted() -> None:
     assert events[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
-def test_a_response_longer_than_the_word_list_goes_round() -> None:
+def test_response_longer_than_the_word_list_goes_round() -> None:
     reply = _reply(_draft(params(COMPLETIONS, tokens=len(WORDS) + 2)))
     assert reply.count == len(WORDS) + 2
     assert json.loads(_events(reply)[len(WORDS) + 1])["choices"][0]["text"] == " " + WORDS[1]
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, EMBEDDINGS])
-def test_a_response_that_is_no_stream_states_its_length(path: str) -> None:
+def test_response_that_is_no_stream_states_its_length(path: str) -> None:
     reply = _reply(_draft(params(path, is_stream=False)), close=True)
     head, _, body = reply.writes[0].partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head

@@ -92,7 +92,7 @@ def test_similar_header_is_not_the_request_id() -> None:
         ({"min_tokens": 25}, (25, False)),
     ],
 )
-def test_the_response_is_as_long_as_the_request_allows(
+def test_response_is_as_long_as_the_request_allows(
     body: dict[str, Any], expected: tuple[int, bool]
 ) -> None:
     params = _params(**body)

@@ -199,7 +199,7 @@ def test_config_beyond_config_map_is_refused(name: str) -> None:
         planned(data)
 
 
-def test_the_server_of_each_shape_has_its_own_arguments() -> None:
+def test_server_of_each_shape_has_its_own_arguments() -> None:
     config = parse_benchmark(benchmark(), "the test")
     configs = [each.configs[0] for each in index_shapes(config)]
     servers = [server_of(each) for each in configs if isinstance(each, BenchmarkConfig)]

@@ -207,7 +207,7 @@ def test_secrets_of_a_workload_reach_its_couriers_only() -> None:
     assert "TOKEN" not in ranks_of(plan).sidecars[0].secret_env
 
 
-def test_a_drain_waits_for_all_attempts_at_all_repetitions() -> None:
+def test_drain_waits_for_all_attempts_at_all_repetitions() -> None:
     data = {"workload": {**COMMAND, "timeout": "1m", "retries": 1}, "repetitions": 3}
     plan = plan_whole({**data, "deployment": {"ready_timeout": "2m"}})
     assert plan.times.load == 6 * 60 * 10**9

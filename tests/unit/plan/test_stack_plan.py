@@ -19,7 +19,7 @@ MI = 2**20
 
 
 @pytest.mark.parametrize("stack", ["Bench", "bench_1", "-bench", "b" * 41, ""])
-def test_a_stack_name_that_kubernetes_would_refuse_is_refused(stack: str) -> None:
+def test_stack_name_that_kubernetes_would_refuse_is_refused(stack: str) -> None:
     with pytest.raises(ConfigError, match="the stack's name"):
         plan_it(make_config(), stack=stack)
 
@@ -344,7 +344,7 @@ DIGEST = "@sha256:" + "0a" * 32
         ),
     ],
 )
-def test_an_image_that_a_registry_can_change_is_told(
+def test_image_that_a_registry_can_change_is_told(
     services: str, target: dict[str, Any], unpinned: list[str]
 ) -> None:
     config = make_config(target=target)
@@ -395,7 +395,7 @@ def test_replacing_a_tagged_image_is_noted() -> None:
         ({"name": "owner/name", "revision": "0a" * 20}, False),
     ],
 )
-def test_a_tokenizer_that_its_hub_can_change_is_told(
+def test_tokenizer_that_its_hub_can_change_is_told(
     tokenizer: dict[str, str], is_told: bool
 ) -> None:
     config = make_config()

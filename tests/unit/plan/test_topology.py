@@ -94,7 +94,7 @@ def test_workers_follow_the_load_locally(load: dict[str, Any], workers: int) -> 
     assert planned(LOCAL, **load).workers == workers
 
 
-def test_a_user_may_ask_for_more_and_for_fewer() -> None:
+def test_user_may_ask_for_more_and_for_fewer() -> None:
     assert planned(LOCAL, workers={"min": 3}, concurrency=10).workers == 3
     assert planned(CLUSTER, workers={"max": 7}, concurrency=4_000).workers == 7
 

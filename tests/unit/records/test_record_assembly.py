@@ -110,7 +110,7 @@ def test_a_request_with_a_hole_is_lost(is_resent: bool) -> None:
     assert made.rows.dtype == METRIC_DTYPE
 
 
-def test_a_beginning_that_comes_again_starts_the_request_over() -> None:
+def test_beginning_that_comes_again_starts_the_request_over() -> None:
     first, last = Request(reads=streamed(0, 1), cuts=(1,)).fragments()
     (made,) = process(batch_of(first), batch_of(first, last, number=2))
     assert made.rows["chunks"] == [2]
@@ -137,7 +137,7 @@ def test_request_ids_of_a_restarted_worker_are_others() -> None:
 
 
 @pytest.mark.parametrize("field", ["fragments", "reads", "bodies"])
-def test_a_batch_that_does_not_fit_together_is_refused(field: str) -> None:
+def test_batch_that_does_not_fit_together_is_refused(field: str) -> None:
     batch = batch_of(Request(reads=streamed(0, 1)), Request(reads=streamed(0, 1), request_id=2))
     size = {"fragments": len(batch.fragments) // 2, "reads": 28, "bodies": 1}[field]
     bad = msgspec.structs.replace(batch, **{field: getattr(batch, field)[:-size]})

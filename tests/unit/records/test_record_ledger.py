@@ -19,7 +19,7 @@ def test_records_in_order_leave_nothing_missing() -> None:
     assert ledger.missing("w", 7) == 2
 
 
-def test_a_gap_holds_the_highest_until_it_is_filled() -> None:
+def test_gap_holds_the_highest_until_it_is_filled() -> None:
     ledger = RecordLedger()
     ledger.accept(span(1, 2))
     assert ledger.accept(span(5, 6))

@@ -142,7 +142,7 @@ def test_chat_text_is_never_taken_as_repeated() -> None:
     assert record_of(Request(reads=reads_of(raw)), counter=Words()).rows["output_tokens"] == [6]
 
 
-def test_a_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
+def test_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
     call = delta(tool_calls=[{"function": {"name": " f", "arguments": " {}"}}])
     parts = [STREAM_HEAD + chunk(sse(delta(content="one t"))), chunk(sse(delta(content="wo")))]
     request = Request(reads=reads_of(*parts, chunk(sse(call)) + END), cuts=(1, 2))

@@ -114,7 +114,7 @@ class Counter:
         raise AssertionError
 
 
-def test_the_text_of_a_known_response_is_counted_too() -> None:
+def test_text_of_a_known_response_is_counted_too() -> None:
     counter = Counter()
     assembler = assembler_of(counter=counter)  # type: ignore[arg-type]
     (part,) = assembler.process(batch("another text for each", 6), worker_rank=0)

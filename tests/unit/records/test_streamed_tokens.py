@@ -362,7 +362,7 @@ def test_a_stream_of_blanks_alone_has_no_content() -> None:
 # --- sounds --------------------------------------------------------------------------------------
 
 
-def test_a_sound_is_output_from_its_first_piece_on() -> None:
+def test_sound_is_output_from_its_first_piece_on() -> None:
     sounds = [delta(audio={"id": "a", "data": "QUJD" * 100}) for _ in range(3)]
     transcript = [delta(audio={"id": "a", "transcript": "Hello"})]
     ends = [delta(audio={"id": "a", "expires_at": 1}), finish(), usage(50, 40)]

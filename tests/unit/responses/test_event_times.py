@@ -237,7 +237,7 @@ def test_event_is_never_before_its_request() -> None:
     assert uncertainties(reads) == (900, 900)
 
 
-def test_a_stamp_older_than_its_poll_leaves_no_uncertainty() -> None:
+def test_stamp_older_than_its_poll_leaves_no_uncertainty() -> None:
     reads = [Read(STREAM_HEAD + ONE + TWO + END, stamp_of(1), polled=stamp_of(2))]
     assert uncertainties(reads) == (0, 0)
 

@@ -153,7 +153,7 @@ def said_of(requests: list[Request], counter: Characters | None) -> bytes:
 @needs_compiled
 @pytest.mark.parametrize("counter", [None, Characters()], ids=["times", "times and texts"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_same_is_said_of_all_kinds_of_responses(
+def test_same_is_said_of_all_kinds_of_responses(
     seed: int, counter: Characters | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
@@ -268,7 +268,7 @@ def test_nothing_beyond_the_stop_is_looked_at(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_event_ends_before_the_end_of_its_chunk(
+def test_event_ends_before_the_end_of_its_chunk(
     step: Callable[..., tuple[int, int, bytes, int]],
 ) -> None:
     one = known_chunk()
@@ -278,7 +278,7 @@ def test_an_event_ends_before_the_end_of_its_chunk(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_event_after_the_last_read_is_an_error(
+def test_event_after_the_last_read_is_an_error(
     step: Callable[..., tuple[int, int, bytes, int]],
 ) -> None:
     one = known_chunk()

@@ -66,7 +66,7 @@ def test_connection_is_kept_only_with_a_known_end(
     assert head(*lines, status=status).keep_alive is keeps
 
 
-def test_the_media_type_is_lower_case_and_without_parameters() -> None:
+def test_media_type_is_lower_case_and_without_parameters() -> None:
     assert head(b"Content-Type: Text/Event-Stream; charset=utf-8").content_type == (
         "text/event-stream"
     )
@@ -140,19 +140,19 @@ def taken(parts: list[bytes]) -> tuple[bytes, ChunkedBody]:
     return out, body
 
 
-def test_a_chunked_body_is_the_same_under_every_cut() -> None:
+def test_chunked_body_is_the_same_under_every_cut() -> None:
     for cut in range(len(FRAMED) + 1):
         out, body = taken([FRAMED[:cut], FRAMED[cut:]])
         assert (out, body.is_complete) == (BODY, True), cut
 
 
-def test_a_chunked_body_is_the_same_byte_by_byte() -> None:
+def test_chunked_body_is_the_same_byte_by_byte() -> None:
     out, body = taken([FRAMED[i : i + 1] for i in range(len(FRAMED))])
     assert out == BODY
     assert body.is_complete
 
 
-def test_a_body_without_its_last_chunk_is_not_complete() -> None:
+def test_body_without_its_last_chunk_is_not_complete() -> None:
     assert not taken([FRAMED[:-1]])[1].is_complete
 
 

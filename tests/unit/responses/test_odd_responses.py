@@ -77,7 +77,7 @@ def test_a_ping_in_two_chunks_is_skipped(cut: int) -> None:
     check_good(STREAM_HEAD + b"".join(map(chunk, [*events, DONE])) + LAST_CHUNK, step=10_000)
 
 
-def test_a_ping_that_becomes_an_error_is_an_error() -> None:
+def test_ping_that_becomes_an_error_is_an_error() -> None:
     odd = chunk(b'event: ping\nevent: error\ndata: {"error":"boom"}\n\n')
     record = record_of(Request(reads=reads_of(STREAM_HEAD + chunk(sse(FIRST)) + odd + LAST_CHUNK)))
     assert [each.message for each in record.errors] == ["boom"]
@@ -96,7 +96,7 @@ def test_invalid_number_at_the_start_hides_nothing() -> None:
     check_good(stream(*events, finish(), usage(3, 2)), step=10_000)
 
 
-def test_a_whole_response_may_have_numbers_that_are_none() -> None:
+def test_whole_response_may_have_numbers_that_are_none() -> None:
     body = (
         b'{"choices":[{"message":{"content":"a NaN"},"logprobs":[-Infinity],"finish_reason":"stop"'
         b'}],"usage":{"prompt_tokens":"3","completion_tokens":"2","cost":NaN}}'

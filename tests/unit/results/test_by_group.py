@@ -52,7 +52,7 @@ def test_requests_are_in_one_target_and_add_up(records: Rows) -> None:
     assert min(counts) > 0
 
 
-def test_a_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None:
+def test_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None:
     found = summary(records, *URLS)
     done = records[
         (records["phase"] == Phase.PROFILING) & (records["outcome"] == Outcome.COMPLETED)
@@ -111,7 +111,7 @@ def _round_trips(*values_ms: int) -> tuple[HistogramDelta, ...]:
     return (delta_of(values, phase=Phase.PROFILING, tag="network_rtt"),)
 
 
-def test_an_objective_on_the_network_leaves_out_no_request() -> None:
+def test_objective_on_the_network_leaves_out_no_request() -> None:
     failures = Failures(completed=1, errored=99)
     assert failures.missing_from(CATALOG["network_rtt"]) == {}
     assert failures.missing_from(CATALOG["inter_chunk_latency"])["failed"] == 99

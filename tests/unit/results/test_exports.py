@@ -185,7 +185,7 @@ def test_a_run_without_records_gives_back_empty_columns(tmp_path: Path) -> None:
     assert all(column.dtype == METRIC_DTYPE[name] for name, column in found.items())
 
 
-def test_a_full_disk_is_an_error_and_no_abort() -> None:
+def test_full_disk_is_an_error_and_no_abort() -> None:
     rows = fake_run.closed_loop(requests=200)
     with pytest.raises(OSError, match="No space left on device"):
         write_records(Path("/dev/full"), fake_run.columns_of(rows), fake_run.context(rows))

@@ -75,7 +75,7 @@ def test_second_token_shares_the_uncertainty_of_the_first() -> None:
 
 
 @pytest.mark.parametrize("held_ms", [0.5, 30.0])
-def test_the_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> None:
+def test_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> None:
     # Chunks come 10 ms apart; the client looks `held_ms` late at every twentieth.
     true = np.random.default_rng(3).exponential(10 * MS, 20_000).astype(np.int64)
     came = np.cumsum(true)

@@ -111,7 +111,7 @@ def test_very_many_slices_become_wider(rows: Rows, monkeypatch: pytest.MonkeyPat
     assert 4 <= found[-1].index + 1 <= 8
 
 
-def test_a_gap_has_no_slice_and_keeps_the_numbers(rows: Rows) -> None:
+def test_gap_has_no_slice_and_keeps_the_numbers(rows: Rows) -> None:
     late = rows.copy()
     half = np.argsort(late["start_wall_ns"])[len(late) // 2 :]
     for name in late.dtype.names or ():

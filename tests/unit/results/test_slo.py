@@ -176,7 +176,7 @@ def test_the_budget_covers_what_a_metric_leaves_out(
     assert (held(metric, failures) == "") == is_within
 
 
-def test_a_rate_counts_failures_itself_and_needs_no_budget() -> None:
+def test_rate_counts_failures_itself_and_needs_no_budget() -> None:
     limited = slo(objectives=[{"metric": "request_throughput", "min": 0.5}])
     failures = Failures(completed=1, errored=99)
     (result,) = judge(limited, lambda tag, stat: 1.0, {}, failures)
@@ -230,14 +230,14 @@ def test_percentile_of_cut_requests_beyond_limit_is_judged(limit_ms: float, judg
 @pytest.mark.parametrize(
     ("written", "share"), [("1%", 0.01), (0.01, 0.01), ("0.5", 0.5), ("100%", 1.0), (0, 0.0)]
 )
-def test_an_error_budget_is_per_cent_or_a_share(written: object, share: float) -> None:
+def test_error_budget_is_per_cent_or_a_share(written: object, share: float) -> None:
     found = slo(error_budget=written)
     assert found.error_budget == share
     assert slo(**found.model_dump(mode="json")) == found
 
 
 @pytest.mark.parametrize("written", [1, "1", 5, "5", "101%", -0.1, "few", True, None])
-def test_a_budget_that_may_be_meant_otherwise_is_refused(written: object) -> None:
+def test_budget_that_may_be_meant_otherwise_is_refused(written: object) -> None:
     with pytest.raises(ValidationError, match=r'expected a share such as "1%" or 0\.01'):
         slo(error_budget=written)
 
@@ -278,7 +278,7 @@ def test_each_tier_has_a_goodput_of_its_own() -> None:
     assert (nothing.attainment, nothing.goodput) == (None, None)
 
 
-def test_a_tiers_metrics_are_checked_as_those_of_goodput() -> None:
+def test_tiers_metrics_are_checked_as_those_of_goodput() -> None:
     (problem,) = check_slo(slo(goodput_tiers={"gold": {"time_to_frist_token": "1s"}}))
     assert problem.startswith("slo.goodput_tiers.gold.time_to_frist_token: ")
     (problem,) = check_slo(

@@ -16,7 +16,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from tests.support.fake_results import inference_result
 
 
-def test_an_error_names_the_run_that_it_has_ended() -> None:
+def test_error_names_the_run_that_it_has_ended() -> None:
     error = EnvironmentProblem("no space left")
     with pytest.raises(EnvironmentProblem), errors_of("1a2b"):
         raise error

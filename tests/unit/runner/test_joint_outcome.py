@@ -54,7 +54,7 @@ def test_the_exit_code_is_that_of_the_worst(outcomes: list[RunOutcome], code: Ex
     assert joint_exit_code(outcomes) is code
 
 
-def test_the_files_hold_every_run_and_an_exact_total(
+def test_files_hold_every_run_and_an_exact_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []

@@ -100,7 +100,7 @@ def test_unjudged_slo_has_its_own_exit_code(others_judged: bool, word: str, code
     assert end.as_json()["reason"] == f"SLO {word}: m p99 thin; m p50 thin"
 
 
-def test_the_reason_names_trials_whose_slo_is_not_judged() -> None:
+def test_reason_names_trials_whose_slo_is_not_judged() -> None:
     end = outcome(results=experiment([trial(1, slo="missed"), trial(2, slo="not judged")]))
     said = "SLO not judged: no trial certainly holds it, see trial 2"
     assert end.as_json()["reason"] == said
@@ -201,7 +201,7 @@ def test_experiment_with_all_outcomes_is_done(has_all: bool, state: str) -> None
     assert (found.results, found.reason) == (ONE_TRIAL, "the second shape has no room")
 
 
-def test_an_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> None:
+def test_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> None:
     found = judged(was_interrupted=True, results=ONE_TRIAL, is_whole=True)
     assert found == ("cancelled", "", ExitCode.INTERRUPTED)
 

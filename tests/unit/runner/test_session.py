@@ -126,7 +126,7 @@ def test_clusters_cannot_repeat_trials_of_a_qualification() -> None:
         expand(members, "cluster")
 
 
-async def test_a_part_that_fails_does_not_touch_the_others(
+async def test_part_that_fails_does_not_touch_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = Fake(tmp_path)
@@ -153,7 +153,7 @@ async def test_every_line_begins_with_the_name_of_its_part(
     assert {line.split()[0] for line in said} == set(NAMES)
 
 
-async def test_an_interrupt_reaches_every_part_and_no_other_begins(tmp_path: Path) -> None:
+async def test_interrupt_reaches_every_part_and_no_other_begins(tmp_path: Path) -> None:
     fake = Fake(tmp_path, rounds=3)
     fake.placement.is_interrupted_at = 2
     outcomes = {each.reason: each for each in await fake.run()}
@@ -193,7 +193,7 @@ async def test_error_of_only_part_ends_the_session(tmp_path: Path) -> None:
         await fake.run()
 
 
-def test_the_table_counts_what_it_has_no_room_for(tmp_path: Path) -> None:
+def test_table_counts_what_it_has_no_room_for(tmp_path: Path) -> None:
     names = [f"stack-{number}" for number in range(MEMBER_ROWS + 4)]
     console = Console(file=StringIO(), force_terminal=True, width=100)
     with LiveTable(names, console) as table:

@@ -56,7 +56,7 @@ async def test_the_second_interrupt_ends_the_fetch(stack_run: FakeStackRun) -> N
     assert is_cancelled.is_set()
 
 
-async def test_the_first_error_is_the_one_that_is_told(
+async def test_first_error_is_the_one_that_is_told(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_shapes(stack_run)
@@ -72,7 +72,7 @@ async def test_the_first_error_is_the_one_that_is_told(
     assert (made.error, made.results) == ("the disk is full", None)
 
 
-async def test_an_experiment_is_written_with_the_trials_that_failed(
+async def test_experiment_is_written_with_the_trials_that_failed(
     stack_run: FakeStackRun,
 ) -> None:
     in_shapes(stack_run)

@@ -42,7 +42,7 @@ async def test_gpu_pods_are_reported_gone_after_the_check(
     assert (words in capsys.readouterr().err) is bool(gpus)
 
 
-async def test_a_state_on_which_somebody_works_is_left_alone(stack_run: FakeStackRun) -> None:
+async def test_state_on_which_somebody_works_is_left_alone(stack_run: FakeStackRun) -> None:
     earlier = msgspec.structs.replace(RECORD, namespace="earlier")
     stack_run.up_error = bring_up.StateLocked("somebody else works on its state")
     for known in (None, earlier):
@@ -196,7 +196,7 @@ async def test_failed_shape_fails_only_its_trials(stack_run: FakeStackRun) -> No
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.BENCHMARK_FAILED)
 
 
-async def test_a_shape_that_preflight_refuses_is_not_brought_up(stack_run: FakeStackRun) -> None:
+async def test_shape_that_preflight_refuses_is_not_brought_up(stack_run: FakeStackRun) -> None:
     first, _, _ = in_shapes(stack_run)
     stack_run.check_errors[first] = EnvironmentProblem("no such node")
     outcome = await stack_run.launched()

@@ -117,7 +117,7 @@ async def test_pending_namespace_of_dead_writer_is_own(there: list[ObjectRef]) -
     assert (found.own, found.namespace_uid) == (("ours",), "ours")
 
 
-async def test_a_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectRef]) -> None:
+async def test_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectRef]) -> None:
     there.append(ANCHOR)
     found = await own_of(GUEST, Cli(state(made("core/v1:ConfigMap", "anchor-s", "anchor"))))
     assert (found.own, found.namespace_uid) == (("anchor",), None)

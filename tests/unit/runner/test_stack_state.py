@@ -225,7 +225,7 @@ async def test_lock_of_an_ended_pod_is_taken_over(has_ended: bool) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about processes")
-def test_a_process_that_nobody_has_asked_about_is_dead() -> None:
+def test_process_that_nobody_has_asked_about_is_dead() -> None:
     with subprocess.Popen(("sleep", "300")) as process:
         assert is_alive(process.pid)
         process.kill()
@@ -455,7 +455,7 @@ def test_progress_keeps_each_error_once() -> None:
 # --- the program ---------------------------------------------------------------------------------
 
 
-def test_the_program_is_found_where_a_wheel_has_it(
+def test_program_is_found_where_a_wheel_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     included = tomllib.loads((STACKS.parent / "pyproject.toml").read_text())["tool"]["hatch"]

@@ -93,7 +93,7 @@ async def test_every_attempt_is_watched_and_none_is_endless(reports: list[LeakRe
     assert cli.did == ["destroy", "destroy", "destroy"]
 
 
-async def test_the_pods_are_asked_to_end_while_pulumi_starts(
+async def test_pods_are_asked_to_end_while_pulumi_starts(
     reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(CLEAN)
@@ -237,7 +237,7 @@ def removed(home: StateHome, said: list[str]) -> StackRemoval:
     return StackRemoval(home, cast("Cluster", None), cast("PulumiCli", None), said.append)
 
 
-async def test_a_stack_of_which_nothing_is_left_is_forgotten(
+async def test_stack_of_which_nothing_is_left_is_forgotten(
     stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
     await removed.destroy(RECORD, Interrupts())

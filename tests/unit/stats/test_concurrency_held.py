@@ -56,7 +56,7 @@ def test_gaps_between_requests_are_lost_slot_time() -> None:
     assert use(rows, stop_ms=140).ratio == pytest.approx(120 / 140)
 
 
-def test_the_drain_after_the_last_start_does_not_count() -> None:
+def test_drain_after_the_last_start_does_not_count() -> None:
     # Two users; one has nothing left to send while the other's last response takes its time.
     rows = np.concatenate([a_request(0, 100), a_request(0, 10), a_request(10, 50)])
     rows = np.concatenate([rows, a_request(50, 500)])
@@ -97,7 +97,7 @@ def test_first_starts_are_no_lost_slot_time() -> None:
     assert use(rows, concurrency=2, stop_ms=306, prefill=2).ratio > 0.99
 
 
-def test_a_user_that_starts_late_is_lost_slot_time() -> None:
+def test_user_that_starts_late_is_lost_slot_time() -> None:
     rows = np.concatenate([a_request(1, 500), a_request(50, 500)])
     assert use(rows, concurrency=2, stop_ms=500).ratio == pytest.approx(949 / 1000)
 
@@ -160,7 +160,7 @@ def test_drain_after_the_last_conversation_does_not_count() -> None:
 @pytest.mark.parametrize(
     "end", [{"flags": LAST_TURN}, {"outcome": Outcome.ERRORED}], ids=["last", "failed"]
 )
-def test_a_conversation_that_has_ended_has_no_think_time(end: dict[str, int]) -> None:
+def test_conversation_that_has_ended_has_no_think_time(end: dict[str, int]) -> None:
     first = a_request(0, 10, index=0, turn=0)
     second = a_request(60, 70, index=0, turn=1, **end)
     assert use(np.concatenate([first, second]), stop_ms=140).ratio == pytest.approx(0.5)
@@ -195,7 +195,7 @@ def test_free_slot_is_unused_only_while_a_user_waits() -> None:
     assert use(rows, concurrency=3, prefill=2, stop_ms=100).ratio == pytest.approx(0.5)
 
 
-def test_a_client_that_stands_still_leaves_prefill_slots_unused() -> None:
+def test_client_that_stands_still_leaves_prefill_slots_unused() -> None:
     before = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(10)]
     after = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(15, 25)]
     rows = np.concatenate(before + after)

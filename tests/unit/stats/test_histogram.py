@@ -84,7 +84,7 @@ def test_durations_of_a_few_nanoseconds_are_exact() -> None:
         assert middle_of(bucket) == (value if value < 256 else value // 2 * 2 + 0.5), value
 
 
-def test_a_negative_gap_counts_as_zero_in_the_buckets() -> None:
+def test_negative_gap_counts_as_zero_in_the_buckets() -> None:
     assert buckets_of(np.array([-5, 0])).tolist() == [0, 0]
 
 

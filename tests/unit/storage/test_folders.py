@@ -82,7 +82,7 @@ def test_the_runs_of_a_collected_experiment_are_linked(tmp_path: Path) -> None:
     assert (folder / "profile_runs" / "run_0003" / "report.html").read_text() == "it"
 
 
-def test_a_folder_that_a_killed_runner_left_is_removed(temporary: Path) -> None:
+def test_folder_that_a_killed_runner_left_is_removed(temporary: Path) -> None:
     with folders.private_folder() as folder:
         left = temporary / f"{folders.PREFIX}left"
         shutil.copytree(folder, left)
@@ -98,15 +98,13 @@ def test_folder_of_a_running_benchmark_is_kept(temporary: Path) -> None:
         assert second.exists()
 
 
-def test_a_folder_that_is_just_being_made_is_kept(temporary: Path) -> None:
+def test_folder_that_is_just_being_made_is_kept(temporary: Path) -> None:
     (temporary / f"{folders.PREFIX}new").mkdir()
     folders.remove_stale()
     assert (temporary / f"{folders.PREFIX}new").exists()
 
 
-def test_the_lock_is_the_last_thing_that_goes(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_is_the_last_thing_that_goes(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class KilledError(Exception):
         pass
 
@@ -155,7 +153,7 @@ def test_nothing_is_removed_through_a_link(temporary: Path) -> None:
     assert (own / "lock").exists()
 
 
-def test_a_temporary_folder_that_cannot_be_made_is_named(
+def test_temporary_folder_that_cannot_be_made_is_named(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nowhere"))
@@ -192,7 +190,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parent", ["file", "file/below"])
-def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path, parent: str) -> None:
+def test_file_in_the_way_is_a_clear_error(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot write .*file.*--artifact-dir"):
         folders.make_dated_folder(tmp_path / parent, "bench")

@@ -153,7 +153,7 @@ def test_time_left_counts_failed_requests() -> None:
     assert remaining_s(half) == 2.0
 
 
-def test_a_plain_line_says_what_the_run_waits_for() -> None:
+def test_plain_line_says_what_the_run_waits_for() -> None:
     line = plain_line(status(state="pending", message="waiting for worker-1"))
     assert line.endswith("pending: waiting for worker-1")
 

@@ -20,9 +20,7 @@ def left() -> Iterator[TextIO]:
         yield stream
 
 
-def test_a_reader_that_has_left_stops_nothing(
-    left: TextIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reader_that_has_left_stops_nothing(left: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", left)
     with output.ignore_closed_stderr():
         for _ in range(2):

@@ -22,7 +22,7 @@ def printed(result: ToolResult) -> str:
     return on_console(print_results, outcome(result))
 
 
-def test_a_metric_is_a_line_in_a_readable_unit() -> None:
+def test_metric_is_a_line_in_a_readable_unit() -> None:
     text = printed(fake.result(fake.record(), fake.record(fake.reading(9e9), number=2)))
     line = next(line for line in text.splitlines() if "Bandwidth received" in line)
     assert line.split() == ["Bandwidth", "received", "9.200", "9", "9.400", "Gbit/s"]
@@ -41,7 +41,7 @@ def test_pairs_of_nodes_are_a_matrix() -> None:
     assert ["y", "2", "–"] in found
 
 
-def test_a_long_table_is_shortened_and_keeps_its_ends() -> None:
+def test_long_table_is_shortened_and_keeps_its_ends() -> None:
     columns = (Column("size", "bytes"), Column("latency", "us"))
     table = Table(name="by_size", columns=columns, rows=tuple((2.0**n, 1.0) for n in range(23)))
     text = printed(fake.result(fake.record(fake.reading(tables=(table,)))))

@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("by_folder", [False, True])
-def test_a_tokenizer_is_found_by_file_and_by_folder(file: Path, by_folder: bool) -> None:
+def test_tokenizer_is_found_by_file_and_by_folder(file: Path, by_folder: bool) -> None:
     name = str(file.parent if by_folder else file)
     counter = load_token_counter(Options(name=name))
     assert counter is not None

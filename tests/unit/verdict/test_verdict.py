@@ -90,7 +90,7 @@ def test_metrics_page_has_a_row_for_each_check(evidence: Evidence) -> None:
     assert missing == []
 
 
-def test_the_page_of_metrics_has_each_kind_of_error() -> None:
+def test_page_of_metrics_has_each_kind_of_error() -> None:
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     names = [kind.name.title().replace("_", "") for kind in ErrorKind if kind]
     assert [name for name in names if f"`{name}`" not in page] == []
@@ -268,7 +268,7 @@ def test_too_few_health_samples_say_nothing() -> None:
     assert judge(short).label == "valid"
 
 
-def test_a_client_that_is_the_limit_is_named_so() -> None:
+def test_client_that_is_the_limit_is_named_so() -> None:
     null_server = changed(CLOSED, held_ratio=0.05)
     assert judge(null_server).label == "invalid: client-bound"
 

@@ -35,7 +35,7 @@ def reading_of(config: WorkloadConfig[CommandSpec], *texts: str, file: str = "")
     ("take", "expected"),
     [("first", 1.0), ("last", 3.5), ("min", 1.0), ("max", 6.0), ("avg", 3.5), ("sum", 10.5)],
 )
-def test_a_pattern_takes_what_is_asked_of_several_matches(take: str, expected: float) -> None:
+def test_pattern_takes_what_is_asked_of_several_matches(take: str, expected: float) -> None:
     config = config_of(pattern=r"^speed: ([\d.]+)", take=take)
     assert reading_of(config, "speed: 1\nspeed: 6.0\nspeed: 3.5\n") == expected
 

@@ -184,7 +184,7 @@ def test_series_add_jobs_and_start_after_the_ramp() -> None:
 @pytest.mark.parametrize(
     "spec", [RANDRW, {"suite": "volume", "ramp": "1s"}], ids=["one run", "suite"]
 )
-def test_a_reading_has_the_metrics_that_the_config_announces(spec: dict[str, Any]) -> None:
+def test_reading_has_the_metrics_that_the_config_announces(spec: dict[str, Any]) -> None:
     parsed = tool_config("fio", **spec)
     announced = [info.tag for info in WORKLOAD.metrics_of(parsed)]
     assert len(set(announced)) == len(announced)

@@ -84,7 +84,7 @@ def test_wrong_values_are_errors_although_the_table_is_whole() -> None:
     assert reading_of(failed).errors == ("3 values out of bounds: FAILED",)
 
 
-def test_a_half_that_is_not_checked_has_no_errors() -> None:
+def test_half_that_is_not_checked_has_no_errors() -> None:
     assert reading_of(changed("  12.78      0\n", "  12.78    N/A\n")).errors == ()
 
 

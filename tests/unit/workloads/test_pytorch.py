@@ -33,7 +33,7 @@ def reading_of(*of_ranks: dict[str, bytes], **spec: Any) -> Reading:
     return WORKLOAD.read(config, step, outputs)
 
 
-def test_a_recorded_run_has_its_rate_times_and_memory() -> None:
+def test_recorded_run_has_its_rate_times_and_memory() -> None:
     reading = reading_of(left_by())
     times = MEASURED["batch_s"]
     assert reading.values == {

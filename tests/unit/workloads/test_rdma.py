@@ -104,7 +104,7 @@ def test_latency_is_the_typical_one_of_the_smallest_message() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reading_has_exactly_the_metrics_of_its_kind(kind: str) -> None:
+def test_reading_has_exactly_the_metrics_of_its_kind(kind: str) -> None:
     assert set(read(kind, sample(kind)).values) == {info.tag for info in tool(kind).metrics}
 
 

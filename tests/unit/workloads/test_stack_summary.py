@@ -107,7 +107,7 @@ def test_changed_image_or_generation_discards_results(
     assert "no new run" not in text
 
 
-def test_a_comparison_of_two_files_says_nothing_of_results() -> None:
+def test_comparison_of_two_files_says_nothing_of_results() -> None:
     found = StackChanges(base="`old.yaml`", changed=(Change("name", "a", "b"),))
     text = as_markdown(plan_of("bench-smoke"), found)
     assert "1 key of the benchmark changed: a new run.\n" in text

@@ -343,7 +343,7 @@ def test_garbage_makes_the_run_invalid() -> None:
     assert outcome(fake.result(not_a_number)) == (INVALID, "step-failed")
 
 
-def test_a_reading_without_the_headline_makes_the_run_invalid() -> None:
+def test_reading_without_the_headline_makes_the_run_invalid() -> None:
     without = msgspec.structs.replace(fake.reading(), values={"rtt": 1.0})
     assert check("values", fake.record(without)).severity == INVALID
 

@@ -162,7 +162,7 @@ def test_nothing_is_measured_after_a_preparing_step_that_failed() -> None:
         ((PREPARE,), START_AHEAD_NS + 10 * S, "rank 1: still running after 10 s"),
     ],
 )
-def test_a_stage_that_takes_too_long_ends_the_attempt(
+def test_stage_that_takes_too_long_ends_the_attempt(
     reached: tuple[StepStage, ...], limit_ns: int, said: str
 ) -> None:
     m = machine(step("a"))
@@ -178,7 +178,7 @@ def test_a_stage_that_takes_too_long_ends_the_attempt(
     assert end.problem == said
 
 
-def test_a_rank_whose_output_never_comes_ends_the_run() -> None:
+def test_rank_whose_output_never_comes_ends_the_run() -> None:
     m = machine(step("a"), step("b"))
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, 1)
@@ -205,7 +205,7 @@ def test_lost_rank_ends_the_steps_that_need_it() -> None:
     assert m.end is StepsEnd.RANK_LOST
 
 
-def test_a_stop_ends_what_runs_and_begins_nothing_more() -> None:
+def test_stop_ends_what_runs_and_begins_nothing_more() -> None:
     m = machine(step("a"), step("b"), retries=3)
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, 1)

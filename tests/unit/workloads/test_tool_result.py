@@ -36,7 +36,7 @@ def test_metrics_are_in_the_workloads_order() -> None:
     assert [metric.info.tag for metric in fake.result().metrics] == ["bandwidth", "rtt"]
 
 
-def test_a_retried_attempt_is_a_step_but_no_value() -> None:
+def test_retried_attempt_is_a_step_but_no_value() -> None:
     result = fake.result(
         fake.record(fake.reading(1.0), number=1, problem="rank 0: exit code 1"),
         fake.record(fake.reading(2.0), number=2, attempt=2),

@@ -52,7 +52,7 @@ def test_repetitions_have_a_column() -> None:
     ]
 
 
-def test_the_time_of_a_number_of_requests_is_unknown() -> None:
+def test_time_of_a_number_of_requests_is_unknown() -> None:
     experiment = {"explicit": [{"load.requests": 5}, {"load.duration": "10s"}]}
     title, names, first, second = lines_of(experiment, grace_period="1s")
     assert title == "2 trials, for an unknown time"
@@ -61,7 +61,7 @@ def test_the_time_of_a_number_of_requests_is_unknown() -> None:
     assert second.split() == ["2", "10s", "–", "10s"]
 
 
-def test_a_step_of_a_workload_has_a_longest_time() -> None:
+def test_step_of_a_workload_has_a_longest_time() -> None:
     data = {
         "workload": {"kind": "iperf", "timeout": "20s"},
         "experiment": {"product": {"workload.streams": [1, 2]}},
