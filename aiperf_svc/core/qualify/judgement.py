@@ -44,6 +44,10 @@ MOST_SUSPECTS = 4
 """Most suspects of a stage that are measured again, the worst first: a qualification must end. The
 others are judged by their first measurement."""
 
+GOOD_ALONE = 2
+"""Good nodes that are measured again beside the suspects of a stage of nodes alone, so that a drift
+of the whole cluster accuses none."""
+
 Path = tuple[str, str]
 FoundT = TypeVar("FoundT")
 
@@ -62,6 +66,7 @@ class Again(NamedTuple):
     value: float
     share: float
     """Of what good nodes reach."""
+    of: str = "good nodes"
 
 
 class Judgement:
@@ -78,7 +83,8 @@ class Judgement:
     # --- suspects --------------------------------------------------------------------------------
 
     def suspects(self, stage: StagePlan) -> tuple[Triangle, ...]:
-        """Return what of a stage is measured again: suspects with two good nodes each, or alone."""
+        """Return what of a stage is measured again: suspects with two good nodes each, or
+        each alone, and then good nodes."""
         found: dict[tuple[str, ...], float] = {}
         """The value of each suspect as a share of the median; the smaller, the worse."""
         for check in self._rules.checks_of(stage.name):
@@ -89,13 +95,14 @@ class Judgement:
             for path in self._suspect_paths(check, set(nodes)):
                 found[path] = _badness(paths[path], paths.values(), check.better)
         worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MOST_SUSPECTS]
-        if stage.nodes == "alone":
-            return tuple(Triangle(False, each) for each in worst_first)
-        if stage.nodes == "all":
+        if stage.nodes == "all" or not worst_first:
             return ()
         measured = {n for each in self._of(stage.name) if each.values for n in each.nodes}
         bad = {each[0] for each in found if len(each) == 1}
         good = [node for node in self._known if node in measured and node not in bad]
+        if stage.nodes == "alone":
+            beside = [(node,) for node in good[:GOOD_ALONE]]
+            return tuple(Triangle(False, each) for each in (*worst_first, *beside))
         triangles = (
             Triangle(len(each) == 2, (*each, *_beside(good, each, 3 - len(each), at)))
             for at, each in enumerate(worst_first)
@@ -213,7 +220,11 @@ class Judgement:
         # Only one direction of a path may be slow.
         own = one_way or [value for key in own_keys for value in by_nodes[key]]
         if check.nodes == "alone":
-            good = list(self._node_values(check).values())
+            suspects = set(self._suspect_nodes(check))
+            good = [v for key, values in by_nodes.items() if not key & suspects for v in values]
+            if own and not good:  # All nodes are suspects.
+                usual = median(self._node_values(check).values())
+                return Again(median(own), median(own) / usual, "the median") if usual else None
         elif len(nodes) == 1:
             peers = {node for key in own_keys for node in key} - suspect
             good = [value for key, values in by_nodes.items() if key <= peers for value in values]
@@ -288,8 +299,7 @@ class Judgement:
         again = self._again(check, nodes) if nodes else None
         shown = ""
         if again is not None:
-            whom = "the median" if check.nodes == "alone" else "good nodes"
-            shown = f"; measured again with nothing else running: {again.share:.0%} of {whom}"
+            shown = f"; measured again with nothing else running: {again.share:.0%} of {again.of}"
         is_slow_again = again is None or is_worse(again.share, 1.0, check.better)
         is_beyond_again = again is None or self._limit(check, node, again.value)[1]
         verdict, reason = Verdict.PASS, ""

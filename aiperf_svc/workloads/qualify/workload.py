@@ -21,7 +21,7 @@ from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.machine import EndedTrial, Strategy
 from aiperf_svc.core.experiments.qualify_trials import QualifyTrials, planned_parameters
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.qualify.judgement import MOST_SUSPECTS, Judgement
+from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS, Judgement
 from aiperf_svc.core.qualify.measurements import (
     NODE,
     ROUND,
@@ -148,7 +148,8 @@ class Qualify(ToolWorkload[QualifySpec]):
         if spec.repeats_suspects:
             again = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
             # A plan has as many as there can be.
-            again = again or [list(ranks[:3])] * MOST_SUSPECTS
+            most = MOST_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
+            again = again or [list(ranks[:3])] * most
             units = (
                 tuple(unit)
                 for each in again

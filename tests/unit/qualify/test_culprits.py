@@ -80,6 +80,9 @@ def test_stages_of_all_kinds_find_the_culprit(culprit: str, better: Better) -> N
     assert max(found) <= MOST_MISTAKES * 50
 
 
+@pytest.mark.parametrize("better", ["higher", "lower"])
+@pytest.mark.parametrize("count", [8, 33])
 @pytest.mark.parametrize("culprit", ["node", "none"])
-def test_slow_node_is_found_alone(culprit: str) -> None:
-    assert max(mistakes(culprit, 16, 100, 0.1, stages=("alone",))) <= MOST_MISTAKES * 100
+def test_slow_node_is_found_alone(culprit: str, count: int, better: Better) -> None:
+    found = mistakes(culprit, count, 100, 0.1, stages=("alone",), better=better)
+    assert max(found) <= MOST_MISTAKES * 100
