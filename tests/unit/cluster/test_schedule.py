@@ -150,13 +150,13 @@ def granted(which: StackPlan) -> set[tuple[str, str, str, str]]:
     }
 
 
-@pytest.mark.parametrize("deployment", [GUEST, {}], ids=["guest", "own namespace"])
-@pytest.mark.parametrize("planned", [plan, disturbed, with_global])
+@pytest.mark.parametrize(
+    ("planned", "deployment"),
+    [(plan, GUEST), (plan, {}), (disturbed, GUEST), (disturbed, {}), (with_global, {})],
+)
 def test_roles_grant_what_preflight_asks_for_where_it_does(
     planned: Callable[..., StackPlan], deployment: dict[str, Any]
 ) -> None:
-    if planned is with_global and deployment:
-        pytest.skip("an object in no namespace needs a namespace of the stack's own")
     which = planned(**deployment)
     wanted = {right for right in asked_rights(which) if right.verb != "escalate"}
     config = which.config.inference
