@@ -37,7 +37,7 @@ def test_the_text_of_a_key_is_its_own() -> None:
     keys = {key["key"]: key for key in describe(tool("fio"))["keys"]}
     assert keys["direct"] == {"key": "direct", "default": "true", "text": "Bypass the page cache."}
     assert keys["rw"]["text"].startswith("read, write, randread")
-    assert "1000 bytes" in keys["bs"]["text"]
+    assert "`64k` is refused" in keys["bs"]["text"]
 
 
 @pytest.mark.parametrize("kind", OWN)
