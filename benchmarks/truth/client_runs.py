@@ -86,7 +86,7 @@ def run_client(
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait()
+            process.communicate()
     path = next(folder.glob("*/records.parquet"), None)
     if path is None:
         raise RunFailedError(f"exit code {process.returncode}: {errors.strip()[-2_000:]}")

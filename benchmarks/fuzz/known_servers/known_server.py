@@ -33,23 +33,26 @@ class KnownServer:
     """Flags of `profile` besides the URL and the model."""
 
 
-def measure(server: KnownServer) -> list[str]:
-    """Run the product against the server and return what is wrong with the results.
+def measure(server: KnownServer, *, longest_s: float = LONGEST_S) -> list[str]:
+    """Run the product against the server and return what is wrong with the results. `longest_s` is
+    the time limit for the load.
 
     Raises RunFailedError if the run ends without results.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        if server.serve is not None:
-            with server.serve() as url:
-                return server.problems(_run(server, url, Path(folder)))
-        assert server.reply is not None
-        with serving(server.reply) as fuzz_server:
-            url = f"http://127.0.0.1:{fuzz_server.port}"
-            return server.problems(_run(server, url, Path(folder)))
+    with tempfile.TemporaryDirectory() as folder, _served(server) as url:
+        run = run_client(url, server.flags, folder=Path(folder), longest_s=longest_s)
+        return server.problems(run)
 
 
-def _run(server: KnownServer, url: str, folder: Path) -> ClientRun:
-    return run_client(url, server.flags, folder=folder, longest_s=LONGEST_S)
+@contextlib.contextmanager
+def _served(server: KnownServer) -> Iterator[str]:
+    if server.serve is not None:
+        with server.serve() as url:
+            yield url
+        return
+    assert server.reply is not None
+    with serving(server.reply) as fuzz_server:
+        yield f"http://127.0.0.1:{fuzz_server.port}"
 
 
 class Quiet(BaseHTTPRequestHandler):
