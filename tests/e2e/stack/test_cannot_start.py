@@ -1,6 +1,7 @@
 """A stack that cannot come up: `up` ends in time, says what is in the way, and `destroy` takes
 everything away that did come up."""
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -111,3 +112,51 @@ def test_small_quota_is_named_before_creation(
         ended.errors
     )
     assert cluster.of_stack(runner.name) == []
+
+
+@contextlib.contextmanager
+def owner_wanted(cluster: Cluster, namespace: str, group: str, resource: str) -> Iterator[str]:
+    """A rule of one namespace by its name: these objects need an owner. Yields the rule's name."""
+    name, kind = f"owner-{namespace}", "ValidatingAdmissionPolicy"
+    version = "admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": [group], "apiVersions": ["v1"], "resources": [resource]}
+    policy = {
+        "matchConstraints": {"resourceRules": [rule | {"operations": ["CREATE"]}]},
+        "validations": [{"expression": "'owner' in object.metadata.labels", "message": "no owner"}],
+    }
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    binding = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": selector},
+    }
+    cluster.apply(
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": policy},
+        {
+            "apiVersion": version,
+            "kind": f"{kind}Binding",
+            "metadata": {"name": name},
+            "spec": binding,
+        },
+    )
+    try:
+        yield name
+    finally:
+        cluster.kubectl("delete", f"{kind}Binding,{kind}".lower(), name)
+
+
+@pytest.mark.parametrize(("group", "resource"), [("apps", "deployments"), ("", "pods")])
+def test_rule_that_only_up_meets_is_named(
+    cluster: Cluster, make_runner: Callable[[], Runner], group: str, resource: str
+) -> None:
+    runner, namespace = make_runner(), f"bench-{secrets.token_hex(3)}"
+    where = {"mode": "create", "name": namespace}
+    runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+    with owner_wanted(cluster, namespace, group, resource) as rule:
+        ended = runner.run()
+    assert ended.code == ExitCode.ERROR, ended.errors
+    assert "✓ admission: all " in ended.errors
+    assert f"ValidatingAdmissionPolicy '{rule}' with binding '{rule}'" in ended.errors
+    assert "no owner" in ended.errors
+    assert "set deployment.labels and deployment.annotations" in ended.errors
+    assert cluster.left_of(runner.name) == []
