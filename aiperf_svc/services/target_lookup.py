@@ -56,17 +56,14 @@ async def find_target(
 
 
 async def check_targets(endpoint: Endpoint, targets: Iterable[Target]) -> None:
-    """Fail the run before its load if nothing listens at one of its targets, which are in the order
-    of their URLs. Raises BenchmarkFailed."""
+    """Fail the run before its load if nothing listens at any target. Raises BenchmarkFailed."""
     if may_begin_to_listen(endpoint):
         return
-    closed = []
-    for hop, target in zip(endpoint.first_hops, targets, strict=False):
+    for target in targets:
         addresses = [(each.family, each.address) for each in target.addresses]
-        if await asyncio.to_thread(refuses, addresses):
-            closed.append(hop)
-    if closed:
-        raise nothing_listens(closed)
+        if not await asyncio.to_thread(refuses, addresses):
+            return
+    raise nothing_listens(endpoint.first_hops)
 
 
 async def follow_names(

@@ -17,13 +17,14 @@ FamilyAndAddress = tuple[int, Any]
 
 
 def check_listeners(endpoints: Iterable[Endpoint]) -> None:
-    """Fail if a URL of these endpoints refuses connections at all of its addresses. One whose
-    server may begin to listen later, after a wait or by a hook, is not checked. Blocks. Raises
-    BenchmarkFailed."""
-    known = [each for each in endpoints if not may_begin_to_listen(each)]
-    hops = dict.fromkeys(hop for endpoint in known for hop in endpoint.first_hops)
-    if closed := [hop for hop in hops if refuses(_addresses(hop))]:
-        raise nothing_listens(closed)
+    """Fail if every address of these endpoints refuses a connection. Nothing is checked if a server
+    may begin to listen later, after a wait or by a hook. Blocks. Raises BenchmarkFailed."""
+    endpoints = tuple(endpoints)
+    if any(may_begin_to_listen(endpoint) for endpoint in endpoints):
+        return
+    hops = dict.fromkeys(hop for endpoint in endpoints for hop in endpoint.first_hops)
+    if hops and all(refuses(_addresses(hop)) for hop in hops):
+        raise nothing_listens(hops)
 
 
 def may_begin_to_listen(endpoint: Endpoint) -> bool:
@@ -33,7 +34,7 @@ def may_begin_to_listen(endpoint: Endpoint) -> bool:
 
 
 def nothing_listens(hops: Iterable[str]) -> BenchmarkFailed:
-    """Return the error that nothing listens at these URLs."""
+    """Return the error that nothing listens at any of these URLs."""
     return BenchmarkFailed(
         f"nothing listens at {', '.join(hops)}: connection refused; start the server, check the "
         "port of --url, or wait for it (endpoint.wait_for_server, --wait-for-server)"
