@@ -166,6 +166,8 @@ def dataset_json(dataset: DatasetFacts | None) -> bytes:
     for name in ("forced_output_length", "streams", "theoretical_prefix_cache_hit"):
         if content[name] is None:
             del content[name]
+    if not dataset.has_random_text:
+        del content["has_random_text"]
     return msgspec.json.encode(content)
 
 
