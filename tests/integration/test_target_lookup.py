@@ -124,7 +124,8 @@ def test_refused_port_fails_unless_another_listens() -> None:
             refused = config(url=closed).endpoint
             with pytest.raises(BenchmarkFailed, match=f"nothing listens at {closed}: connection"):
                 check_listeners([refused, refused])
-            check_listeners([refused, config(url=listening).endpoint])
+            said = check_listeners([refused, config(url=listening).endpoint])
+            assert said == f"nothing listens at {closed}: its requests will fail"
             check_listeners([config(url=closed, wait_for_server="1s").endpoint])
             check_listeners([config(url=closed, proxy=listening).endpoint])
 

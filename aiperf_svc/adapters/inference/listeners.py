@@ -16,15 +16,18 @@ FamilyAndAddress = tuple[int, Any]
 """As `socket.socket` and `connect` take them."""
 
 
-def check_listeners(endpoints: Iterable[Endpoint]) -> None:
-    """Fail if every address of these endpoints refuses a connection. Nothing is checked if a server
-    may begin to listen later, after a wait or by a hook. Blocks. Raises BenchmarkFailed."""
+def check_listeners(endpoints: Iterable[Endpoint]) -> str:
+    """Return which URLs of these endpoints refuse a connection, in words; empty if none does. Fail
+    if all do. Nothing is checked if a server may begin to listen later, after a wait or by a hook.
+    Blocks. Raises BenchmarkFailed."""
     endpoints = tuple(endpoints)
     if any(may_begin_to_listen(endpoint) for endpoint in endpoints):
-        return
+        return ""
     hops = dict.fromkeys(hop for endpoint in endpoints for hop in endpoint.first_hops)
-    if hops and all(refuses(_addresses(hop)) for hop in hops):
-        raise nothing_listens(hops)
+    closed = [hop for hop in hops if refuses(_addresses(hop))]
+    if closed and len(closed) == len(hops):
+        raise nothing_listens(closed)
+    return f"nothing listens at {', '.join(closed)}: its requests will fail" if closed else ""
 
 
 def may_begin_to_listen(endpoint: Endpoint) -> bool:

@@ -92,7 +92,7 @@ def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) ->
     files = CheckedFiles(inference)
     if args.dry_run:
         return _show(trials, args, files)
-    check_listeners(each.endpoint for each in inference)
+    closed = check_listeners(each.endpoint for each in inference)
     if config.inference is not None and config.inference.events:
         # Other runs need none of its modules.
         from aiperf_svc.adapters.events.local_processes import LocalServer
@@ -101,6 +101,7 @@ def measure(draft: Draft, args: argparse.Namespace, forks: ForkServer | None) ->
     tokenizers = {each.tokenizer.model_dump_json(): each.tokenizer for each in inference}
     notices = [
         *draft.notices,
+        closed,
         *files.notices,
         *(resolve_tokenizer(each) for each in tokenizers.values()),
         interpreted_notice(),
