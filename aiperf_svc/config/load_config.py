@@ -14,12 +14,7 @@ from pydantic import BaseModel, ValidationError
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.concurrency_regions import curve_defaults
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.parameters import (
-    key_path,
-    key_problems,
-    template_value,
-    with_parameters,
-)
+from aiperf_svc.config.parameters import key_path, key_problems, template_value, with_parameters
 from aiperf_svc.config.paths import merged, value_at, with_value
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.several_targets import with_target_keys

@@ -3,11 +3,7 @@
 import argparse
 import sys
 
-from aiperf_svc.mock_server.config import (
-    MockServerConfigError,
-    add_arguments,
-    config_from_args,
-)
+from aiperf_svc.mock_server.config import MockServerConfigError, add_arguments, config_from_args
 from aiperf_svc.mock_server.processes import MockServerError, serve
 
 

@@ -12,13 +12,7 @@ from enum import IntEnum
 from functools import lru_cache, partial
 from typing import Any
 
-from aiperf_svc.mock_server.histories import (
-    ARGUMENTS,
-    TOOL,
-    argument_parts,
-    call_id,
-    decoded,
-)
+from aiperf_svc.mock_server.histories import ARGUMENTS, TOOL, argument_parts, call_id, decoded
 from aiperf_svc.mock_server.requests import (
     CHAT,
     EMBEDDINGS,

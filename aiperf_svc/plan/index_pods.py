@@ -26,21 +26,8 @@ from aiperf_svc.plan.pod_settings import (
     with_storage,
     worker_bytes,
 )
-from aiperf_svc.plan.pods import (
-    GRACE_S,
-    ContainerPlan,
-    ImagePlan,
-    PodPlan,
-    Requests,
-    Volume,
-)
-from aiperf_svc.plan.service_pods import (
-    ARTIFACTS_DIR,
-    CONFIG_DIR,
-    CURVE_DIR,
-    PORT_RANGE,
-    key_files,
-)
+from aiperf_svc.plan.pods import GRACE_S, ContainerPlan, ImagePlan, PodPlan, Requests, Volume
+from aiperf_svc.plan.service_pods import ARTIFACTS_DIR, CONFIG_DIR, CURVE_DIR, PORT_RANGE, key_files
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import Facts, Group, Topology, plan
 from aiperf_svc.protocol.services import Service

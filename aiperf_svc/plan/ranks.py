@@ -12,13 +12,7 @@ from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.placement import Network, Placement, Ranks, RankVolume
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.network import (
-    OutsideUrl,
-    Policies,
-    Policy,
-    plan_policies,
-    rank_policies,
-)
+from aiperf_svc.plan.network import OutsideUrl, Policies, Policy, plan_policies, rank_policies
 from aiperf_svc.plan.pod_settings import (
     BESIDE_RANKS_CPU,
     SCRATCH_BYTES,

@@ -14,12 +14,7 @@ from aiperf_svc.adapters.storage.experiment_artifacts import read_finished
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.joint_trials import joint_finding, joint_result
-from aiperf_svc.core.experiments.machine import (
-    BeginTrial,
-    EndExperiment,
-    Finding,
-    TrialEnded,
-)
+from aiperf_svc.core.experiments.machine import BeginTrial, EndExperiment, Finding, TrialEnded
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import SearchTrials, report_of

@@ -19,11 +19,7 @@ from aiperf_svc.adapters.host.collector import resume_collector
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.memory import give_back_memory
-from aiperf_svc.adapters.host.scheduling import (
-    PromptWhileIdle,
-    lower_priority,
-    raise_priority,
-)
+from aiperf_svc.adapters.host.scheduling import PromptWhileIdle, lower_priority, raise_priority
 from aiperf_svc.adapters.messaging.bus import LINGER_MS
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode

@@ -34,10 +34,7 @@ from aiperf_svc.core.experiments.early_end import EarlyEndDetector
 from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer, RequestStreams
 from aiperf_svc.core.load.target_addresses import add_up
-from aiperf_svc.core.records.accounts import (
-    WorkerAccount,
-    account_of_live,
-)
+from aiperf_svc.core.records.accounts import WorkerAccount, account_of_live
 from aiperf_svc.core.records.arrived_records import ArrivedRecords, RecordLedger, count_arrived
 from aiperf_svc.core.results.distributions import network_times
 from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout

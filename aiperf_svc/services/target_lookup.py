@@ -6,11 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from aiperf_svc.adapters.inference.client import InferenceClient
-from aiperf_svc.adapters.inference.listeners import (
-    may_begin_to_listen,
-    nothing_listens,
-    refuses,
-)
+from aiperf_svc.adapters.inference.listeners import may_begin_to_listen, nothing_listens, refuses
 from aiperf_svc.adapters.inference.resolved_target import Target, look_up_apart, resolve_target
 from aiperf_svc.adapters.inference.side_requests import why_not_ready
 from aiperf_svc.config.benchmark import BenchmarkConfig

@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.config.benchmark import INFERENCE
-from aiperf_svc.config.load_config import (
-    parse_as,
-    parse_config,
-    read_config_data,
-    refusal,
-)
+from aiperf_svc.config.load_config import parse_as, parse_config, read_config_data, refusal
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError

@@ -16,11 +16,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import find_object
 from aiperf_svc.adapters.cluster.preflight.admission import path_of
-from aiperf_svc.adapters.cluster.preflight.probe_pods import (
-    CONTAINER_SECURITY,
-    POD_SECURITY,
-    USER,
-)
+from aiperf_svc.adapters.cluster.preflight.probe_pods import CONTAINER_SECURITY, POD_SECURITY, USER
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
     granted_rights,

@@ -20,12 +20,7 @@ from aiperf_svc.adapters.datasets.tree_files import index_trees, open_trees
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import AGENT_TRACES, DatasetKind
 from aiperf_svc.config.load import Load
-from aiperf_svc.core.datasets.assembly import (
-    Source,
-    finish,
-    synthetic_count,
-    warmup_share,
-)
+from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, warmup_share
 from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.datasets.random_pool import one_of_each
 from aiperf_svc.core.datasets.trace_index import MOST_ROWS, Line, too_many_rows

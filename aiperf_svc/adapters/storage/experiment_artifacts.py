@@ -18,11 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.exports import (
-    aiperf_sweep_export,
-    experiment_export,
-    qualify_export,
-)
+from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export, qualify_export
 from aiperf_svc.adapters.exports.experiment_file import (
     NAME,
     TrialEntry,

@@ -19,12 +19,7 @@ from aiperf_svc.adapters.exports.experiment_export import render_progress, rende
 from aiperf_svc.adapters.exports.experiment_file import NAME
 from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import (
-    Manifest,
-    ManifestEntry,
-    list_files,
-    read_manifest,
-)
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, list_files, read_manifest
 from aiperf_svc.adapters.exports.parquet_export import read_records
 from aiperf_svc.adapters.storage.artifacts import save_manifest, write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_file
@@ -39,11 +34,7 @@ from aiperf_svc.core.experiments.scenario_files import (
     result_summary,
     summary_text,
 )
-from aiperf_svc.core.experiments.scenario_result import (
-    ScenarioResult,
-    samples_of,
-    scenario_result,
-)
+from aiperf_svc.core.experiments.scenario_result import ScenarioResult, samples_of, scenario_result
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import EndedTrials, summarise_rows

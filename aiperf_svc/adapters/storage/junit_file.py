@@ -13,11 +13,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
-from aiperf_svc.adapters.exports.qualify_export import (
-    is_qualification,
-    read_qualification,
-    rows,
-)
+from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification, rows
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, Word

@@ -14,10 +14,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.result_files import find_results
 from aiperf_svc.adapters.storage.atomic_files import write_file
-from aiperf_svc.adapters.trackers.finished_run import (
-    FinishedFolder,
-    read_finished,
-)
+from aiperf_svc.adapters.trackers.finished_run import FinishedFolder, read_finished
 from aiperf_svc.adapters.trackers.wandb_runs import KEY_VARIABLE, MODE_VARIABLE, lacks_key
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.core.experiments.trials import TRIALS

@@ -5,12 +5,7 @@ import os
 
 from aiperf_svc.cli.checks import tracker_problems
 from aiperf_svc.cli.flag_config import put, read_flags, read_stack_draft
-from aiperf_svc.cli.stacks import (
-    committed_request,
-    ephemeral_request,
-    life_options,
-    print_notices,
-)
+from aiperf_svc.cli.stacks import committed_request, ephemeral_request, life_options, print_notices
 from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.runner.stack import placement

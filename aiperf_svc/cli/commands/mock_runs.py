@@ -11,11 +11,7 @@ from aiperf_svc.cli.flag_config import read_draft
 from aiperf_svc.cli.main import load_parser
 from aiperf_svc.cli.parsers.runs import BENCH_FLAGS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.mock_server.config import (
-    MockServerConfig,
-    MockServerConfigError,
-    config_from_args,
-)
+from aiperf_svc.mock_server.config import MockServerConfig, MockServerConfigError, config_from_args
 from aiperf_svc.mock_server.processes import MockServerError
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.runner.fork_server import ForkServer

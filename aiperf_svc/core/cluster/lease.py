@@ -25,12 +25,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.plan.identity import (
-    OWNER_ANNOTATION,
-    RENEWED_ANNOTATION,
-    RUN_LABEL,
-    STACK_LABEL,
-)
+from aiperf_svc.plan.identity import OWNER_ANNOTATION, RENEWED_ANNOTATION, RUN_LABEL, STACK_LABEL
 
 HELD_S = 40
 """Seconds after which a process that does not renew the Lease no longer holds the stack."""

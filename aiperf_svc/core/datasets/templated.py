@@ -11,12 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aiperf_svc.core.datasets.base import (
-    ChatTemplate,
-    PromptConversation,
-    PromptTurn,
-    TokenCounter,
-)
+from aiperf_svc.core.datasets.base import ChatTemplate, PromptConversation, PromptTurn, TokenCounter
 from aiperf_svc.core.datasets.synthetic import repaired
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError

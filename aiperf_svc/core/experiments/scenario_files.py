@@ -7,12 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.experiments.scenario_result import (
-    LABEL,
-    PERCENTILES,
-    ScenarioResult,
-    Series,
-)
+from aiperf_svc.core.experiments.scenario_result import LABEL, PERCENTILES, ScenarioResult, Series
 from aiperf_svc.core.experiments.scenarios import LEAST_DURATION_NS, Scenario
 from aiperf_svc.domain.json_objects import Json
 

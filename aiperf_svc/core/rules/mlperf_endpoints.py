@@ -9,12 +9,7 @@ client may make one.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from aiperf_svc.config.concurrency_regions import (
-    ULTRA_LOW_END,
-    Region,
-    Regions,
-    regions_of,
-)
+from aiperf_svc.config.concurrency_regions import ULTRA_LOW_END, Region, Regions, regions_of
 from aiperf_svc.core.experiments.scenario_result import least_queries
 from aiperf_svc.core.rules.measured_point import (
     NO_RECORDS,
@@ -24,12 +19,7 @@ from aiperf_svc.core.rules.measured_point import (
     of_check,
     valid_verdict,
 )
-from aiperf_svc.core.rules.report import (
-    CurvePoint,
-    Requirement,
-    RulesReport,
-    of_curve,
-)
+from aiperf_svc.core.rules.report import CurvePoint, Requirement, RulesReport, of_curve
 from aiperf_svc.core.rules.steady_state import LEAST_PASSES
 
 NAME = "mlperf-endpoints-1.0"

@@ -24,9 +24,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
 from aiperf_svc.adapters.cluster.watching.startup_failure import rule_remedy
-from aiperf_svc.adapters.cluster.watching.startup_watch import (
-    wait_for_startup_failure,
-)
+from aiperf_svc.adapters.cluster.watching.startup_watch import wait_for_startup_failure
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked

@@ -12,12 +12,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.ownership import (
-    StackInUse,
-    claim,
-    take_from_process,
-    this_process,
-)
+from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, take_from_process, this_process
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.event_undo import changed_objects, undo_recorded
 from aiperf_svc.adapters.cluster.teardown.leaks import (
@@ -43,12 +38,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
-from aiperf_svc.runner.stack.teardown import (
-    GONE_S,
-    Teardown,
-    WaitReports,
-    unverified,
-)
+from aiperf_svc.runner.stack.teardown import GONE_S, Teardown, WaitReports, unverified
 
 NOT_MADE = "which has the stack's label and was not created by a run of it"
 ENDED_S, POLL_S = 300.0, 1.0

@@ -16,12 +16,7 @@ from aiperf_svc.core.endpoints.paths import other_api
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.domain.endpoint_types import Feature
-from aiperf_svc.workloads.workload import (
-    LocalNeeds,
-    NeededFile,
-    NeededProgram,
-    NeededVariable,
-)
+from aiperf_svc.workloads.workload import LocalNeeds, NeededFile, NeededProgram, NeededVariable
 
 VISIBLE = re.compile(r"[!-~]*")
 """Characters of a URL."""

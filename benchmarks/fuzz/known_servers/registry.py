@@ -2,13 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from benchmarks.fuzz.known_servers import (
-    answers,
-    connections,
-    streams,
-    token_counts,
-    usage,
-)
+from benchmarks.fuzz.known_servers import answers, connections, streams, token_counts, usage
 from benchmarks.fuzz.known_servers.known_server import KnownServer, measure
 from benchmarks.truth.client_runs import RunFailedError
 

@@ -8,12 +8,7 @@ from typing import Final
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import (
-    Catalog,
-    ObjectRef,
-    list_objects,
-    read_catalog,
-)
+from aiperf_svc.adapters.cluster.api.objects import Catalog, ObjectRef, list_objects, read_catalog
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.index_pods import COLLECTOR, INDEX
