@@ -139,9 +139,10 @@ async def _run_trial(
             await service.close()
         await bus.close(linger_ms=linger_ms)
     for result in results:
-        if isinstance(result, ExceptionGroup):
+        # A panic of a library in Rust is no Exception.
+        if isinstance(result, BaseExceptionGroup):
             raise result.exceptions[0]
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
             raise result
 
 

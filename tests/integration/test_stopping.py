@@ -115,5 +115,14 @@ def test_stuck_service_is_ended_with_its_location(body: str) -> None:
     assert "most recent call first" in errors
 
 
+def test_panic_of_a_library_ends_the_process_with_an_error() -> None:
+    panic = 'type("PanicException", (BaseException,), {})("no driver")'
+    code = SERVES.format(body=f'raise BaseExceptionGroup("tasks", [{panic}])')
+    with started("-c", code, "3600") as process:
+        _, errors = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert errors.endswith("PanicException: no driver\n")
+
+
 def test_stuck_service_ends_before_its_launcher_kills_it() -> None:
     assert min(GRACE_S, KILL_S) > host.STOP_S

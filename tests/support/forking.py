@@ -135,7 +135,8 @@ def _end(orders: socket.socket, template: "subprocess.Popen[bytes]") -> None:
 
 
 def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
-    """Fork for each order, and say its process id and its end, until the owner has ended."""
+    """Fork for each order, and say its process id and its end, until the owner has ended. Ends what
+    still runs then: a killed test leaves no load behind."""
     running: dict[int, tuple[int, socket.socket]] = {}
     clients = [owner]
     while True:
@@ -147,6 +148,8 @@ def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
                 body, fds, _, _ = socket.recv_fds(ready, _ORDER_BYTES, _MOST_FDS)
                 if not body:
                     if ready is owner:
+                        for pid, _ in running.values():
+                            os.kill(pid, signal.SIGTERM)
                         return
                     clients.remove(ready)
                     ready.close()
