@@ -38,8 +38,8 @@ with socket.create_server(("", port)):
 '''
 
 
-NAME = re.compile(r"q(\d+)-(\d+|br)")
-"""Names of namespaces and bridges, with the process id of the test; a bridge's has at most 15
+NAME = re.compile(r"q(\d+)-(\d+|br|v\d+)")
+"""Names of namespaces and links, with the process id of the test; a link's has at most 15
 characters."""
 
 
@@ -91,15 +91,16 @@ def _remove_left() -> None:
 
 
 def _remove(owner: int) -> None:
-    """Remove the namespaces and the bridge of a process. Links end with their namespaces."""
+    """Remove the namespaces and links of a process. The kernel removes a link some time after its
+    namespace, so they come first."""
     for pid, kind, name in _there():
         if pid == owner:
             subprocess.run(["ip", kind, "delete", name], check=False)
 
 
 def _there() -> list[tuple[int, str, str]]:
-    """The process, kind and name of each namespace and bridge of tests."""
-    folders = {"netns": Path("/run/netns"), "link": Path("/sys/class/net")}
+    """The process, kind and name of each link and namespace of tests."""
+    folders = {"link": Path("/sys/class/net"), "netns": Path("/run/netns")}
     return [
         (int(match[1]), kind, each.name)
         for kind, folder in folders.items()
