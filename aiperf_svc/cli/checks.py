@@ -124,10 +124,8 @@ def _artifact_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list
 
 
 def _bucket_problem(s3: S3, environ: Mapping[str, str]) -> str:
-    keys = [environ.get(name, "") for name in (*uploads.KEY_VARIABLES, uploads.TOKEN_VARIABLE)]
-    why = uploads.bucket_problem(s3, *keys)
-    at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
-    return f"{s3.url}{at} cannot take the results: {why}" if why else ""
+    why = uploads.bucket_problem(s3, environ)
+    return f"{s3.url}{s3.at_endpoint} cannot take the results: {why}" if why else ""
 
 
 def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:

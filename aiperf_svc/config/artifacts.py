@@ -106,6 +106,11 @@ class S3(Model):
         """Prefix of every key, without slashes at its ends; may be empty."""
         return self.url.removeprefix("s3://").partition("/")[2].strip("/")
 
+    @property
+    def at_endpoint(self) -> str:
+        """` at URL` of a store other than Amazon's, for messages; else empty."""
+        return f" at {self.endpoint_url}" if self.endpoint_url else ""
+
 
 class Webhook(Model):
     """A URL that gets the result of each finished command as JSON.

@@ -21,6 +21,8 @@ ON_CLUSTERS: tuple[Kind, ...] = (
 """Kinds that a stack can do."""
 OF_POOLS: tuple[Kind, ...] = ("delete-pod", "evict", "drain", "kill", "stall", "cpu")
 """Kinds that a pool of a release can have."""
+SIGNALS: tuple[Kind, ...] = ("kill", "stall")
+"""Kinds that send a signal to a process of a pod."""
 LEAST_BEFORE_NS = 10 * SECOND_NS
 """Shortest undisturbed time before an event, with which it is compared."""
 

@@ -19,6 +19,8 @@ VISIT_ANNOTATION = "aiperf.dev/visit"
 COURIER = "courier"
 """Name of a service's container that shares its pod with a workload's."""
 
+USER = 65_532
+"""Numeric user id of pods, so that the kubelet can verify that it is not root."""
 GRACE_S = 30
 """Seconds between SIGTERM and SIGKILL; the services need 5 s to end in order."""
 

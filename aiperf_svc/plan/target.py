@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.events import SIGNALS
 from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target, TargetPods
 from aiperf_svc.config.telemetry import PoolPages, Telemetry
@@ -75,9 +76,7 @@ def target_pod(
         run_as_root=target.run_as_root,
         read_only_root=not target.writable,
         # A server that is the first process of its pod ignores the signals of an event.
-        shares_processes=any(
-            each.do in ("kill", "stall") and not each.foreign for each in config.events
-        ),
+        shares_processes=any(each.do in SIGNALS and not each.foreign for each in config.events),
         rollout=target.rollout,
         ready_timeout_s=seconds(target.ready_timeout),
     )

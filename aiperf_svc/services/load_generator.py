@@ -453,7 +453,7 @@ class LoadGenerator:
     def _issued(self, request: Request) -> bytes:
         """Return the header that a response issues; empty if it issues none."""
         assert self._issuing_header is not None
-        head = bytes(request.kept or b"")[: request.body_offset]
+        head = bytes(request.kept[: request.body_offset]) if request.kept else b""
         return issued_header(head, self._issuing_header)
 
     def count_defects(self, defects: Sequence[Defect]) -> None:

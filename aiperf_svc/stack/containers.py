@@ -8,13 +8,11 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.units import format_cpu, format_size
-from aiperf_svc.plan.pods import ContainerPlan, PodPlan, Probe, Requests
+from aiperf_svc.plan.pods import USER, ContainerPlan, PodPlan, Probe, Requests
 from aiperf_svc.plan.release import READINESS
 
 core = k8s.core.v1
 
-USER = 65_532
-"""Numeric user id, so that the kubelet can verify that it is not root."""
 STORAGE = "ephemeral-storage"
 SERVICE_ID = "AIPERF_SERVICE_ID"
 AWAIT_MARGIN_S = 30

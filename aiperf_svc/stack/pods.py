@@ -10,11 +10,10 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.config.units import format_size
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import JobPlan, PodPlan, PodSet, Volume
+from aiperf_svc.plan.pods import USER, JobPlan, PodPlan, PodSet, Volume
 from aiperf_svc.plan.ranks import NETWORK_FILE
 from aiperf_svc.stack.containers import (
     AWAIT_MARGIN_S,
-    USER,
     MountedNames,
     container,
     preparation,

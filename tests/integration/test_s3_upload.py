@@ -258,7 +258,7 @@ def checked(store: Store) -> Callable[..., str]:
 
     def check(url: str = f"s3://{BUCKET}/runs", endpoint_url: str = store.url) -> str:
         s3 = S3(url=url, endpoint_url=endpoint_url)
-        return uploads.bucket_problem(s3, *ENVIRON.values())
+        return uploads.bucket_problem(s3, ENVIRON)
 
     return check
 

@@ -16,7 +16,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import find_object
 from aiperf_svc.adapters.cluster.preflight.admission import path_of
-from aiperf_svc.adapters.cluster.preflight.probe_pods import CONTAINER_SECURITY, POD_SECURITY, USER
+from aiperf_svc.adapters.cluster.preflight.probe_pods import CONTAINER_SECURITY, POD_SECURITY
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
     granted_rights,
@@ -31,6 +31,7 @@ from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.lifetime import seconds
+from aiperf_svc.plan.pods import USER
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 

@@ -138,8 +138,7 @@ def _copy(s3: S3, store: "S3Store", key: str, path: Path) -> None:
 
 
 def _unreadable(s3: S3, why: str) -> EnvironmentProblem:
-    at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
-    return EnvironmentProblem(f"cannot read {s3.url}{at}: {why}")
+    return EnvironmentProblem(f"cannot read {s3.url}{s3.at_endpoint}: {why}")
 
 
 @contextmanager

@@ -131,8 +131,8 @@ def upload(
             was_sent = list(pool.map(send, manifest.files))
         _put(store, MANIFEST, render_manifest(manifest), "")
     except EnvironmentProblem as error:
-        at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
-        raise EnvironmentProblem(f"cannot upload the results to {url}{at}: {error}") from error
+        at = f"{url}{s3.at_endpoint}"
+        raise EnvironmentProblem(f"cannot upload the results to {at}: {error}") from error
     log.info("results uploaded to %s: %d files", url, len(manifest.files))
     names = [(entry.name, sent) for entry, sent in zip(manifest.files, was_sent, strict=True)]
     return Uploaded(
@@ -142,13 +142,17 @@ def upload(
     )
 
 
+def bucket_problem(s3: S3, environ: Mapping[str, str]) -> str:
+    """Return why results cannot be uploaded to a bucket with the keys of the environment: no
+    response, no bucket of this name, keys that are unknown; empty if nothing is known against it.
+    It lists one object: keys that may only write are refused that, and can upload."""
+    names = (*KEY_VARIABLES, TOKEN_VARIABLE)
+    return _listing_problem(s3, tuple((name, environ.get(name, "")) for name in names))
+
+
 @functools.cache
-def bucket_problem(s3: S3, key_id: str, key: str, token: str) -> str:
-    """Return why results cannot be uploaded to a bucket with these keys: no response, no bucket of
-    this name, keys that are unknown; empty if nothing is known against it. It lists one object:
-    keys that may only write are refused that, and can upload."""
-    keys = dict(zip((*KEY_VARIABLES, TOKEN_VARIABLE), (key_id, key, token), strict=True))
-    options = _store_options(s3, "", keys, retries=CHECK_RETRIES)
+def _listing_problem(s3: S3, keys: tuple[tuple[str, str], ...]) -> str:
+    options = _store_options(s3, "", dict(keys), retries=CHECK_RETRIES)
     # The library's threads would not survive the forks of a run.
     listing = subprocess.run(
         [sys.executable, "-P", "-c", _LIST],

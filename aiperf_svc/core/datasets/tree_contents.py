@@ -279,7 +279,7 @@ class _TreeContent:
         self._marker_tokens = 0
         if counter is not None and self._marker:
             self._marker_tokens = counter.count(f"{self._marker}\n\na") - counter.count("a")
-        self._tokens: dict[bytes, int] = {}
+        self._tokens: dict[str, int] = {}
 
     def turn(self, place: int) -> Turn:
         """Return a request."""
@@ -362,8 +362,8 @@ class _TreeContent:
 
     def _of_messages(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
         numbers = [self.pieces.number(frame.head)]
-        counter, system = self._contents.counter, self._contents.system_of(request)
-        tokens = counter.count(system) if counter is not None and system else 0
+        system = self._contents.system_of(request)
+        tokens = self._tokens_of(system) if system else 0
         runs = _runs(request.messages)
         for place, run in enumerate(runs):
             first, before = run[0], runs[place - 1][0] if place else None
@@ -383,17 +383,16 @@ class _TreeContent:
                 is_first = len(numbers) == 1
                 numbers.append(self.pieces.number(encoded if is_first else b",%b" % encoded))
                 if tokens >= 0:
-                    tokens += sum(map(self._tokens_of, run))
-        return numbers, tokens if counter is not None else -1
+                    tokens += sum(self._tokens_of(_text_of(message)) for message in run)
+        return numbers, tokens if self._contents.counter is not None else -1
 
-    def _tokens_of(self, message: Any) -> int:
+    def _tokens_of(self, text: str) -> int:
         counter = self._contents.counter
         if counter is None:
             return 0
-        encoded = msgspec.json.encode(message)
-        if encoded not in self._tokens:
-            self._tokens[encoded] = counter.count(_text_of(message))
-        return self._tokens[encoded]
+        if text not in self._tokens:
+            self._tokens[text] = counter.count(text)
+        return self._tokens[text]
 
     def check_tokens(self) -> None:
         """Encode the longest prompt of each stream again. Raises DatasetError if it has other

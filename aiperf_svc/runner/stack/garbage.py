@@ -427,8 +427,8 @@ class _Removal:
         if roots:
             return
         # Its time to live has removed the stack of a killed runner.
-        for stack, undo in await changed_objects(self._cluster):
-            if stack == self._stack and await undo.carry_out(self._cluster):
+        for _, undo in await changed_objects(self._cluster, self._stack):
+            if await undo.carry_out(self._cluster):
                 self.was_known = True
                 output.say(f"an event was not undone: {undo.text}")
 

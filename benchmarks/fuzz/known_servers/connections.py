@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
 import socketserver
 import subprocess
@@ -205,23 +206,6 @@ class _Http2WithoutEnd(socketserver.BaseRequestHandler):
             time.sleep(streams.GAP_S)
 
 
-class _Threads(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-
-
-@contextlib.contextmanager
-def http2_without_end() -> Iterator[str]:
-    """Serve such streams without TLS."""
-    with _Threads(("127.0.0.1", 0), _Http2WithoutEnd) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @contextlib.contextmanager
 def changing_labels() -> Iterator[str]:
     """Serve chat and a page of metrics like vLLM's, with another label on each read. The server has
@@ -281,7 +265,7 @@ SERVERS: tuple[KnownServer, ...] = (
     KnownServer(
         "http2-done-without-end",
         streams.good_and_ended_at_once,
-        serve=http2_without_end,
+        serve=functools.partial(handling, _Http2WithoutEnd),
         flags=("--streaming", "--http2", "--concurrency", "2", "--request-count", "20"),
     ),
     KnownServer(

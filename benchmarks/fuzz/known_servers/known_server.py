@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler
 
 from benchmarks.fuzz.reply import Ending, Reply, Truth
 from benchmarks.fuzz.server import serving
@@ -70,7 +71,7 @@ class Quiet(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def handling(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def handling(handler: type[BaseRequestHandler]) -> Iterator[str]:
     """Serve with a thread for each connection; yields the URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))

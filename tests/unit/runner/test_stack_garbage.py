@@ -133,8 +133,8 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
     async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
         return tuple(stack_run.roots)
 
-    async def changed_objects(_: Any) -> list[tuple[str, Undo]]:
-        return stack_run.changed
+    async def changed_objects(_: Any, stack: str = "") -> list[tuple[str, Undo]]:
+        return [each for each in stack_run.changed if stack in ("", each[0])]
 
     async def carry_out(undo: Undo, _: Any) -> bool:
         stack_run.did.append(undo.text)

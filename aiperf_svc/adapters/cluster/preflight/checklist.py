@@ -94,6 +94,10 @@ class _Preflight:
     def _existing(self) -> str | None:
         return self._namespace if self._exists else None
 
+    @property
+    def _has_failed(self) -> bool:
+        return any(check.state == "failed" for check in self.done)
+
     async def all(self) -> None:
         plan, cluster = self._plan, self._cluster
         self._add(judge_cluster(cluster))
@@ -114,7 +118,7 @@ class _Preflight:
         await self._pull_secrets()
         self._add(await check_claims(self._cluster, plan))
         self._add(await check_scaling(self._cluster, plan))
-        if not any(check.state == "failed" for check in self.done):
+        if not self._has_failed:
             # After a failed check, this would only report the same problem again.
             await self._admission()
         self._add(await check_events(cluster, plan))
@@ -128,7 +132,7 @@ class _Preflight:
         is_decided = by_pod and (by_pod.state == "failed" or by_nodes.state != "warning")
         self._add(by_pod if is_decided else by_nodes)
         self._add(checks.target)
-        if not any(check.state == "failed" for check in self.done):
+        if not self._has_failed:
             self._add(await check_bucket(cluster, plan, namespace=self._existing))
 
     def _image_on_nodes(self, nodes: list[Json] | None) -> Check:

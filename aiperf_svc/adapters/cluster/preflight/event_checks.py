@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.rights import event_rights
-from aiperf_svc.config.events import Event
+from aiperf_svc.config.events import SIGNALS, Event
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.json_objects import Json
@@ -14,7 +14,6 @@ from aiperf_svc.plan.release import templates
 from aiperf_svc.plan.stack import StackPlan
 
 EVENTS = "events"
-SIGNALS = ("kill", "stall")
 
 
 async def check_events(cluster: Cluster, plan: StackPlan) -> Check | None:

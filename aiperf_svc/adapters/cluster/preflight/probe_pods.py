@@ -25,11 +25,9 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
-from aiperf_svc.plan.pods import ImagePlan, Requests
+from aiperf_svc.plan.pods import USER, ImagePlan, Requests
 from aiperf_svc.plan.stack import StackPlan
 
-USER = 65_532
-"""User of the pod, the same as in a stack's own pods."""
 POD_SECURITY: Json = {
     "runAsNonRoot": True,
     "runAsUser": USER,

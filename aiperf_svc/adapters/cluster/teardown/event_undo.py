@@ -97,12 +97,12 @@ async def undo_recorded(
         await record_undo(cluster, root.path, None)
 
 
-async def changed_objects(cluster: Cluster) -> list[tuple[str, Undo]]:
+async def changed_objects(cluster: Cluster, stack: str = "") -> list[tuple[str, Undo]]:
     """Return the records on Nodes and Deployments, each with the name of its stack, as far as these
-    may be listed. Raises Unreachable."""
-    found = []
+    may be listed; of one stack if it is named. Raises Unreachable."""
+    found, selector = [], f"{UNDO}={stack}" if stack else UNDO
     for path in ("/api/v1/nodes", "/apis/apps/v1/deployments"):
-        for each in await try_list(cluster, path, labelSelector=UNDO) or ():
+        for each in await try_list(cluster, path, labelSelector=selector) or ():
             metadata = each["metadata"]
             undo = _decoded((metadata.get("annotations") or {}).get(UNDO, ""))
             if undo is not None:
