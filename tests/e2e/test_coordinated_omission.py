@@ -121,7 +121,7 @@ def test_both_latencies_show_the_freeze_without_a_cap(runs: Runs) -> None:
         assert run.results[metric]["p99"] > 0.97 * p99_ms
 
 
-def test_only_intended_latencies_show_the_freeze_under_a_cap(runs: Runs) -> None:
+def test_only_intended_latencies_show_freeze_under_a_cap(runs: Runs) -> None:
     run, rows, _ = frozen = runs.capped.result()
     intended, plain = (
         run.results["intended_time_to_first_token"],

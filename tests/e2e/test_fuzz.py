@@ -22,7 +22,7 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length:
 
 
 @pytest.mark.parametrize("is_streaming", [True, False])
-def test_every_response_becomes_the_record_that_it_should(is_streaming: bool) -> None:
+def test_every_response_becomes_the_expected_record(is_streaming: bool) -> None:
     # Few enough at once that a busy machine serves most of them within the time limit.
     trial = Trial(0, SEED, 1_000, is_streaming, bad_share=0.5, users=40, request_timeout_s=3.0)
     finding = run_in_process(trial)

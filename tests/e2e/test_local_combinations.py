@@ -62,7 +62,7 @@ def test_shapes_of_several_targets_run_in_rounds(
     command.assert_nothing_is_left()
 
 
-def test_a_search_finds_what_all_targets_hold(
+def test_search_finds_load_that_all_targets_sustain(
     servers: dict[str, RunningMockServer], tmp_path: Path
 ) -> None:
     search = {
@@ -131,7 +131,7 @@ def test_failed_trial_is_run_again_by_all_targets(
     command.assert_nothing_is_left()
 
 
-def test_trials_of_a_driver_have_the_files_of_a_scenario(
+def test_trial_of_each_target_has_mlperf_files(
     servers: dict[str, RunningMockServer], tmp_path: Path
 ) -> None:
     experiment = {"scenario": "single-stream", "retries": 1}
@@ -144,7 +144,7 @@ def test_trials_of_a_driver_have_the_files_of_a_scenario(
         assert "mlperf/mlperf_log_summary.txt" in listed
 
 
-def test_rounds_of_several_targets_go_on_after_an_interrupt(
+def test_rounds_of_several_targets_resume_after_interrupt(
     servers: dict[str, RunningMockServer], tmp_path: Path
 ) -> None:
     experiment = {"product": {"workers.max": [1, 2]}}

@@ -46,7 +46,7 @@ def test_killed_server_is_measured_until_it_is_back(tmp_path: Path) -> None:
     command.assert_nothing_is_left()
 
 
-def test_event_without_its_process_is_refused_before_the_load(tmp_path: Path) -> None:
+def test_event_for_unknown_process_is_refused_before_load(tmp_path: Path) -> None:
     with running(MockServerConfig(truth=True)) as server:
         event = "{at: 10s, do: kill, process: no-such-server, foreign: true}"
         command = command_of(tmp_path, server.url, event)

@@ -181,9 +181,7 @@ def wait_for_trial(command: Command, number: int) -> None:
     wait_until(command, lambda: bool([*command.folder.glob(f"artifacts/*/trials/{number:03}-*")]))
 
 
-def test_a_trial_that_fails_does_not_end_the_others(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_failed_trial_does_not_end_the_others(mock: RunningMockServer, tmp_path: Path) -> None:
     rows = [{"endpoint.url": "http://127.0.0.1:1", "endpoint.wait_for_server": "100ms"}, {}]
     command = started(tmp_path, config(mock.url, {"explicit": rows}))
     command.finish()
@@ -249,7 +247,7 @@ def test_resumed_search_finds_the_slots_of_a_server(tmp_path: Path) -> None:
     resumed.assert_nothing_is_left()
 
 
-def test_a_load_that_breaks_for_certain_ends_early(tmp_path: Path) -> None:
+def test_load_certain_to_break_ends_early(tmp_path: Path) -> None:
     """Two slots of 80 ms serve 25 requests a second, and 50 come."""
     rate, seconds = 50, 4
     content = config(

@@ -123,9 +123,7 @@ def test_hooks_enclose_the_load(
     assert summary["request_count"]["avg"] == 40
 
 
-def test_failing_hook_ends_the_run_and_calls_its_counterpart(
-    server: Server, tmp_path: Path
-) -> None:
+def test_failing_hook_ends_run_and_calls_counterpart(server: Server, tmp_path: Path) -> None:
     hook = {"before": "profiling", "path": "/reset_prefix_cache"}
     server.statuses["/reset_prefix_cache"] = 404
     command = started(tmp_path, server, "--server-profiler", hooks=[hook])

@@ -88,7 +88,7 @@ def test_slow_pairs_find_their_common_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not can_make_namespaces(), reason="needs root, ip, tc and iperf3")
-def test_node_with_a_slow_link_is_found_by_iperf(tmp_path: Path) -> None:
+def test_iperf_finds_node_with_a_slow_link(tmp_path: Path) -> None:
     folder = tmp_path.parent / f"{tmp_path.name}-links"
     folder.mkdir()
     with namespaces(folder, ["200mbit", "200mbit", "60mbit", "200mbit"]) as env:

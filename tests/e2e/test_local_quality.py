@@ -24,7 +24,7 @@ def write_gate(folder: Path, *questions: dict[str, str]) -> Path:
     return within
 
 
-def test_score_is_in_the_results_and_beside_the_load(tmp_path: Path) -> None:
+def test_score_is_reported_and_questions_are_not_load(tmp_path: Path) -> None:
     folder = write_gate(tmp_path, *[RIGHT] * 3, WRONG)
     with running(MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=8)) as server:
         command = Command(folder, server.url, *FLAGS, "--quality-repeats", "2")

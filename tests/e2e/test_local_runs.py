@@ -173,7 +173,7 @@ def test_ctrl_c_once_stops_keeps_and_reports(mock: RunningMockServer, tmp_path: 
 
 
 @server(ttft="30s", tokens=2)
-def test_ctrl_c_twice_leaves_at_once_and_nothing_behind(
+def test_ctrl_c_twice_exits_at_once_without_leftovers(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "10")

@@ -265,7 +265,7 @@ def test_prompts_of_a_user_stay_on_one_address(mock: RunningMockServer, tmp_path
     assert results["aiperf_svc"]["accounts"]["violations"] == []
 
 
-def test_least_busy_address_is_used_and_models_have_prompts(nobody: str, tmp_path: Path) -> None:
+def test_least_busy_address_and_model_weights_are_used(nobody: str, tmp_path: Path) -> None:
     quick = MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)
     slow = MockServerConfig(truth=True, ttft="200ms", itl="1ms", tokens=5)
     with running(quick) as first, running(slow) as second:

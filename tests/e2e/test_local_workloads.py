@@ -47,7 +47,7 @@ def steps_of(printed: dict[str, Any]) -> list[tuple[str, int, int, str]]:
     return [(s["name"], s["repetition"], s["attempt"], s["problem"]) for s in steps]
 
 
-def test_every_repetition_of_every_rank_is_read_and_kept(
+def test_metrics_and_files_of_every_repetition_are_kept(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     script = "cat hello.txt; echo speed: $((AIPERF_RANK + 2)); echo done >out.log"
@@ -134,7 +134,7 @@ def test_failed_step_is_retried_as_configured(start: Callable[..., Command]) -> 
     ]
 
 
-def test_what_a_command_leaves_in_the_background_is_ended(
+def test_background_processes_of_a_command_are_ended(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     command = start(f"sleep 1000 & echo $! >{tmp_path}/tmp/pid; echo speed: 1")
@@ -161,7 +161,7 @@ def test_interrupt_ends_the_step_and_keeps_its_output(
     assert kept.read_text() == "partial\n"
 
 
-def test_killed_courier_fails_the_run_and_ends_its_command(
+def test_killed_courier_fails_run_and_ends_command(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     begun = tmp_path / "tmp/begun"
@@ -176,9 +176,7 @@ def test_killed_courier_fails_the_run_and_ends_its_command(
     assert "the run failed: command: rank 0 was lost" in command.errors
 
 
-def test_nothing_is_left_of_a_runner_that_is_killed(
-    start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_killed_runner_leaves_no_process(start: Callable[..., Command], tmp_path: Path) -> None:
     own = f"{tmp_path}/tmp/begun-$AIPERF_RANK"
     command = start(f"echo $$ >{own}.part; mv {own}.part {own}; sleep 1000", ranks=2)
     begun = [tmp_path / f"tmp/begun-{rank}" for rank in range(2)]
@@ -201,7 +199,7 @@ def test_missing_tool_is_named_with_its_package(tmp_path: Path) -> None:
     assert "Debian package iperf3" in command.errors
 
 
-def test_flags_about_a_server_are_refused_beside_a_workload(tmp_path: Path) -> None:
+def test_server_flags_are_refused_beside_a_workload(tmp_path: Path) -> None:
     command = Command(tmp_path, None, "--workload", "iperf", "--concurrency", "3")
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG

@@ -15,6 +15,6 @@ RECORDED = {"requests": 0.45, "streams": 0.93}
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed (Debian package wrk)")
 @pytest.mark.parametrize("case", [requests, streams], ids=lambda case: case.__name__)
-def test_speed_is_more_than_half_of_what_is_recorded(case: Callable[..., Figures]) -> None:
+def test_speed_exceeds_half_of_the_recorded_ratio(case: Callable[..., Figures]) -> None:
     figures = case(is_quick=True)
     assert figures["ratio_to_wrk"] > RECORDED[case.__name__] / 2, figures

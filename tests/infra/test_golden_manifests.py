@@ -88,7 +88,7 @@ def test_a_stack_file_gives_the_committed_manifests(
     _assert_same(got, _committed(stack), f"golden/{stack}.yaml")
 
 
-def test_there_is_no_golden_file_without_a_stack_file() -> None:
+def test_golden_files_and_stack_files_match() -> None:
     assert sorted(path.stem for path in GOLDEN.glob("*.yaml")) == STACKS
 
 
@@ -138,7 +138,7 @@ def _target_and_placement() -> dict[str, Any]:
     return config
 
 
-def test_the_real_pulumi_renders_what_the_recording_does(
+def test_real_pulumi_renders_the_recorded_manifests(
     pulumi_environment: dict[str, str], tmp_path: Path
 ) -> None:
     stack, config = "bench-real", _target_and_placement()

@@ -113,7 +113,7 @@ def test_workload_without_recipe_is_refused(tmp_path: Path, workload: str, said:
     assert said in done.stderr
 
 
-def test_runner_image_is_built_from_that_of_the_services(tmp_path: Path) -> None:
+def test_runner_image_is_built_from_services_image(tmp_path: Path) -> None:
     digest = "registry.example/pulumi:3@sha256:" + "0b" * 32
     done, asked = _build(
         tmp_path,

@@ -59,7 +59,7 @@ def _applies_on_the_server(recording: Recording, provider: str) -> bool:
     return bool(json.loads(recording.resources[urn].inputs["enableServerSideApply"]))
 
 
-def test_in_an_existing_namespace_the_anchor_owns_everything_else(guest: Recording) -> None:
+def test_anchor_owns_everything_in_an_existing_namespace(guest: Recording) -> None:
     assert not [m for m in guest.manifests if m["kind"] == "Namespace"]
     for manifest in guest.manifests:
         owners = manifest["metadata"].get("ownerReferences")
@@ -77,7 +77,9 @@ def test_in_an_existing_namespace_the_anchor_owns_everything_else(guest: Recordi
         assert manifest["metadata"]["namespace"] == "team"
 
 
-def test_in_an_own_namespace_everything_goes_with_it(usual: Recording, guest: Recording) -> None:
+def test_objects_except_deployments_are_deleted_with_own_namespace(
+    usual: Recording, guest: Recording
+) -> None:
     namespaces = {made.deleted_with.rpartition("::")[2] for made in usual.objects.values()}
     assert namespaces == {"", f"aiperf-{STACK}"}
     # Pods end before, all but the one that keeps the deadline.
@@ -172,7 +174,7 @@ def _deadline_environment(recording: Recording) -> dict[str, str]:
     return {name: each.get("value", "") for name, each in environment.items()}
 
 
-def test_nothing_waits_for_a_surge_and_nobody_may_evict(usual: Recording) -> None:
+def test_deployments_recreate_pods_and_forbid_eviction(usual: Recording) -> None:
     for manifest in usual.manifests:
         if manifest["kind"] == "Deployment":
             assert manifest["spec"]["strategy"] == {"type": "Recreate"}

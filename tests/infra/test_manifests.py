@@ -21,7 +21,7 @@ def _read(config: dict[str, Any]) -> tuple[Manifest, ...]:
     return asyncio.run(reading)
 
 
-def test_the_manifests_are_those_that_the_program_makes() -> None:
+def test_manifests_equal_the_programs_objects() -> None:
     config = stack_config("bench-iperf")
     found = {_key(each): each for each in _read(config)}
     made = {

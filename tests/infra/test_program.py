@@ -45,7 +45,7 @@ def next_generation() -> Recording:
     return record(STACK, {"aiperf:benchmark": benchmark(), **keys})
 
 
-def test_every_object_and_every_pod_carries_stack_and_run(usual: Recording) -> None:
+def test_objects_and_pods_have_stack_and_run_labels(usual: Recording) -> None:
     for manifest in usual.manifests + pod_templates(usual):
         labels = manifest["metadata"]["labels"]
         assert labels[STACK_LABEL] == STACK
@@ -90,7 +90,7 @@ def test_provider_gets_the_path_and_the_clusters_identity(next_generation: Recor
         assert (inputs["context"], inputs["clusterIdentifier"]) == ("lab", "uid-1")
 
 
-def test_provider_has_the_version_that_the_lock_brings(usual: Recording) -> None:
+def test_provider_has_the_locked_version(usual: Recording) -> None:
     """Another one would be downloaded beside it, and the CLI would warn of the difference."""
     lock = (INFRA.parent / "requirements.lock").read_text()
     locked = re.search(r"^pulumi-kubernetes==(\S+)", lock, re.MULTILINE)
@@ -111,7 +111,7 @@ def test_new_generation_changes_every_pod(usual: Recording, next_generation: Rec
         assert template["metadata"]["labels"][RUN_LABEL] == run_id
 
 
-def test_pods_of_a_queue_wait_for_no_other_pod() -> None:
+def test_queued_pods_wait_only_for_deadline_pod() -> None:
     space = {"name": "theirs", "mode": "existing"}
     made = recorded(queue="q", namespace=space, target={"kind": "mock"})
     for name in ("target", "system-controller", "records-manager", "worker", "record-processor"):
@@ -130,7 +130,7 @@ def test_services_start_together_after_target(usual: Recording) -> None:
         assert {("Service", "system-controller"), ("NetworkPolicy", "default")} <= known
 
 
-def test_services_are_headless_and_awaited_by_nobody(usual: Recording) -> None:
+def test_services_are_headless_and_not_awaited(usual: Recording) -> None:
     services = [m for m in usual.manifests if m["kind"] == "Service"]
     assert len(services) == 4
     for service in services:
@@ -141,7 +141,7 @@ def test_services_are_headless_and_awaited_by_nobody(usual: Recording) -> None:
             assert port["port"] == port["targetPort"]
 
 
-def test_another_target_is_another_deployment_whose_readiness_is_awaited(usual: Recording) -> None:
+def test_changed_target_is_deleted_before_it_is_replaced(usual: Recording) -> None:
     assert usual.registration("Deployment", "target").is_deleted_before_replaced
     assert not usual.registration("Deployment", "worker").is_deleted_before_replaced
 
@@ -174,7 +174,7 @@ def test_compact_layout_is_one_pod_with_one_name(compact: Recording) -> None:
     assert services == [f"control-{STACK}", f"target-{STACK}"]
 
 
-def test_without_network_policies_the_reviewer_is_told(compact: Recording) -> None:
+def test_missing_network_policies_are_noted(compact: Recording) -> None:
     assert not [m for m in compact.manifests if m["kind"] == "NetworkPolicy"]
     assert "deployment.network_policies is off" in compact.outputs["notes"][0]
 

@@ -58,7 +58,7 @@ def test_keys_of_a_benchmark_are_secret(name: str, keyed: Recording) -> None:
 
 
 @pytest.mark.parametrize("key", [TARGET_KEY, PAGES_KEY, UPLOAD_ID, UPLOAD_KEY])
-def test_a_key_is_in_clear_nowhere(key: str, keyed: Recording) -> None:
+def test_no_key_is_in_clear_text(key: str, keyed: Recording) -> None:
     for one in keyed.resources.values():
         assert key not in json.dumps(one.inputs)
 
@@ -83,7 +83,7 @@ def test_only_records_manager_reads_upload_keys(keyed: Recording) -> None:
     assert _readers(keyed, "upload") == [("records-manager", name) for name in names]
 
 
-def test_only_the_records_manager_reads_the_key_of_pages(keyed: Recording) -> None:
+def test_only_records_manager_reads_the_pages_key(keyed: Recording) -> None:
     assert _readers(keyed, "pages") == [("records-manager", "AIPERF_PAGES_KEY")]
     assert "key_env: AIPERF_PAGES_KEY" in config_file(keyed)
 

@@ -69,7 +69,7 @@ def test_ranks_have_stable_names_and_start_together(anywhere: Recording) -> None
     assert service["selector"].items() <= pod_of(anywhere)["metadata"]["labels"].items()
 
 
-def test_apart_and_together_are_rules_and_not_wishes(
+def test_apart_and_together_are_required_rules(
     apart: Recording, together: Recording, anywhere: Recording
 ) -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -68,7 +68,7 @@ def test_results_need_no_object_by_default(usual: Recording) -> None:
     assert usual.outputs["results"]["url"] == ""
 
 
-def test_results_on_a_node_port_are_not_waited_for(node_port: Recording) -> None:
+def test_results_node_port_service_is_not_awaited(node_port: Recording) -> None:
     service = _own_objects(node_port)[0]
     assert service["spec"]["type"] == "NodePort"
     assert service["spec"]["ports"][0]["nodePort"] == 30090
@@ -108,7 +108,7 @@ def test_results_on_an_ingress_name_their_url(ingress: Recording) -> None:
     assert ingress.outputs["results"]["url"] == "https://bench.example"
 
 
-def test_where_the_results_go_is_an_output(usual: Recording, ingress: Recording) -> None:
+def test_results_bucket_is_an_output(usual: Recording, ingress: Recording) -> None:
     assert "bucket" not in usual.outputs["results"]
     assert ingress.outputs["results"]["bucket"] == "s3://bucket/runs"
 
@@ -129,7 +129,7 @@ def _operators_objects(recording: Recording) -> dict[str, Manifest]:
     return {m["kind"]: m for m in recording.manifests if m["apiVersion"] == group}
 
 
-def test_without_monitoring_nothing_invites_a_prometheus(usual: Recording) -> None:
+def test_pods_have_no_prometheus_annotations_without_monitoring(usual: Recording) -> None:
     template = _with_the_page(usual)
     assert _operators_objects(usual) == {}
     assert not [name for name in template["metadata"]["annotations"] if "prometheus" in name]

@@ -88,7 +88,7 @@ def test_an_image_that_cannot_be_pulled_is_named(failures: dict[str, Failure]) -
     assert "ImagePull" in said or "ErrImagePull" in said
 
 
-def test_deployments_that_a_quota_leaves_without_pods_are_named(
+def test_deployment_without_pods_under_quota_is_named(
     failures: dict[str, Failure],
 ) -> None:
     # Pulumi does not look at why a Deployment has no pods; `aiperf-svc run` does.
@@ -146,7 +146,7 @@ def owner_wanted(cluster: Cluster, namespace: str, group: str, resource: str) ->
 
 
 @pytest.mark.parametrize(("group", "resource"), [("apps", "deployments"), ("", "pods")])
-def test_rule_that_only_up_meets_is_named(
+def test_admission_rule_met_only_by_up_is_named(
     cluster: Cluster, make_runner: Callable[[], Runner], group: str, resource: str
 ) -> None:
     runner, namespace = make_runner(), f"bench-{secrets.token_hex(3)}"

@@ -23,7 +23,7 @@ def as_guest(stack: Stack, namespace: str) -> None:
     stack.change(change)
 
 
-def test_two_guests_take_only_their_own_things_along(
+def test_two_guests_remove_only_their_own_objects(
     cluster: Cluster,
     image: str,
     make_stack: Callable[[], Stack],

@@ -142,7 +142,7 @@ def test_plain_pulumi_runs_all_indexes_and_removes_everything(
     assert cluster.left_of(stack.name) == []
 
 
-def test_stack_of_a_killed_runner_is_followed_and_removed(
+def test_status_results_and_gc_work_after_killed_runner(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

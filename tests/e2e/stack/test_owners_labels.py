@@ -28,7 +28,7 @@ def uids(cluster: Cluster, namespace: str) -> set[str]:
 
 
 @pytest.mark.gate
-def test_what_merely_has_the_label_outlives_runs_and_gc(
+def test_owners_labelled_objects_survive_run_and_gc(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     runner = make_runner()

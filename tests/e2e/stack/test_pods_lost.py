@@ -171,5 +171,5 @@ def test_unready_pod_is_named_with_evidence(losses: dict[str, Loss]) -> None:
     assert "ready=False" in (evidence.folder / "containers.txt").read_text()
 
 
-def test_nothing_is_left_of_all_these(cluster: Cluster, losses: dict[str, Loss]) -> None:
+def test_stacks_with_lost_pods_leave_nothing(cluster: Cluster, losses: dict[str, Loss]) -> None:
     assert [left for loss in losses.values() for left in cluster.left_of(loss.runner.name)] == []

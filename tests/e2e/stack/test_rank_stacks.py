@@ -77,9 +77,7 @@ def test_missing_node_is_refused_with_existing_ones(cluster: Cluster, runner: Ru
     assert cluster.of_stack(runner.name) == []
 
 
-def test_ranks_without_an_image_are_named_and_everything_goes(
-    cluster: Cluster, runner: Runner
-) -> None:
+def test_missing_rank_image_is_named_and_stack_removed(cluster: Cluster, runner: Runner) -> None:
     runner.environ["AIPERF_WORKLOAD_IMAGE"] = "localhost/no-such-tool:1"
     ended = runner.run()
     assert ended.code == ExitCode.ERROR, ended.errors
@@ -89,7 +87,7 @@ def test_ranks_without_an_image_are_named_and_everything_goes(
     assert cluster.left_of(runner.name) == []
 
 
-def test_gc_or_deadline_removes_a_killed_guest_with_claim(
+def test_gc_or_deadline_removes_killed_guest_and_claim(
     cluster: Cluster,
     make_runner: Callable[[], Runner],
     base_image: str,
@@ -128,7 +126,7 @@ def test_gc_or_deadline_removes_a_killed_guest_with_claim(
     assert cluster.of_namespace(owners_namespace) == before
 
 
-def test_status_results_and_cancel_know_a_stack_of_ranks(cluster: Cluster, runner: Runner) -> None:
+def test_status_results_and_cancel_work_for_ranks(cluster: Cluster, runner: Runner) -> None:
     runner.change(use_command("sh", "-c", "echo copied, 1 s; sleep 600", timeout="11m"))
     runner.change(lambda benchmark: benchmark["deployment"].update(ttl="1h"))
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--keep") as command:

@@ -46,7 +46,7 @@ def test_missing_namespace_is_created_and_removed(
     assert ephemeral(runner) == []
 
 
-def test_a_namespace_that_is_there_is_used_and_kept(
+def test_existing_namespace_is_used_and_kept(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     runner = make_runner()

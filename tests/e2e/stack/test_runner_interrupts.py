@@ -106,7 +106,7 @@ def test_run_with_killed_pulumi_removes_the_stack(
 
 @pytest.mark.gate
 @pytest.mark.parametrize("word", [UP, DESTROY], ids=["up", "destroy"])
-def test_what_a_killed_runner_left_is_removed_by_gc(
+def test_gc_removes_leftovers_of_a_killed_runner(
     cluster: Cluster, make_runner: Callable[[], Runner], word: str
 ) -> None:
     runner = make_runner()

@@ -53,7 +53,7 @@ def test_object_with_finalizer_is_reported(
     assert cluster.left_of(runner.name) == []
 
 
-def test_gc_finds_by_label_what_no_state_knows(
+def test_gc_removes_stack_without_state_only_with_takeover(
     cluster: Cluster, make_stack: Callable[[], Stack], make_runner: Callable[[], Runner]
 ) -> None:
     stack, stranger = make_stack(), make_runner()

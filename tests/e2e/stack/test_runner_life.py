@@ -68,7 +68,7 @@ def test_kept_stack_has_results_until_gc(
     assert cluster.left_of(runner.name) == []
 
 
-def test_a_run_that_is_cancelled_from_elsewhere_is_collected(
+def test_run_cancelled_by_another_command_is_collected(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

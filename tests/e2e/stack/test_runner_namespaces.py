@@ -35,7 +35,7 @@ def test_namespace_of_another_owner_is_refused(
     assert cluster.of_stack(runner.name) == []
 
 
-def test_a_namespace_that_is_not_there_is_not_used(
+def test_missing_namespace_is_refused_and_not_created(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner, absent = make_runner(), f"absent-{secrets.token_hex(3)}"

@@ -37,7 +37,7 @@ def somebody_else(runner: Runner, folder: Path) -> Runner:
 
 
 @pytest.mark.parametrize("mode", ["auto", "existing"])
-def test_who_comes_second_is_refused_and_touches_nothing(
+def test_second_runner_is_refused_and_touches_nothing(
     cluster: Cluster,
     make_runner: Callable[[], Runner],
     owners_namespace: str,

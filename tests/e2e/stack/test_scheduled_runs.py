@@ -183,7 +183,7 @@ def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: S
     assert scheduled.cron_job()["suspend"] is True
 
 
-def test_next_run_takes_over_what_a_dead_pod_left(scheduled: Scheduled, store: Store) -> None:
+def test_next_run_takes_over_from_a_dead_pod(scheduled: Scheduled, store: Store) -> None:
     scheduled.apply("0 3 * * *")
     scheduled.start("first")
     stack = scheduled.runner.name

@@ -123,9 +123,7 @@ def of_two_targets(benchmark: Config) -> None:
     benchmark["experiment"] = {"product": {"workers.max": [1, 2]}, "retries": 0}
 
 
-def test_targets_in_two_clusters_run_their_shapes_in_rounds(
-    runner: Runner, cluster: Cluster
-) -> None:
+def test_targets_in_two_clusters_run_shapes_in_rounds(runner: Runner, cluster: Cluster) -> None:
     in_clusters(runner, "east", "west")
     runner.change(of_two_targets)
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")

@@ -77,7 +77,7 @@ def with_api_key(benchmark: Config) -> None:
     benchmark["endpoint"]["api_key_env"] = "SERVICE_API_KEY"
 
 
-def test_neither_state_nor_objects_nor_artifacts_show_a_secret(
+def test_state_objects_and_artifacts_show_no_secret(
     cluster: Cluster, make_stack: Callable[[], Stack], bucket: Bucket, tmp_path: Path
 ) -> None:
     stack = make_stack()

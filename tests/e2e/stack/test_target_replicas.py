@@ -51,7 +51,7 @@ def test_each_target_pod_gets_its_share(
     assert {use["failures"] for use in uses.values()} == {0}
 
 
-def test_servers_that_refuse_forced_lengths_get_requests_without_them(
+def test_servers_refusing_forced_lengths_get_unforced_requests(
     measured: tuple[set[str], dict[str, Any]],
 ) -> None:
     _, summary = measured

@@ -87,7 +87,7 @@ def test_chart_with_two_pools_is_measured(
     assert runner.summary()["request_count"]["avg"] > 0
 
 
-def test_each_visit_of_a_release_has_pods_of_its_own(
+def test_each_visit_of_a_release_has_new_pods(
     cluster: Cluster, make_runner: Callable[[], Runner], image: str
 ) -> None:
     runner = make_runner()

@@ -11,7 +11,7 @@ from tests.support.stack.real_stack import Stack, modest, together
 pytestmark = pytest.mark.cluster
 
 
-def test_two_stacks_know_nothing_of_each_other(
+def test_two_stacks_do_not_affect_each_other(
     cluster: Cluster, make_stack: Callable[[], Stack], tmp_path: Path
 ) -> None:
     first, second = make_stack(), make_stack()

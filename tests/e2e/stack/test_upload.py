@@ -17,7 +17,7 @@ from tests.support.stack.secrecy import files_in, found_in, objects_and_logs, se
 pytestmark = pytest.mark.cluster
 
 
-def test_a_stack_uploads_its_results_and_shows_no_key(
+def test_stack_uploads_results_and_shows_no_key(
     cluster: Cluster, make_runner: Callable[[], Runner], store: Store
 ) -> None:
     runner = make_runner()

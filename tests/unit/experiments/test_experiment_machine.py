@@ -31,7 +31,7 @@ def test_trials_follow_the_order_of_the_plan() -> None:
     assert m.handle(TrialEnded(3, DONE, "")) == EndExperiment(DONE, "")
 
 
-def test_a_trial_that_fails_does_not_end_the_others() -> None:
+def test_failed_trial_does_not_end_the_others() -> None:
     m = machine()
     m.begin()
     assert m.handle(TrialEnded(1, FAILED, "no target")) == BeginTrial(2, TRIALS[1], 1)
