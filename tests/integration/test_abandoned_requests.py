@@ -96,7 +96,7 @@ async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> No
     assert truth["disconnected"] == summary["abandoned_request_count"]["avg"] == abandoned
 
 
-async def test_clients_leave_in_the_grace_period_only_after_warmup(tmp_path: Path) -> None:
+async def test_clients_leave_in_grace_period_but_not_warmup(tmp_path: Path) -> None:
     with server(ttft="1500ms", tokens=1) as mock:
         load: dict[str, Any] = {
             "request_rate": 50,
@@ -219,7 +219,7 @@ def test_ended_or_revoked_requests_are_ignored() -> None:
     assert client.abandoned == []
 
 
-def test_a_warmup_has_no_such_clients() -> None:
+def test_no_client_leaves_during_warmup() -> None:
     made = sender(NotingClient())
     sent_by(made, phase=Phase.WARMUP)
     assert made.next_wall_ns is None

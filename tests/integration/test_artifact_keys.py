@@ -235,7 +235,7 @@ async def test_run_writes_the_known_files_keys_and_columns(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_kinds_write_the_known_files_keys_and_columns(
+def test_other_kinds_write_known_files_keys_and_columns(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     KINDS[kind](tmp_path)

@@ -157,7 +157,7 @@ def test_trials_are_not_listed_as_runs() -> None:
     assert found[0].keys == ("e/experiment.json", "e/manifest.json", "e/trials/1/results.json")
 
 
-def test_webhook_has_verdict_and_comparison_with_the_night_before(
+def test_webhook_has_verdict_and_comparison_with_last_night(
     nightly: Store,
     receiver: Receiver,
     tmp_path: Path,
@@ -181,7 +181,7 @@ def test_webhook_has_verdict_and_comparison_with_the_night_before(
     assert "hush" not in json.dumps(body) + capsys.readouterr().err
 
 
-def test_first_night_says_why_nothing_is_compared(
+def test_webhook_of_first_night_explains_missing_comparison(
     nightly: Store, receiver: Receiver, runs: list[Path]
 ) -> None:
     own = f"s3://{BUCKET}/nightly/{NAME}-{NIGHTS[0]}-{0:016x}"
@@ -241,7 +241,7 @@ def test_unreachable_webhook_changes_no_exit_code(
     assert outcome.exit_code is ExitCode.OK
 
 
-def test_webhook_without_a_url_is_refused_before_the_run(
+def test_webhook_without_url_is_refused_before_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config = tmp_path / "config.yaml"
@@ -253,7 +253,7 @@ def test_webhook_without_a_url_is_refused_before_the_run(
     assert "artifacts.webhook: no url, and AIPERF_WEBHOOK_URL is not set" in capsys.readouterr().err
 
 
-def test_upload_that_has_not_ended_is_no_base(nightly: Store) -> None:
+def test_unfinished_upload_is_no_comparison_base(nightly: Store) -> None:
     found = list_runs(nightly.s3("nightly"))
     assert [each.is_whole for each in found] == [True, True, False]
     assert webhook.last_before(found, NAME, "") == found[1]

@@ -92,7 +92,7 @@ async def test_thousands_of_pending_responses_are_all_delivered(bus: Bus) -> Non
         assert (await receive(many))[-1] == response
 
 
-async def test_what_gets_no_response_is_asked_again(bus: Bus) -> None:
+async def test_unanswered_request_is_repeated(bus: Bus) -> None:
     deaf = bus.bind(zmq.ROUTER, Port.DATASET_FRONT)
     asker = bus.connect(zmq.REQ, Port.DATASET_FRONT)
     asking = asyncio.create_task(ask(asker, b"?", again_s=0.01))

@@ -165,9 +165,7 @@ async def test_a_proxy_that_does_not_respond_is_named(write: Callable[..., str])
     assert ": its proxy 127.0.0.1:2: Connection refused; " in await _message(kubeconfig=proxied)
 
 
-async def test_server_without_tls_is_said_to_have_none(
-    api: ApiServer, write: Callable[..., str]
-) -> None:
+async def test_api_server_without_tls_is_named(api: ApiServer, write: Callable[..., str]) -> None:
     message = await _message(kubeconfig=write(api.url.replace("http:", "https:")))
     assert " does not respond: TLS: " in message
 
@@ -240,9 +238,7 @@ async def test_kubeconfig_keys_leave_the_temporary_folder(
     assert list(temporary.iterdir()) == []
 
 
-async def test_errors_of_the_api_keep_their_status_and_words(
-    api: ApiServer, write: Callable[..., str]
-) -> None:
+async def test_api_errors_keep_status_and_reason(api: ApiServer, write: Callable[..., str]) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
         api.responses["/x"] = 403
         with pytest.raises(Refused, match=r"no Forbidden \(403\)") as caught:
@@ -278,28 +274,28 @@ async def test_applied_object_owns_what_it_sets(api: ApiServer, write: Callable[
     assert api.applied == [(kind, params, body), (kind, {**params, "dryRun": "All"}, body)]
 
 
-async def test_the_time_is_the_server_s(api: ApiServer, write: Callable[..., str]) -> None:
+async def test_cluster_time_is_the_api_servers(api: ApiServer, write: Callable[..., str]) -> None:
     api.date = "Thu, 01 Jan 2026 00:00:00 GMT"
     async with connect(kubeconfig=write(api.url)) as cluster:
         assert await cluster.now() == datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def test_overloaded_server_is_asked_again(api: ApiServer, write: Callable[..., str]) -> None:
+async def test_request_to_overloaded_server_is_repeated(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
         api.responses["/x"] = [429, 429, {"fine": True}]
         assert await cluster.get("/x") == {"fine": True}
 
 
-async def test_a_response_that_breaks_off_is_no_response(
-    api: ApiServer, write: Callable[..., str]
-) -> None:
+async def test_truncated_response_is_an_error(api: ApiServer, write: Callable[..., str]) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
         api.responses["/x"] = ABORT
         with pytest.raises(Unreachable, match="it closed the connection before the end"):
             await cluster.get("/x")
 
 
-async def test_server_without_aggregated_discovery_is_asked_by_group(
+async def test_discovery_falls_back_to_api_groups(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     def resource(

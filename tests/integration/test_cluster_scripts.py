@@ -10,7 +10,7 @@ SCRIPTS = Path(__file__).parents[1] / "cluster"
 
 @pytest.mark.parametrize("name", ["up", "down", "env", "possible", "kwok-down"])
 @pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--nonsense", 1)])
-def test_a_script_without_that_argument_only_speaks(
+def test_script_with_unknown_option_changes_nothing(
     tmp_path: Path, name: str, argument: str, code: int
 ) -> None:
     ended = call(tmp_path, name, argument)
@@ -27,7 +27,7 @@ def test_a_script_without_that_argument_only_speaks(
         (("node", "restart", "node2"), "usage: tests/cluster/node"),
     ],
 )
-def test_a_script_with_half_its_arguments_only_speaks(
+def test_script_with_incomplete_arguments_changes_nothing(
     tmp_path: Path, command: tuple[str, ...], said: str
 ) -> None:
     ended = call(tmp_path, *command)

@@ -10,7 +10,7 @@ from aiperf_svc.domain.request_ids import request_id
 from tests.support.in_one_loop import config, server, stack, talks
 
 
-async def test_conversations_keep_their_history_their_order_and_their_pauses(
+async def test_conversations_keep_history_order_and_pauses(
     tmp_path: Path,
 ) -> None:
     turns = [{"text": f"question {i}", "delay": 30 * bool(i)} for i in range(3)]
@@ -39,7 +39,7 @@ async def test_a_request_count_ends_within_a_conversation(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("load", [{"concurrency": 20}, {"request_rate": 200}])
-async def test_conversations_that_a_duration_cuts_have_an_outcome(
+async def test_conversations_cut_by_duration_have_an_outcome(
     load: dict[str, int], tmp_path: Path
 ) -> None:
     dataset = talks(tmp_path, *({"text": f"question {i}"} for i in range(10)), count=5)
@@ -56,7 +56,7 @@ async def test_conversations_that_a_duration_cuts_have_an_outcome(
 
 
 @pytest.mark.parametrize("prefill", [{}, {"prefill_concurrency": 3}])
-async def test_user_that_thinks_past_the_end_is_held(
+async def test_think_time_past_the_end_holds_concurrency(
     prefill: dict[str, int], tmp_path: Path
 ) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b", "delay": 600_000}, count=10)

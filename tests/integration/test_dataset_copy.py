@@ -108,7 +108,7 @@ async def test_copy_equals_what_the_dataset_manager_writes(tmp_path: Path) -> No
     ],
     ids=["too large", "not there", "silent"],
 )
-async def test_what_cannot_be_copied_whole_is_left_out(
+async def test_inputs_that_cannot_be_copied_are_left_out(
     tmp_path: Path, limit: int, without: int, silent: int, words: str
 ) -> None:
     async with served(without=without, silent=silent) as socket:

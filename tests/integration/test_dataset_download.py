@@ -116,7 +116,7 @@ async def test_file_is_downloaded_once_and_then_cached(server: Server, tmp_path:
     assert not [path for path in kept(folder) if ".part" in path.name]
 
 
-async def test_a_cut_download_goes_on_where_it_broke(server: Server, tmp_path: Path) -> None:
+async def test_interrupted_download_resumes(server: Server, tmp_path: Path) -> None:
     server.cuts = [150_000, 100_000]
     assert_whole(await fetch(server, tmp_path), OLD)
     assert [asked for asked, _ in server.requests] == ["", "bytes=150000-", "bytes=250000-"]
@@ -131,7 +131,7 @@ async def test_date_resumes_a_download_without_strong_etag(server: Server, tmp_p
 
 
 @pytest.mark.parametrize("validators", [{}, {"ETag": 'W/"weak"'}])
-async def test_version_that_cannot_be_recognised_is_begun_again(
+async def test_download_without_strong_validators_starts_again(
     server: Server, tmp_path: Path, validators: dict[str, str]
 ) -> None:
     server.validators = validators
@@ -140,7 +140,7 @@ async def test_version_that_cannot_be_recognised_is_begun_again(
     assert [asked for asked, _ in server.requests] == ["", ""]
 
 
-async def test_a_file_that_changed_meanwhile_is_begun_again(server: Server, tmp_path: Path) -> None:
+async def test_changed_file_is_downloaded_again(server: Server, tmp_path: Path) -> None:
     await _broken_run(server, tmp_path)
     server.content, server.validators = NEW, {"ETag": '"new"'}
     assert_whole(await fetch(server, tmp_path), NEW)
@@ -179,7 +179,7 @@ async def test_part_without_a_known_rest_is_restarted(server: Server, tmp_path: 
     assert_whole(await fetch(server, tmp_path), OLD[:150_000])
 
 
-async def test_another_range_than_asked_for_is_never_joined(server: Server, tmp_path: Path) -> None:
+async def test_unrequested_range_is_never_joined(server: Server, tmp_path: Path) -> None:
     server.wrong_range = True
     server.cuts = [150_000]
     assert_whole(await fetch(server, tmp_path), OLD)
@@ -232,7 +232,7 @@ async def test_missing_server_is_a_problem_with_a_remedy(
         )
 
 
-async def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
+async def test_invalid_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.url: 'nonsense' is no address"):
         await download("nonsense", folder=tmp_path, max_bytes=1024)
 
@@ -243,7 +243,7 @@ async def test_unwritable_cache_is_a_problem_with_a_remedy(server: Server, tmp_p
         await fetch(server, tmp_path / "file" / "folder")
 
 
-async def test_two_at_once_download_once(server: Server, tmp_path: Path) -> None:
+async def test_concurrent_downloads_share_one_request(server: Server, tmp_path: Path) -> None:
     first, second = await asyncio.gather(fetch(server, tmp_path), fetch(server, tmp_path))
     assert first == second
     assert len(server.requests) == 1

@@ -159,7 +159,7 @@ def test_a_restart_does_not_move_the_deadline(api: FakeApi, account: Path) -> No
     assert _keep(api, account, ttl_s=120, waits=1).pauses == [20]
 
 
-def test_deletes_at_once_when_the_time_is_over_already(api: FakeApi, account: Path) -> None:
+def test_stack_past_its_deadline_is_deleted_at_once(api: FakeApi, account: Path) -> None:
     api.now_s = CREATED_S + 86_400
     _keep(api, account, ttl_s=120, waits=1)
     assert len(api.deletions) == 1
@@ -180,7 +180,7 @@ def test_a_refused_deletion_is_tried_again(api: FakeApi, account: Path, status: 
     assert len(api.deletions) == 2
 
 
-def test_api_server_that_is_away_is_waited_for(account: Path) -> None:
+def test_deadline_waits_for_an_unreachable_api_server(account: Path) -> None:
     gone = FakeApi()
     gone.server_close()
     assert _keep(gone, account, ttl_s=1, waits=3).pauses == [SOON_S] * 3
@@ -209,7 +209,7 @@ def test_lease_is_renewed_until_the_time_is_over(api: FakeApi, account: Path) ->
     assert len(api.deletions) == 1
 
 
-def test_a_lease_that_is_not_renewed_changes_nothing(api: FakeApi, account: Path) -> None:
+def test_failed_lease_renewal_does_not_move_deadline(api: FakeApi, account: Path) -> None:
     clock = FakeTime(api, waits=3)
     deadline = Deadline(
         objects=(Expiring(path=PATH, ttl_s=15),), ready_file=account / "kept", lease=LEASE
@@ -219,7 +219,7 @@ def test_a_lease_that_is_not_renewed_changes_nothing(api: FakeApi, account: Path
     assert len(api.deletions) == 1
 
 
-def test_lease_s_path_is_read_from_the_environment(tmp_path: Path) -> None:
+def test_lease_path_is_read_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
     deadline, _ = read_deadline(_environ(AIPERF_LEASE="owner-x"), account=tmp_path)
     assert deadline.lease == LEASE
@@ -283,7 +283,7 @@ def test_deletion_with_unreadable_response_is_repeated(api: FakeApi, account: Pa
     assert len(api.deletions) == 2
 
 
-def test_an_object_that_is_gone_is_not_deleted(api: FakeApi, account: Path) -> None:
+def test_missing_object_is_not_deleted(api: FakeApi, account: Path) -> None:
     _keep(api, account, ttl_s=1, waits=2, path="/api/v1/namespaces/other")
     assert api.deletions == []
 
@@ -381,7 +381,7 @@ def test_outside_a_pod_the_missing_variable_is_named(tmp_path: Path) -> None:
         read_deadline(environ, account=tmp_path)
 
 
-def test_pod_without_a_service_account_is_told_so(tmp_path: Path) -> None:
+def test_missing_service_account_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="no service account"):
         read_deadline(_environ(), account=tmp_path)
 

@@ -158,7 +158,7 @@ async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
     assert ended(summary) is ExitCode.VERDICT_INVALID
 
 
-async def test_absent_target_gives_no_advice_about_the_client(
+async def test_absent_target_gives_no_client_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It was there when the worker looked.
@@ -202,7 +202,7 @@ async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> N
         assert "workers" not in found[name]["remedy"]
 
 
-async def test_stream_that_came_in_one_read_is_said(tmp_path: Path) -> None:
+async def test_stream_in_one_read_is_reported(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
         settings = config(server.url, concurrency=4, requests=40)
         async with stack(settings, tmp_path) as run:

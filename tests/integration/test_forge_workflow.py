@@ -113,13 +113,13 @@ def comments(forge: Path) -> str:
     return (forge / "comments.md").read_text()
 
 
-def test_pull_request_gets_a_comment_with_pods_and_trials(forge: Path) -> None:
+def test_pull_request_comment_has_pods_and_trials(forge: Path) -> None:
     assert step(forge, "preview", is_executed=True) == 0
     assert "### Benchmark stack `nightly`" in comments(forge)
     assert "3 trials (1 different, 3 times)" in comments(forge)
 
 
-def test_first_night_is_the_one_to_compare_with(forge: Path) -> None:
+def test_first_night_becomes_the_comparison_base(forge: Path) -> None:
     assert (step(forge, "run"), step(forge, "compare")) == (0, 0)
     (run,) = forge.glob("runs/nightly-*Z")
     assert (forge / "runs" / "good").resolve() == run
@@ -129,7 +129,7 @@ def test_first_night_is_the_one_to_compare_with(forge: Path) -> None:
     assert not (forge / "runs" / "compare.xml").exists()
 
 
-def test_worse_night_fails_and_keeps_the_last_good_run(forge: Path) -> None:
+def test_worse_night_fails_and_keeps_last_good_run(forge: Path) -> None:
     good = forge / "runs" / "good"
     assert night(forge, 1, ttft_ms=20.0) == 0
     assert night(forge, 2, ttft_ms=30.0) == ExitCode.WORSE

@@ -67,7 +67,7 @@ def test_fork_is_a_child_with_its_own_environment(tmp_path: Path) -> None:
     assert "cannot read the run's files" in process.stderr.read_text()
 
 
-def test_forks_of_two_servers_are_adopted_in_any_order(tmp_path: Path) -> None:
+def test_forks_of_two_servers_are_adopted_and_awaited(tmp_path: Path) -> None:
     with fork_server.starting() as first, fork_server.starting() as second:
         for server, names in (
             (first, ("worker", "record-processor")),
@@ -94,7 +94,7 @@ def test_variables_not_needed_at_start_are_withheld(monkeypatch: pytest.MonkeyPa
     assert b"OPENBLAS_NUM_THREADS=1" in environ
 
 
-def test_forks_that_nobody_adopts_end_by_themselves(tmp_path: Path) -> None:
+def test_unadopted_forks_exit(tmp_path: Path) -> None:
     before = set(children())
     with fork_server.starting() as server:
         assert server is not None

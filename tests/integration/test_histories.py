@@ -114,7 +114,7 @@ async def test_recorded_responses_go_into_the_history(api: str, tmp_path: Path) 
     assert turns[2]["prompt_tokens"] >= 3 * words
 
 
-async def test_server_notices_what_it_did_not_send(tmp_path: Path) -> None:
+async def test_server_detects_altered_history(tmp_path: Path) -> None:
     settings = config("", dataset=talks(tmp_path, *WITH_TOOLS, count=1), concurrency=1, requests=3)
     settings["dataset"]["history"] = "recorded"
     with server(check_history=True) as mock:

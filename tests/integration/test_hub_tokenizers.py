@@ -155,7 +155,7 @@ def test_missing_tokenizer_ends_the_command_early(tmp_path: Path, where, reason:
     ],
     ids=["unavailable", "private", "no file"],
 )
-def test_what_the_hub_responds_is_in_the_error(
+def test_hub_response_is_in_the_error(
     use_hub: UseHub, status: int, error: str, reason: str
 ) -> None:
     with hub(None, status=status, error=error) as address:
@@ -225,7 +225,7 @@ def test_preflight_reports_what_the_hub_shows(
     assert check.detail.isprintable()
 
 
-def test_a_path_is_no_question_for_the_hub(tmp_path: Path) -> None:
+def test_path_is_not_requested_from_the_hub(tmp_path: Path) -> None:
     plain = config()
     (tmp_path / "tokenizer.json").write_bytes(content())
     for name in (None, str(tmp_path), "/not/there"):

@@ -48,7 +48,7 @@ def room_for_descriptors() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("FDSize:"))
 
 
-async def test_a_response_that_never_comes_times_out() -> None:
+async def test_missing_response_times_out() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         await reader.read()
@@ -170,7 +170,7 @@ async def test_request_crossing_a_close_is_retried() -> None:
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-async def test_late_end_of_a_reused_connection_is_an_error(is_reset: bool) -> None:
+async def test_late_end_of_reused_connection_is_an_error(is_reset: bool) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(LENGTH)

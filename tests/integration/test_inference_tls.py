@@ -127,7 +127,7 @@ def test_timeout_names_the_layer_that_is_not_ready() -> None:
     assert tunnel.timeout == tls.timeout
 
 
-def test_server_without_tls_is_a_tls_error_with_hint() -> None:
+def test_server_without_tls_gets_a_url_hint() -> None:
     with running(MockServerConfig()) as server:
         context = ssl.create_default_context()
         with (
@@ -223,7 +223,9 @@ async def test_authorities_may_be_given_as_text(
         assert (await b.one())["outcome"] == Outcome.COMPLETED
 
 
-async def test_any_certificate_will_do_when_none_is_checked(server_side: ssl.SSLContext) -> None:
+async def test_any_certificate_is_accepted_without_verification(
+    server_side: ssl.SSLContext,
+) -> None:
     async with bench(responses(LENGTH), server_side=server_side, tls={"verify": False}) as b:
         assert (await b.one())["outcome"] == Outcome.COMPLETED
 

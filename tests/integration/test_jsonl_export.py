@@ -75,7 +75,7 @@ async def test_the_manifest_covers_what_was_exported(
     assert other.read_bytes() == (folder / ALL).read_bytes()
 
 
-async def test_what_is_no_run_is_refused(
+async def test_folder_without_a_finished_run_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(tmp_path), "--jsonl"]) == 2

@@ -83,7 +83,7 @@ def test_missed_objective_is_a_failure(stored: Path, tmp_path: Path) -> None:
     }
 
 
-def test_sweep_that_succeeds_has_no_failure(stored: Path, tmp_path: Path) -> None:
+def test_successful_sweep_has_no_failure(stored: Path, tmp_path: Path) -> None:
     folder, file = tmp_path / "sweep", tmp_path / "junit.xml"
     shutil.copytree(stored / "experiment", folder)
     for path in folder.glob("trials/*/verdict.json"):
@@ -98,7 +98,7 @@ def test_sweep_that_succeeds_has_no_failure(stored: Path, tmp_path: Path) -> Non
     assert set(broken(file)) == {"verdict: run"}
 
 
-def test_command_that_fails_is_an_error(tmp_path: Path) -> None:
+def test_failed_command_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
     flags = ["-u", "localhost:1", "-m", "m", "--concurrency", "-1", "--junit", str(file)]
     assert main(["profile", *flags]) == ExitCode.BAD_CONFIG
@@ -154,7 +154,7 @@ def compared(file: Path, base: Path, new: Path) -> int:
     return main(["compare", str(base), str(new), "--fail-on", "worse", "--junit", str(file)])
 
 
-def test_comparison_keeps_its_rows_whatever_its_end(tmp_path: Path) -> None:
+def test_comparison_of_single_runs_keeps_its_rows(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
     for side_name, ttft_ms in (("base", 20.0), ("new", 30.0)):
         for seed in range(3):

@@ -107,7 +107,7 @@ def test_missing_program_is_named_before_the_load(
         ({"endpoint": {"headers": {"A": "b"}}}, "quality.lm_eval cannot use endpoint.headers"),
     ],
 )
-def test_what_lm_eval_cannot_do_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_settings_unsupported_by_lm_eval_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         config(**changes)
     assert message in str(error.value)

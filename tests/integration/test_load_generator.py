@@ -106,7 +106,7 @@ def granted(first: int, count: int) -> CreditsGranted:
     return CreditsGranted(*HEAD, Phase.PROFILING, first, 1, count)
 
 
-def test_users_send_as_many_requests_as_there_are_users() -> None:
+def test_each_user_has_one_request_in_flight() -> None:
     made = generator()
     made.grant(granted(0, 10), 0)
     counts = made.counts(last_seq=0, records_dropped=0)
@@ -143,7 +143,7 @@ def test_defects_of_a_history_are_counted(
     assert {name: getattr(found, name) for name in counts} == counts
 
 
-def test_credits_that_a_stop_makes_unnecessary_are_revoked() -> None:
+def test_stop_revokes_unneeded_credits() -> None:
     made = generator()
     made.grant(granted(0, 10), 0)
     made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
@@ -160,7 +160,7 @@ def test_grant_in_transit_at_the_stop_is_revoked() -> None:
     assert (counts.granted, counts.revoked) == (15, 13)
 
 
-def test_due_open_loop_requests_are_unsent_and_others_revoked() -> None:
+def test_stop_marks_due_requests_unsent_and_revokes_others() -> None:
     made = generator()
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, True, 1, 0, 0, 1), 0)
     due = [PAST, PAST + 1, PAST + 2, 2**61, 2**61 + 1]
@@ -328,7 +328,7 @@ def ramped(made: LoadGenerator, *, users: int, ramp_s: int) -> int:
     return start
 
 
-def test_connections_are_made_two_seconds_before_their_users_begin() -> None:
+def test_connections_are_made_two_seconds_before_users() -> None:
     made = generator()
     start = ramped(made, users=100, ramp_s=100)
     client: NotingClient = made.client  # type: ignore[assignment]

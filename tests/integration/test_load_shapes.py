@@ -136,7 +136,7 @@ async def test_cap_does_not_end_conversations_or_failing_requests(tmp_path: Path
     assert accounts["violations"] == []
 
 
-async def test_due_requests_that_could_not_be_sent_are_unsent(tmp_path: Path) -> None:
+async def test_due_requests_held_by_a_cap_are_unsent(tmp_path: Path) -> None:
     with server(ttft="400ms", tokens=1) as mock:
         load: dict[str, Any] = {
             "request_rate": 100,

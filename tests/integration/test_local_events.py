@@ -152,7 +152,7 @@ async def test_delay_of_nothing_is_not_verified(mock: RunningMockServer) -> None
     assert found.problem == "not verified: the server has delayed no request"
 
 
-async def test_one_of_several_processes_is_drawn_by_the_seed() -> None:
+async def test_seed_chooses_one_of_several_processes() -> None:
     event = Event.model_validate({"at": 0, "do": "kill"})
     drawn = {
         tuple(EventRun(0, event, seed=seed, changed=asyncio.Event()).pick(["a", "b", "c"]))
@@ -185,7 +185,7 @@ def refusal(url: str, **event: Any) -> str:
     return str(caught.value)
 
 
-def test_server_of_others_is_refused(httpd: str) -> None:
+def test_foreign_server_is_refused(httpd: str) -> None:
     text = refusal(httpd, do="kill")
     assert "events: number 1 (kill): the server at port" in text
     assert "is not the mock server (aiperf-svc mock-server)" in text

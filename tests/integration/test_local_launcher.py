@@ -152,7 +152,7 @@ def test_a_run_goes_on_without_a_worker(play: Play, capsys: pytest.CaptureFixtur
     assert "worker-0 ended with code 9; the run continues without it" in err
 
 
-def test_a_command_that_is_not_there_is_named(play: Play) -> None:
+def test_missing_command_is_named(play: Play) -> None:
     with pytest.raises(EnvironmentProblem, match=r"cannot start control: .*no-such-program"):
         play("run", command=("/no-such-program",))
 
@@ -176,14 +176,14 @@ def test_a_process_that_ignores_signals_is_killed(play: Play) -> None:
     assert play("stubborn worker") is ExitCode.OK
 
 
-def test_what_a_process_leaves_running_is_killed(play: Play, tmp_path: Path) -> None:
+def test_background_processes_are_killed(play: Play, tmp_path: Path) -> None:
     assert play("grandchild") is ExitCode.OK
     stat = Path("/proc", (artifacts_in(tmp_path) / "left").read_text(), "stat")
     # Until init has taken notice of its death it is a zombie.
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_without_a_folder_for_artifacts_nothing_is_started(play: Play, tmp_path: Path) -> None:
+def test_unwritable_artifact_folder_prevents_the_start(play: Play, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot write .*--artifact-dir"):
         play("run", artifacts=tmp_path / "file")

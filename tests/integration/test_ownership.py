@@ -123,7 +123,7 @@ async def test_renewal_goes_on_after_errors() -> None:
     await keeper.close(is_kept=False)
 
 
-async def test_lease_of_a_process_here_is_taken_by_its_number() -> None:
+async def test_lease_of_local_process_is_taken_by_pid() -> None:
     api, said = OneLease(), list[str]()
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
     keeper.begin("n")
@@ -173,7 +173,7 @@ async def test_idle_foreign_stack_is_refused() -> None:
     assert (api.holder, said) == (BOB.identity, [])
 
 
-async def test_stack_without_a_lease_is_claimed_by_nobody() -> None:
+async def test_stack_without_a_lease_has_no_holder() -> None:
     api, said = OneLease(), list[str]()
     api.is_there = False
     await _claim(api, BOB, said)

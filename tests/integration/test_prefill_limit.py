@@ -91,7 +91,7 @@ async def test_requests_without_a_first_token_free_their_slot(tmp_path: Path) ->
     assert accounts["violations"] == []
 
 
-async def test_a_stop_ends_what_waits_for_a_slot(tmp_path: Path) -> None:
+async def test_stop_ends_requests_waiting_for_a_slot(tmp_path: Path) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, count=30)
     with server(ttft="60ms", tokens=1) as mock:
         load = {"request_rate": 100, "duration": "600ms", "prefill_concurrency": 2}
@@ -186,7 +186,7 @@ def end(made: PrefillGenerator, request: Request, outcome: Outcome = Outcome.COM
     made.on_end(request, outcome)
 
 
-def test_first_token_frees_the_slot_for_the_next_user() -> None:
+def test_first_token_frees_slot_for_next_user() -> None:
     made, client, tokens = generator()
     assert len(client.sent) == 2
     first = client.sent[0]

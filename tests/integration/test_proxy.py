@@ -94,7 +94,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"proxy_auth_env": "PROXY_USER"}
 
 
-async def test_http_target_gets_the_absolute_form_through_a_proxy(user: dict[str, Any]) -> None:
+async def test_http_target_gets_absolute_form_through_proxy(user: dict[str, Any]) -> None:
     async with proxy() as there, bench(responses(CHUNKED), proxy=there.url, **user) as b:
         rows = [await b.one(index=1), await b.one(index=2)]
         assert b.sent.bodies == CHUNKED * 2
@@ -107,7 +107,7 @@ async def test_http_target_gets_the_absolute_form_through_a_proxy(user: dict[str
     assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in lines
 
 
-async def test_an_https_target_is_asked_through_a_tunnel(
+async def test_https_target_is_reached_through_a_tunnel(
     server_side: ssl.SSLContext, trust: dict[str, Any], user: dict[str, Any]
 ) -> None:
     async with (

@@ -124,12 +124,12 @@ async def test_early_stop_ends_the_command(tmp_path: Path) -> None:
         assert ended.killed_by == signal.SIGINT
 
 
-async def test_stack_that_is_not_known_is_no_error(cli: PulumiCli) -> None:
+async def test_unknown_stack_is_no_error(cli: PulumiCli) -> None:
     assert await cli.export() == await cli.outputs() == {}
     await cli.add()
 
 
-async def test_a_secret_is_no_argument_and_no_file(cli: PulumiCli, tmp_path: Path) -> None:
+async def test_secret_is_neither_argument_nor_file(cli: PulumiCli, tmp_path: Path) -> None:
     await cli.set_secret("targetApiKey", "the key")
     said = (tmp_path / "said").read_text()
     assert "stdin the key" in said
@@ -144,19 +144,19 @@ async def test_secret_is_read_without_a_file_or_named(cli: PulumiCli, tmp_path: 
         await cli.value("locked")
 
 
-async def test_a_failed_command_says_what_the_cli_said(cli: PulumiCli) -> None:
+async def test_failed_command_quotes_the_cli(cli: PulumiCli) -> None:
     with pytest.raises(PulumiFailed, match="`pulumi stack rm` failed: it is not empty"):
         await cli.forget()
 
 
-async def test_without_the_cli_the_remedy_is_said(tmp_path: Path) -> None:
+async def test_missing_cli_is_named_with_a_remedy(tmp_path: Path) -> None:
     cli = PulumiCli(folder=tmp_path, stack="s", environ={"PATH": ""}, logs=tmp_path)
     with pytest.raises(EnvironmentProblem, match="install it"):
         await cli.export()
 
 
 @pytest.mark.parametrize("may", [True, False])
-async def test_stale_lock_is_taken_over_and_the_command_retried(tmp_path: Path, may: bool) -> None:
+async def test_stale_lock_is_removed_and_command_retried(tmp_path: Path, may: bool) -> None:
     (tmp_path / "locked").touch()
     asked: list[int] = []
 
@@ -267,7 +267,7 @@ async def test_killed_cli_takes_its_plugins_along(tmp_path: Path) -> None:
 
 
 @LINUX
-async def test_cli_of_a_killed_supervisor_ends_and_is_awaited(tmp_path: Path) -> None:
+async def test_cli_of_killed_supervisor_ends_and_is_awaited(tmp_path: Path) -> None:
     cli = cli_in(tmp_path)
     with contextlib.ExitStack() as stack:
 
@@ -284,7 +284,7 @@ async def test_cli_of_a_killed_supervisor_ends_and_is_awaited(tmp_path: Path) ->
 
 
 @LINUX
-async def test_signals_to_the_supervisor_do_not_reach_the_cli(tmp_path: Path) -> None:
+async def test_signals_to_supervisor_do_not_reach_cli(tmp_path: Path) -> None:
     cli, stop = cli_in(tmp_path), asyncio.Event()
 
     def signal_it(event: dict[str, Any]) -> None:

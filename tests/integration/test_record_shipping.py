@@ -118,7 +118,7 @@ async def test_unconfirmed_batch_goes_to_the_next_processor(shipped: Shipped) ->
     assert shipped.records.dropped == 0
 
 
-async def test_batch_in_a_closing_socket_goes_to_the_next(shipped: Shipped) -> None:
+async def test_batch_in_closing_socket_goes_to_next_processor(shipped: Shipped) -> None:
     shipped.records.send_to("p0", Port.RAW_FRONT)
     shipped.bus.sockets[0].is_open.clear()
     async with shipped.running():
@@ -142,7 +142,7 @@ async def test_dropped_records_are_counted_with_a_lost_processor(
     assert shipped.records.dropped == 5
 
 
-async def test_load_is_held_back_once_until_there_is_room(
+async def test_full_outbox_holds_load_back_once(
     shipped: Shipped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "FULL_BYTES", 20)

@@ -136,7 +136,7 @@ def test_report_opens_whole_without_errors(measured: dict[str, dict[str, Any]], 
 
 
 @pytest.mark.parametrize("width", [1280, 500])
-def test_dragging_over_a_plot_zooms_all_plots_over_time(
+def test_dragging_zooms_all_plots_over_time(
     measured: dict[str, dict[str, Any]], width: int
 ) -> None:
     found = measured[f"zoom {width}"]

@@ -33,7 +33,7 @@ from tests.support.in_one_loop import WAIT_S, config, lines, server, stack
 SECOND_NS = 10**9
 
 
-async def test_closed_loop_sends_the_exact_count_at_exact_concurrency(tmp_path: Path) -> None:
+async def test_closed_loop_sends_exact_count_at_exact_concurrency(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="1ms", tokens=5) as mock:
         async with stack(config(mock.url, concurrency=8, requests=200), tmp_path) as run:
             summary = await run.results()
@@ -46,7 +46,7 @@ async def test_closed_loop_sends_the_exact_count_at_exact_concurrency(tmp_path: 
     assert accounts["violations"] == []
 
 
-async def test_every_request_has_one_line_and_the_servers_times(tmp_path: Path) -> None:
+async def test_every_request_has_one_line_with_server_times(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="2ms", tokens=10) as mock:
         async with stack(config(mock.url, concurrency=4, requests=60), tmp_path) as run:
             await run.results()
@@ -118,7 +118,7 @@ def quickly_lost(monkeypatch: pytest.MonkeyPatch) -> float:
     return 1.0
 
 
-async def test_a_standstill_of_everybody_loses_nobody(tmp_path: Path, quickly_lost: float) -> None:
+async def test_pause_of_all_services_loses_no_worker(tmp_path: Path, quickly_lost: float) -> None:
     with server(ttft="50ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=20, requests=400)
         async with stack(settings, tmp_path, workers=2, processors=2) as run:
@@ -149,7 +149,7 @@ async def test_the_warmup_is_sent_first_and_left_out(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "artifacts")) == 40
 
 
-async def test_a_cancel_keeps_what_was_measured(tmp_path: Path) -> None:
+async def test_cancelled_run_keeps_its_results(tmp_path: Path) -> None:
     with server(ttft="20ms", tokens=2) as mock:
         async with stack(config(mock.url, concurrency=5, requests=100_000), tmp_path) as run:
             await run.wait_for_state("profiling")
@@ -165,7 +165,7 @@ async def test_a_cancel_keeps_what_was_measured(tmp_path: Path) -> None:
     assert accounts["issued"] == accounts["completed"] + accounts["cancelled"]
 
 
-async def test_failed_run_keeps_what_was_measured_until_then(
+async def test_failed_run_keeps_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_begun, may_write, write = threading.Event(), threading.Event(), JsonlFile.write
@@ -239,7 +239,7 @@ async def test_request_content_depends_on_index_and_seed_only(tmp_path: Path) ->
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_bad_input_found_by_a_service_fails_the_run(
+async def test_bad_input_found_by_service_fails_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -331,7 +331,7 @@ async def test_the_other_endpoints_work_the_same_way(tmp_path: Path, kind: str) 
 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("kind", ["responses", "messages", "huggingface_generate"])
-async def test_apis_other_than_completions_count_what_the_server_made(
+async def test_other_apis_count_the_servers_tokens(
     tmp_path: Path, kind: str, streaming: bool
 ) -> None:
     with server(ttft="5ms", tokens=7, reasoning_tokens=3, refuse="min_tokens") as mock:
@@ -486,7 +486,7 @@ async def test_dropped_records_are_lost_and_no_errors(
     assert accounts["violations"] == []
 
 
-async def test_long_responses_survive_or_count_after_a_killed_processor(
+async def test_long_responses_of_killed_processor_are_accounted_for(
     tmp_path: Path, quickly_lost: float
 ) -> None:
     with server(ttft="10ms", itl="2ms", tokens=750) as mock:

@@ -159,7 +159,7 @@ async def test_failed_upload_is_reported_and_repeatable(
 # --- single uploads --------------------------------------------------------------------------
 
 
-def test_second_upload_sends_only_what_is_not_there(
+def test_second_upload_sends_only_missing_files(
     store: Store, results: tuple[Path, Manifest]
 ) -> None:
     folder, manifest = results
@@ -202,7 +202,7 @@ def test_unfinished_upload_leaves_no_manifest(store: Store, results: tuple[Path,
     assert "runs/run/manifest.json" not in store.names()
 
 
-def test_an_upload_ends_when_its_time_is_over(store: Store, results: tuple[Path, Manifest]) -> None:
+def test_upload_ends_at_its_time_limit(store: Store, results: tuple[Path, Manifest]) -> None:
     with pytest.raises(EnvironmentProblem, match="no time is left"):
         uploads.upload(*results, store.s3(), into="run", limit_s=0)
     assert store.names() == []
@@ -268,7 +268,7 @@ def test_bucket_is_checked_before_a_run(checked: Callable[..., str]) -> None:
     assert checked("s3://another-bucket").startswith("NoSuchBucket")
 
 
-def test_store_that_does_not_respond_is_found_before_a_run(checked: Callable[..., str]) -> None:
+def test_unreachable_store_is_found_before_a_run(checked: Callable[..., str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         assert checked(endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}")

@@ -53,7 +53,7 @@ def test_workers_slice_is_short_and_its_share_unchanged() -> None:
     assert is_real_time == "False"
 
 
-def test_before_all_means_real_time_or_a_short_slice() -> None:
+def test_before_all_sets_real_time_or_short_slice() -> None:
     *_, is_real_time = said("raise_priority(before_all=True)")
     assert is_real_time == str(may_be_real_time())
     _, _, slices, is_real_time = said("raise_priority(before_all=True)", setup=WITHOUT_RIGHTS)
@@ -67,13 +67,13 @@ def test_record_processor_gives_way_and_its_session_does() -> None:
     assert group in ("['10']", "[]")  # kernels without autogroups have no file
 
 
-def test_session_that_others_share_stays_as_it_is() -> None:
+def test_shared_session_keeps_its_priority() -> None:
     done, group, *_ = said("lower_priority()", has_session=False)
     assert done == f"True {max(NICE, LOW_PRIORITY_NICE)}"
     assert group in ("['0']", "[]")
 
 
-def test_busy_worker_gives_up_real_time_priority_until_idle(
+def test_busy_worker_drops_real_time_priority_until_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[bool] = []

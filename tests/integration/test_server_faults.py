@@ -78,7 +78,7 @@ async def test_chunk_of_64_mib_is_read(tmp_path: Path) -> None:
     assert summary["time_to_first_token"]["count"] == 1
 
 
-async def test_oversized_response_is_cut_off_and_the_run_continues(tmp_path: Path) -> None:
+async def test_oversized_response_is_cut_and_run_continues(tmp_path: Path) -> None:
     with lowered_bounds():
         async with (
             one_chunk_server(RESPONSE_BYTES + MIB) as url,
@@ -130,7 +130,7 @@ async def test_each_fault_is_counted_by_kind(tmp_path: Path, model: str, code: i
     assert details["code"] == (code if code else details["code"])
 
 
-async def test_server_that_goes_away_is_nine_errors(
+async def test_refused_connections_are_counted_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It was there when the worker looked.
@@ -152,7 +152,7 @@ async def test_server_that_goes_away_is_nine_errors(
         ("mock-ends-at-once", "no_content", False),
     ],
 )
-async def test_legal_responses_are_complete_and_unusual_ends_are_named(
+async def test_legal_responses_complete_and_unusual_ends_are_named(
     tmp_path: Path, model: str, reason: str, is_usual: bool
 ) -> None:
     with server(ttft="1ms", tokens=5) as mock:

@@ -108,7 +108,7 @@ def test_socket_kinds_are_those_of_the_port_map() -> None:
     assert set(PEER) == set(CONNECTED_BY) == set(BOUND_BY) - {Port.RESULTS_API}
 
 
-async def test_service_is_admitted_only_where_it_has_business() -> None:
+async def test_service_connects_only_to_its_peers() -> None:
     keys, where = CurveKeys.make(), free_addresses()
     tried = [(port, service) for port in PEER for service in Service]
 
@@ -137,7 +137,7 @@ async def test_process_without_a_stack_key_is_refused(whose: str) -> None:
 
 
 @pytest.mark.parametrize("whose", [Service.RECORD_PROCESSOR, "a stranger's"])
-async def test_nobody_gets_in_where_the_authenticator_has_stopped(whose: str) -> None:
+async def test_no_service_connects_without_the_authenticator(whose: str) -> None:
     keys, where = CurveKeys.make(), free_addresses()
     async with bus_of(keys, where, Service.RECORDS_MANAGER) as bus:
         bus.bind(zmq.PULL, Port.RECORDS)
@@ -149,7 +149,7 @@ async def test_nobody_gets_in_where_the_authenticator_has_stopped(whose: str) ->
         assert not await gets_in(zmq.PUSH, where.connect(Port.RECORDS), server, own)
 
 
-async def test_authenticator_that_has_stopped_takes_no_more_requests() -> None:
+async def test_stopped_authenticator_releases_its_endpoint() -> None:
     async with bus_of(CurveKeys.make(), free_addresses(), Service.RECORDS_MANAGER) as bus:
         bus.stop_authenticator()
         with bus.raw_context.socket(zmq.REP) as successor:
@@ -158,7 +158,7 @@ async def test_authenticator_that_has_stopped_takes_no_more_requests() -> None:
 
 
 @pytest.mark.parametrize("port", [p for p in PEER if Service.WORKER is not BOUND_BY[p]])
-async def test_worker_cannot_bind_in_the_place_of_others(port: Port) -> None:
+async def test_worker_cannot_bind_another_services_port(port: Port) -> None:
     keys, where = CurveKeys.make(), free_addresses()
     async with bus_of(keys, where, Service.WORKER) as bus:
         with pytest.raises(EnvironmentProblem, match=rf"no CURVE key .* to bind {port.name}"):

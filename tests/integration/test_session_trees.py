@@ -139,7 +139,7 @@ async def test_live_responses_are_in_the_prompts_of_forks(tmp_path: Path) -> Non
     assert prompts == [[hello], [hello, one, hello], [hello, one, hello, two, hello]]
 
 
-async def test_results_of_tools_get_the_ids_of_live_calls(tmp_path: Path) -> None:
+async def test_tool_results_get_ids_of_live_calls(tmp_path: Path) -> None:
     hello = {"role": "user", "content": "Hello"}
     result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
     line = {"session_id": "a", "turns": [{"messages": [hello]}, {"messages": [result, hello]},
@@ -207,7 +207,7 @@ async def test_response_before_several_forks_is_read_once(
     assert len(reads) == 1
 
 
-async def test_results_without_a_live_call_are_a_users_text(tmp_path: Path) -> None:
+async def test_tool_results_without_live_call_become_user_text(tmp_path: Path) -> None:
     hello = {"role": "user", "content": "Hello"}
     result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
     line = {"session_id": "a", "turns": [{"messages": [hello]}, {"messages": [result]}]}

@@ -58,7 +58,7 @@ async def test_requests_on_connections_that_stay_open_are_counted() -> None:
 
 
 @pytest.mark.parametrize("found", [(FIRST, SECOND), (SECOND, FIRST), ("::1", FIRST)])
-async def test_an_address_where_nobody_listens_costs_no_request(found: tuple[str, ...]) -> None:
+async def test_address_without_a_listener_loses_no_request(found: tuple[str, ...]) -> None:
     async with bench(responses(LENGTH), found=found, connections="per-request") as b:
         for index in range(4):
             await b.one(index=index)
@@ -113,7 +113,7 @@ async def test_silent_address_delays_only_the_first_request() -> None:
             assert requests(b) == {SECOND: 0, FIRST: 2}
 
 
-async def test_an_address_that_comes_back_is_used_again() -> None:
+async def test_recovered_address_is_used_again() -> None:
     async with bench(responses(LENGTH), found=(SECOND, FIRST), connections="per-request") as b:
         b.client.poll_often(True)
         await b.one()

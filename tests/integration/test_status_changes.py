@@ -5,7 +5,7 @@ import asyncio
 from aiperf_svc.services.base_progress import StatusChanges
 
 
-async def test_change_that_came_already_is_not_waited_for() -> None:
+async def test_earlier_change_is_returned_at_once() -> None:
     changes = StatusChanges()
     seen = changes.number
     changes.note()
@@ -13,7 +13,7 @@ async def test_change_that_came_already_is_not_waited_for() -> None:
         await changes.wait(seen, timeout_s=60.0)
 
 
-async def test_all_who_wait_are_woken_by_the_next_change() -> None:
+async def test_next_change_wakes_all_waiters() -> None:
     changes = StatusChanges()
     waiting = [asyncio.create_task(changes.wait(changes.number, timeout_s=60.0)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -23,7 +23,7 @@ async def test_all_who_wait_are_woken_by_the_next_change() -> None:
         await asyncio.gather(*waiting)
 
 
-async def test_a_wait_without_a_change_has_an_end() -> None:
+async def test_wait_without_a_change_times_out() -> None:
     changes = StatusChanges()
     seen = changes.number
     async with asyncio.timeout(10):

@@ -115,7 +115,7 @@ def test_stuck_service_is_ended_with_its_location(body: str) -> None:
     assert "most recent call first" in errors
 
 
-def test_panic_of_a_library_ends_the_process_with_an_error() -> None:
+def test_library_panic_ends_process_with_an_error() -> None:
     panic = 'type("PanicException", (BaseException,), {})("no driver")'
     code = SERVES.format(body=f'raise BaseExceptionGroup("tasks", [{panic}])')
     with started("-c", code, "3600") as process:

@@ -72,7 +72,7 @@ def asks_for(url: str, tokens: int = 2, **endpoint: Any) -> dict[str, Any]:
     return made
 
 
-async def test_a_strict_server_gets_requests_that_it_takes(tmp_path: Path) -> None:
+async def test_strict_server_gets_requests_without_forced_lengths(tmp_path: Path) -> None:
     with serving(Strict(KNOWN)) as strict:
         async with stack(asks_for(strict.url), tmp_path, workers=2) as run:
             summary = await run.results()
@@ -86,7 +86,7 @@ async def test_a_strict_server_gets_requests_that_it_takes(tmp_path: Path) -> No
     assert "ignore_eos" in asked["said"]
 
 
-async def test_a_server_that_takes_them_gets_them(tmp_path: Path) -> None:
+async def test_accepting_server_gets_forced_lengths(tmp_path: Path) -> None:
     with serving(Strict(KNOWN | {"ignore_eos", "min_tokens"})) as strict:
         async with stack(asks_for(strict.url), tmp_path) as run:
             summary = await run.results()
@@ -99,9 +99,7 @@ async def test_a_server_that_takes_them_gets_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"force_output_length": False}, {}])
-async def test_nobody_asks_where_nothing_is_forced(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+async def test_unforced_lengths_are_not_probed(settings: dict[str, Any], tmp_path: Path) -> None:
     with serving(Strict(KNOWN)) as strict:
         made = asks_for(strict.url, **settings)
         if not settings:

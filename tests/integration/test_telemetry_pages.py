@@ -99,9 +99,7 @@ async def test_a_page_is_read_however_it_is_sent(responses: tuple[bytes, ...]) -
         ((MOVED + b"Connection: close",) * 6, "over 5 redirects"),
     ],
 )
-async def test_a_response_that_is_no_page_is_named(
-    responses: tuple[bytes, ...], failure: str
-) -> None:
+async def test_invalid_page_is_named(responses: tuple[bytes, ...], failure: str) -> None:
     (page,), _ = await fetched(*responses)
     assert failure in page.failure
 

@@ -32,7 +32,7 @@ async def read_once(settings: dict[str, Any], *, namespace: str = "") -> list[So
         ("", "the page has no samples"),
     ],
 )
-async def test_a_page_that_is_none_is_named(text: str, failure: str) -> None:
+async def test_page_without_metrics_is_named(text: str, failure: str) -> None:
     async with pages(metrics=text) as url:
         base = config("http://127.0.0.1:1", concurrency=1, requests=1)
         # A page may take as long as the interval; a large one takes a busy machine a while.

@@ -33,7 +33,7 @@ def command(site: Path, folder: Path, *arguments: str) -> "subprocess.CompletedP
     return finished(arguments, cwd=folder, env=environ)
 
 
-def test_it_is_listed_beside_ours(site: Path, tmp_path: Path) -> None:
+def test_third_party_workload_is_listed(site: Path, tmp_path: Path) -> None:
     listed = command(site, tmp_path, "workloads")
     assert listed.returncode == 0, listed.stderr
     assert "stream " in listed.stdout
@@ -41,13 +41,13 @@ def test_it_is_listed_beside_ours(site: Path, tmp_path: Path) -> None:
     assert [key["key"] for key in described["keys"]][-2:] == ["blocks", "block_size"]
 
 
-def test_its_config_is_checked_like_ours(site: Path, tmp_path: Path) -> None:
+def test_third_party_config_is_validated(site: Path, tmp_path: Path) -> None:
     refused = command(site, tmp_path, "profile", "--workload", "stream", "block=3")
     assert refused.returncode == 2
     assert "workload.block: unknown key (value 3); did you mean workload.blocks?" in refused.stderr
 
 
-def test_it_is_measured(site: Path, tmp_path: Path) -> None:
+def test_third_party_workload_is_measured(site: Path, tmp_path: Path) -> None:
     flags = ("profile", "--workload", "stream", "blocks=64", "--json", "--ui", "none")
     done = command(site, tmp_path, *flags)
     assert done.returncode in (0, 5), done.stderr
@@ -56,7 +56,7 @@ def test_it_is_measured(site: Path, tmp_path: Path) -> None:
     assert metric["avg"] > 0
 
 
-def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+def test_unimportable_package_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     (broken / "broken-1.dist-info").mkdir(parents=True)
     (broken / "broken-1.dist-info/METADATA").write_text("Name: broken\nVersion: 1\n")

@@ -55,7 +55,7 @@ def measured(folder: Path, url: str, *flags: str) -> tuple[int, dict[str, Any], 
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
-def test_run_is_filed_later_when_the_store_is_away(
+def test_run_is_filed_later_if_store_is_unavailable(
     url: str, tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

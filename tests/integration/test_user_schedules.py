@@ -14,7 +14,7 @@ from tests.support.in_one_loop import config, lines, server, stack, talks
 TURNS = 4
 
 
-async def test_each_user_takes_its_turns_by_its_own_clock(tmp_path: Path) -> None:
+async def test_each_user_takes_turns_on_its_own_clock(tmp_path: Path) -> None:
     dataset = talks(tmp_path, *({"text": f"turn {n}"} for n in range(TURNS)), count=50)
     users = {"rate": 40, "users": 8}
     with server(ttft="5ms", tokens=2) as mock:

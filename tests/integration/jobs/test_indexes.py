@@ -19,7 +19,7 @@ from tests.support.threaded_server import in_thread
 pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
 
 
-async def test_what_indexes_measure_becomes_one_experiment(place: Place) -> None:
+async def test_trials_of_indexes_become_one_experiment(place: Place) -> None:
     async with place.collector() as client:
         good = await place.index(0)
         assert good.returncode == ExitCode.OK, good.stderr

@@ -24,7 +24,7 @@ from tests.support.index_place import (
 )
 
 
-async def test_a_collector_that_is_started_again_goes_on(place: Place) -> None:
+async def test_restarted_collector_continues(place: Place) -> None:
     async with place.collector():
         await send_first_shape(place)
     place.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
@@ -194,7 +194,7 @@ async def test_finished_trials_arrive_before_the_stack_deletes_itself(place: Pla
     assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
 
 
-async def test_job_that_is_not_created_yet_is_awaited(place: Place) -> None:
+async def test_missing_job_is_awaited(place: Place) -> None:
     there, place.cluster.seen = place.cluster.seen, None
     async with place.collector() as client:
         assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)

@@ -76,7 +76,7 @@ def test_server_gets_arguments_and_variables_in_its_directory(places: tuple[Path
     assert json.loads(line) == [list(given), "1=2 3", "of the container", str(work)]
 
 
-def test_its_end_is_said_and_the_launcher_stays(places: tuple[Path, Path]) -> None:
+def test_exit_code_is_reported_and_launcher_stays(places: tuple[Path, Path]) -> None:
     with launched(*places, "sh", "-c", "exit 3") as run:
         assert until_ended(places[0]) == "ended with exit code 3"
         assert run.poll() is None
@@ -84,12 +84,12 @@ def test_its_end_is_said_and_the_launcher_stays(places: tuple[Path, Path]) -> No
         assert run.wait(LIMIT_S) == 0
 
 
-def test_a_signal_that_ends_it_is_named(places: tuple[Path, Path]) -> None:
+def test_fatal_signal_is_named(places: tuple[Path, Path]) -> None:
     with launched(*places, "sh", "-c", "kill -9 $$"):
         assert until_ended(places[0]) == "was ended by signal 9 (Killed)"
 
 
-def test_a_program_that_is_not_there_is_named(places: tuple[Path, Path]) -> None:
+def test_missing_program_is_named(places: tuple[Path, Path]) -> None:
     with launched(*places, "no-such-server"):
         found = until_ended(places[0])
     assert found == "cannot be started: no-such-server: No such file or directory"

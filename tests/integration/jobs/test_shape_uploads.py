@@ -43,7 +43,7 @@ async def test_repeated_end_is_taken_by_a_restarted_collector(place: Place) -> N
     assert status.experiment.left_s is None  # type: ignore[union-attr]
 
 
-async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
+async def test_incomplete_files_are_no_trial(place: Place) -> None:
     sent = place.folder / "sent"
     (sent / "trials").mkdir(parents=True)
     (sent / "trials" / "one").write_bytes(b"x" * 3_000_000)
@@ -65,7 +65,7 @@ async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
     assert not (place.folder / "artifacts" / "trials").exists()
 
 
-async def test_attempt_that_another_has_replaced_is_not_taken(place: Place) -> None:
+async def test_replaced_attempt_is_not_taken(place: Place) -> None:
     async with place.collector(), uploading(place) as old, uploading(place, pod="b") as new:
         await old.begin()
         await new.begin()
@@ -93,7 +93,7 @@ async def test_terminating_index_does_not_wait_long(
                 await sending
 
 
-async def test_who_has_no_key_is_not_heard(place: Place) -> None:
+async def test_client_without_a_key_is_ignored(place: Place) -> None:
     bus = Bus(place.addresses(), curve=CurveKeys.make().of([Service.RECORD_PROCESSOR]))
     async with place.collector() as client:
         uploader = Uploader(bus, (RUN_ID, "intruder", 1), 1)

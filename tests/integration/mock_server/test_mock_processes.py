@@ -30,7 +30,7 @@ def _wait_gone(pidfds: list[int]) -> None:
         os.close(pidfd)
 
 
-def test_nothing_is_left_after_a_stop() -> None:
+def test_stop_leaves_no_process() -> None:
     with running(MockServerConfig(processes=3)) as server:
         children = _children(server.pid)
         assert len(children) == 3
@@ -62,7 +62,7 @@ def test_a_stop_signal_ends_it_with_status_0(number: signal.Signals) -> None:
     _wait_gone(pidfds)
 
 
-def test_a_killed_parent_takes_its_children_along() -> None:
+def test_killed_parent_ends_its_children() -> None:
     with _started("--processes", "2", "--json") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["pid"] == process.pid
@@ -105,7 +105,7 @@ def test_a_bad_flag_is_refused_with_status_2() -> None:
     assert errors.startswith(b"error: --ttft: 'soon' is not a duration; expected")
 
 
-def test_connections_beyond_the_file_limit_are_closed_and_counted() -> None:
+def test_connections_beyond_file_limit_are_closed_and_counted() -> None:
     script = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40));"
         "sys.argv = ['mock', '--port', '0'];"

@@ -83,7 +83,7 @@ def test_pipelined_requests_get_responses_in_order(plain: RunningMockServer) -> 
     assert events == [tokens + 2 for tokens in lengths]
 
 
-def test_requests_pipelined_behind_a_paced_stream_wait_for_it(witness: RunningMockServer) -> None:
+def test_pipelined_request_waits_for_a_paced_stream(witness: RunningMockServer) -> None:
     with connected(witness) as client:
         client.send(request_bytes(max_tokens=3) + request_bytes(max_tokens=2)[:40])
         client.send(request_bytes(max_tokens=2)[40:])

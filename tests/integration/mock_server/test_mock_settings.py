@@ -92,7 +92,7 @@ def test_tls_serves_the_same_responses(certificate: tuple[Path, Path]) -> None:
     assert truth["unstamped_arrivals"] > 0  # the kernel stamps no decrypted bytes, and rows say so
 
 
-def test_prompt_over_the_context_is_refused_as_vllm_does() -> None:
+def test_prompt_over_context_is_refused_like_vllm() -> None:
     path = "/v1/completions"
     with running(MockServerConfig(max_model_len=10)) as server, connected(server) as client:
         short, long = (request_bytes(path, prompt="a " * n, max_tokens=4) for n in (6, 7))

@@ -56,7 +56,7 @@ def test_response_takes_its_delays_after_waiting(truth: bool) -> None:
 
 
 @pytest.mark.parametrize("ttft", ["20ms", "exp:20ms"])
-def test_nothing_ends_before_the_queue_would_let_it(ttft: str) -> None:
+def test_no_response_ends_before_its_queue_time(ttft: str) -> None:
     truth = load(MockServerConfig(slots=SLOTS, ttft=ttft, tokens=1, seed=7, truth=True))
     draw_ns = parse_delay(ttft).sampler(random.Random("7/0"))
     free = [0] * SLOTS

@@ -12,7 +12,7 @@ from aiperf_svc.mock_server.running import RunningMockServer, running
 from tests.support.bare_client import HANG_GUARD_S, Client, connected, request_bytes
 
 
-def test_rows_agree_with_what_a_client_saw(witness: RunningMockServer) -> None:
+def test_rows_agree_with_the_clients_times(witness: RunningMockServer) -> None:
     witness.reset()
     seen: dict[str, list[int]] = {}
     for index in range(5):
@@ -76,7 +76,7 @@ def test_totals_over_processes_are_exact() -> None:
     }
 
 
-def test_askers_of_different_processes_do_not_disturb_each_other() -> None:
+def test_concurrent_truth_requests_across_processes_are_complete() -> None:
     with running(MockServerConfig(processes=3)) as server, contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connected(server)) for _ in range(24)]
         for connection in connections:

@@ -107,7 +107,7 @@ def test_request_is_recognised_without_its_id(desk: Desk) -> None:
     assert "in_flight" not in counters
 
 
-def test_what_is_not_known_is_left_with_its_bytes(desk: Desk) -> None:
+def test_unknown_requests_are_returned_with_their_bytes(desk: Desk) -> None:
     desk.quick[REQUEST] = REPLY
     for request in (REQUEST + REQUEST, REQUEST[:-1], REQUEST.replace(b"{}", b"[]")):
         desk.client.sendall(request)

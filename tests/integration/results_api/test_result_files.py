@@ -88,7 +88,7 @@ async def test_range_of_another_file_gives_the_whole_one(api: Api) -> None:
     assert (response.status, len(body)) == (200, len(LARGE))
 
 
-async def test_gzip_is_used_when_asked_for_and_tagged_apart(api: Api) -> None:
+async def test_requested_gzip_has_another_etag(api: Api) -> None:
     name = "/v1/results/profile_export.jsonl"
     plain, content = await api.get(name)
     packed, body = await api.get(name, **{"Accept-Encoding": "gzip"})

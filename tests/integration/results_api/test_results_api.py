@@ -31,9 +31,7 @@ from tests.support.fake_results_api import TOKEN, Api, Provider, make_status
         {"Authorization": "", "X-Aiperf-Token": "caf\xe9"},
     ],
 )
-async def test_nothing_is_told_without_the_token(
-    api: Api, path: str, headers: dict[str, str]
-) -> None:
+async def test_results_api_requires_the_token(api: Api, path: str, headers: dict[str, str]) -> None:
     response, body = await api.get(path, **headers)
     assert response.status == 401
     assert b"profiling" not in body
@@ -45,7 +43,7 @@ async def test_the_token_is_taken_from_either_header(api: Api) -> None:
     assert (bearer.status, own.status) == (200, 200)
 
 
-async def test_an_empty_token_lets_nobody_in(tmp_path: Path) -> None:
+async def test_empty_token_is_refused(tmp_path: Path) -> None:
     server = await serve(Provider(tmp_path), token="", host="127.0.0.1", port=0)
     url = f"http://127.0.0.1:{server.port}/v1/status"
     async with (
@@ -132,7 +130,7 @@ async def test_metrics_readers_are_those_of_the_config(
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1&timeout=nan", "after=1.5"])
-async def test_a_poll_that_makes_no_sense_is_refused(api: Api, query: str) -> None:
+async def test_invalid_poll_is_refused(api: Api, query: str) -> None:
     response, body = await api.get(f"/v1/status?{query}")
     assert (response.status, b"expected a number" in body) == (400, True)
 

@@ -26,7 +26,7 @@ async def test_all_results_are_fetched_into_a_folder(
     assert msgspec.json.decode((copy / "manifest.json").read_bytes(), type=Manifest) == manifest
 
 
-async def test_what_is_there_already_is_not_fetched_again(
+async def test_existing_files_are_not_fetched_again(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -64,7 +64,7 @@ async def test_full_disk_is_reported_before_the_fetch(
     await client.download_all(folder)
 
 
-async def test_a_download_goes_on_where_it_broke_off(api: Api, tmp_path: Path) -> None:
+async def test_broken_download_resumes(api: Api, tmp_path: Path) -> None:
     limit = len(LARGE) // 3
     entry = build_manifest(api.provider.path, "x").files[0]
     async with (
@@ -94,7 +94,7 @@ async def test_a_part_of_something_else_is_thrown_away(
     assert (await client.download(entry, tmp_path)).read_bytes() == LARGE
 
 
-async def test_bytes_with_another_hash_are_not_believed(
+async def test_file_with_a_wrong_hash_is_refused(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
     api.provider.listed = build_manifest(api.provider.path, "x")
@@ -136,9 +136,7 @@ async def test_manifest_with_an_invalid_name_is_refused(
     assert await asyncio.to_thread(paths_below, tmp_path) == before
 
 
-async def test_a_manifest_that_is_none_is_refused(
-    api: Api, client: ResultsClient, tmp_path: Path
-) -> None:
+async def test_invalid_manifest_is_refused(api: Api, client: ResultsClient, tmp_path: Path) -> None:
     api.provider.listed = Manifest("x", (ManifestEntry("a", -1, "0" * 64),))
     with pytest.raises(EnvironmentProblem, match=r"^manifest: 'a' has -1 bytes"):
         await client.download_all(tmp_path)
@@ -150,7 +148,7 @@ async def test_an_empty_file_is_fetched(api: Api, client: ResultsClient, tmp_pat
     assert (tmp_path / "copy/empty.log").read_bytes() == b""
 
 
-async def test_a_server_that_is_gone_is_named(api: Api, client: ResultsClient) -> None:
+async def test_unreachable_server_is_named(api: Api, client: ResultsClient) -> None:
     await api.server.close()
     with pytest.raises(ApiUnavailable, match="results API at http://127"):
         await client.status()

@@ -82,7 +82,7 @@ async def test_ready_run_takes_a_start_near_its_time(provider: Provider, client:
     assert provider.started == [now + 5_000_000_000]
 
 
-async def test_nothing_counts_as_collected_before_the_results_are_final(
+async def test_collecting_is_refused_before_results_are_final(
     provider: Provider, client: RunApi
 ) -> None:
     with pytest.raises(ApiRefused, match="not final yet") as refused:
@@ -90,7 +90,7 @@ async def test_nothing_counts_as_collected_before_the_results_are_final(
     assert refused.value.status == 409
 
 
-async def test_collected_gets_its_response_before_the_process_may_end(
+async def test_collected_is_answered_before_process_may_end(
     provider: Provider, client: RunApi
 ) -> None:
     provider.now = make_status(state="done", is_settled=True)
@@ -110,14 +110,12 @@ async def test_closing_the_server_ends_a_long_poll(tmp_path: Path, provider: Pro
         await asked
 
 
-async def test_a_socket_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+async def test_missing_socket_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(ApiUnavailable, match="No such file"):
         await LocalResultsClient(tmp_path / "results.sock").status()
 
 
-async def test_question_that_makes_no_sense_gets_no_reply(
-    tmp_path: Path, provider: Provider
-) -> None:
+async def test_invalid_request_gets_no_reply(tmp_path: Path, provider: Provider) -> None:
     server = LocalResultsServer(provider)
     await server.listen(tmp_path / "results.sock")
     for question in (b"{\n", b"", b'{"about": 3}\n'):

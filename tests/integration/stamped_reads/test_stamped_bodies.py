@@ -86,7 +86,7 @@ def test_end_equals_that_of_walking_all_chunks(
 
 @needs_compiled
 @pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.UNTIL_CLOSE])
-def test_other_framings_are_the_client_s(
+def test_other_framings_are_left_to_the_client(
     pair: tuple[socket.socket, socket.socket], framing: Framing
 ) -> None:
     assert compiled is not None
@@ -150,7 +150,7 @@ def test_only_a_complete_done_line_ends_a_stream(
 
 
 @needs_compiled
-def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_plain_bodies_bypass_the_client(pair: tuple[socket.socket, socket.socket]) -> None:
     assert compiled is not None
     server, client = pair
     conn, request = in_a_body(client, request_id=15)
@@ -190,7 +190,7 @@ def test_simultaneous_streams_ship_parts_at_different_times(
 
 
 @needs_compiled
-def test_bytes_that_somebody_keeps_are_the_client_s(
+def test_kept_bytes_are_left_to_the_client(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None

@@ -141,7 +141,7 @@ def test_response_end_is_recorded_like_the_reference(
         pytest.param(LAST[:-1], {}, id="all but a byte"),
     ],
 )
-def test_any_other_end_is_the_client_s(
+def test_other_ends_are_left_to_the_client(
     pair: tuple[socket.socket, socket.socket], last: bytes, changes: dict[str, Any]
 ) -> None:
     assert compiled is not None
@@ -170,7 +170,7 @@ def test_any_other_end_is_the_client_s(
         pytest.param(RESPONSE, {"unsent": memoryview(b"rest")}, id="the request is not out"),
     ],
 )
-def test_any_other_beginning_is_the_client_s(
+def test_other_beginnings_are_left_to_the_client(
     pair: tuple[socket.socket, socket.socket], response: bytes, changes: dict[str, Any]
 ) -> None:
     assert compiled is not None
