@@ -56,7 +56,7 @@ def test_worker_rate_is_the_highest_one_on_time(
     assert [step["rate"] for step in found["steps"]] == [250, 500, 750]
 
 
-def test_worker_that_is_always_late_gets_the_lowest_rate(
+def test_always_late_worker_gets_the_lowest_rate(
     lags: Lags, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lags.update(dict.fromkeys(lags, 100.0))

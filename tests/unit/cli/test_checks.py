@@ -109,7 +109,7 @@ def test_url_with_password_is_refused_without_repeating_it() -> None:
         ),
     ],
 )
-def test_what_this_machine_lacks_is_named(settings: dict[str, Any], key: str, text: str) -> None:
+def test_missing_files_and_keys_are_named(settings: dict[str, Any], key: str, text: str) -> None:
     config = made(**settings)
     assert config_problems(config) == []
     (problem,) = local_problems(config, {})

@@ -148,7 +148,7 @@ def test_dry_run_names_trials_that_need_other_processes(capsys: pytest.CaptureFi
     ]
 
 
-def test_dry_run_of_a_search_states_its_most_trials(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_of_search_states_maximum_trials(capsys: pytest.CaptureFixture[str]) -> None:
     slo = ("--slo", "time_to_first_token:p95<400ms", "--streaming")
     search = ("--search", "load.request_rate=4..300", "--duration", "4")
     assert cli.main([*PROFILE, *search, *slo]) == 0
@@ -244,7 +244,7 @@ def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("against", [False, True])
-def test_preview_shows_shapes_that_run_at_the_same_time(
+def test_preview_shows_shapes_that_run_in_parallel(
     *, against: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = stack(
@@ -268,7 +268,7 @@ def test_preview_shows_shapes_that_run_at_the_same_time(
     assert [each["trials"] for each in found["pods"]] == [[3, 6], [1, 4], [2, 5]]
 
 
-def test_shapes_at_the_same_time_are_for_a_cluster(
+def test_local_run_refuses_parallel_shapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lists = {"product": {"workers.max": [1, 2]}, "parallel": 2}

@@ -19,7 +19,7 @@ from tests.support.flag_configs import (
 )
 
 
-def test_closed_loop_without_end_sends_ten_requests_per_user() -> None:
+def test_closed_loop_defaults_to_ten_requests_per_user() -> None:
     made = draft(*CLOSED)
     assert load_of(made).requests == 20
     assert made.notices == [
@@ -54,7 +54,7 @@ def test_trace_without_a_load_is_replayed() -> None:
         ("--replay-speedup", "2"),
     ],
 )
-def test_flag_of_the_schedule_asks_for_the_schedule(flags: tuple[str, ...]) -> None:
+def test_schedule_flag_enables_the_fixed_schedule(flags: tuple[str, ...]) -> None:
     assert config(*TARGET, *TRACE, *flags).load.fixed_schedule
 
 
@@ -169,14 +169,14 @@ def test_flags_that_contradict_a_replay_are_refused(flags: tuple[str, ...], line
     assert str(raised.value) == line
 
 
-def test_open_loop_without_end_sends_for_ten_seconds() -> None:
+def test_open_loop_defaults_to_ten_seconds() -> None:
     made = draft(*TARGET, "--request-rate", "2.55")
     assert load_of(made).requests == 26
     assert "(10 s at 2.55 a second)" in made.notices[0]
 
 
 @pytest.mark.parametrize("end", [("--request-count", "3"), ("--benchmark-duration", "3s")])
-def test_with_an_end_nothing_is_added(end: tuple[str, str]) -> None:
+def test_configured_end_has_no_default(end: tuple[str, str]) -> None:
     made = draft(*CLOSED, *end)
     load = load_of(made)
     assert (load.requests, load.duration) in ((3, None), (None, 3 * 10**9))

@@ -378,16 +378,16 @@ def test_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["256,128", "256:60", "a,b:1", "256,128:60;", "1|,2:3"])
-def test_a_mixture_that_is_none_is_refused(text: str) -> None:
+def test_invalid_mixture_is_refused(text: str) -> None:
     assert "expected `ISL,OSL:WEIGHT`" in refusal(*CLOSED, "--seq-dist", text)
 
 
-def test_a_size_of_pictures_asks_for_one() -> None:
+def test_media_size_implies_one_media_item() -> None:
     dataset = config(*CLOSED, "--image-width-mean", "64", "--audio-length-mean", "3").dataset
     assert (dataset.images.number, dataset.sounds.number) == (1, 1)
 
 
-def test_noise_is_a_source_but_aiperfs_assets_are_not() -> None:
+def test_noise_images_are_accepted_and_assets_refused() -> None:
     images = config(*CLOSED, "--image-source", "noise", "--image-width-mean", "64").dataset.images
     assert (images.folder, images.number) == (None, 1)
     assert "give a folder" in refusal(*CLOSED, "--image-source", "assets")
@@ -402,6 +402,6 @@ def test_synthetic_request_of_a_transcription_is_one_sound() -> None:
     assert "is for texts" in refusal(*wanted, "--isl", "100")
 
 
-def test_a_template_that_is_no_file_is_refused() -> None:
+def test_missing_template_file_is_refused() -> None:
     text = refusal(*CLOSED, "--endpoint-type", "template", "--endpoint-template", "nowhere.json")
     assert "--endpoint-template: 'nowhere.json': neither a template" in text

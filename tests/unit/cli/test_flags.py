@@ -119,7 +119,7 @@ def test_help_comes_from_the_models(name: str, text: str) -> None:
     assert text in key_docs.flag_text(flag)
 
 
-def test_switches_are_the_keys_that_are_true_or_false() -> None:
+def test_switches_are_exactly_the_boolean_keys() -> None:
     for flag in FLAGS:
         is_bool = "bool" in str(type_at(flag.key.split(".")))
         is_part = flag.read is not None and flag.kind == "switch"
@@ -174,7 +174,7 @@ def test_a_wrong_flag_is_refused_by_its_name(arguments: tuple[str, ...], message
     assert message in refusal(*CLOSED, *arguments)
 
 
-def test_all_mistakes_of_flags_are_told_at_once() -> None:
+def test_all_wrong_flags_are_reported_together() -> None:
     message = refusal("--url", "ftp://h", "--concurrency", "0", "--slo", "?", "--name", "No Name")
     assert message.startswith("5 problems\n")
     for name in ("--url", "--model", "--concurrency", "--slo", "--name"):

@@ -63,7 +63,7 @@ def test_flags_change_the_trials_of_a_file(tmp_path: Path) -> None:
     assert config(*flags, "--concurrency", "8", "--random-seed", "1").experiment is None
 
 
-def test_flag_for_a_key_of_the_trials_is_refused(tmp_path: Path) -> None:
+def test_flag_for_key_set_by_trials_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(
         "endpoint: {url: 'http://h', model: m}\nload: {requests: 9}\n"

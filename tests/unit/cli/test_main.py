@@ -88,7 +88,7 @@ REPOSITORY = Path(__file__).parents[3]
         (("mock-server", "--ttft", "soon"), 2, "error: --ttft: "),
     ],
 )
-def test_wrong_call_ends_with_exit_code_and_one_message(
+def test_wrong_call_has_exit_code_and_one_message(
     arguments: tuple[str, ...],
     code: int,
     message: str,
@@ -136,7 +136,7 @@ def test_shell_sees_the_exit_code_and_no_traceback(
     assert ended.stdout == ""
 
 
-def test_validate_names_every_file_and_fails_if_one_does(
+def test_validate_reports_every_file_and_any_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
@@ -265,7 +265,7 @@ def command_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_every_failure_has_its_exit_code_and_no_traceback(
+def test_every_failure_has_exit_code_without_traceback(
     error: BaseException,
     code: ExitCode,
     message: str,
@@ -287,7 +287,7 @@ def test_traceback_of_an_unexpected_error_is_optional(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_early_is_no_mistake() -> None:
+def test_closed_output_pipe_is_no_error() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "aiperf_svc", "--help"],
         stdout=subprocess.PIPE,
@@ -299,7 +299,7 @@ def test_a_reader_that_leaves_early_is_no_mistake() -> None:
     assert errors == b""
 
 
-def test_a_command_without_an_output_does_its_work() -> None:
+def test_command_works_without_standard_output() -> None:
     command = f"{sys.executable} -m aiperf_svc workloads >&-"
     done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -41,7 +41,7 @@ def test_every_option_of_guidellm_is_on_its_page() -> None:
     assert missing == []
 
 
-def test_every_flag_that_stands_for_one_of_guidellm_exists() -> None:
+def test_replacements_of_guidellm_flags_exist() -> None:
     rows = [line for line in GUIDELLM.read_text().splitlines() if line.startswith("| ")]
     named = {name for row in rows for name in re.findall(r"--[a-z][\w-]*", row.split(" | ")[1])}
     assert len(named) > 40
@@ -126,7 +126,7 @@ def test_replay_has_no_default_users_or_requests() -> None:
     assert any("AIPerf sends rows at their own times" in note for note in closed.notes)
 
 
-def test_what_differs_is_named_with_its_value() -> None:
+def test_differences_are_listed_with_their_values() -> None:
     migration = moved(
         "aiperf profile \\\n  --model a/b --video-fps 2 --log-level debug \\\n"
         "  --use-server-token-count --concurrency 3 --request-count 9"
@@ -144,7 +144,7 @@ def test_what_differs_is_named_with_its_value() -> None:
     )
 
 
-def test_a_value_that_is_refused_is_named() -> None:
+def test_refused_value_is_named() -> None:
     migration = moved("aiperf profile --model m --concurrency 1 --arrival-pattern constant")
     assert any("needs --request-rate" in line for line in migration.missing)
 
@@ -159,12 +159,12 @@ def test_a_value_that_is_refused_is_named() -> None:
         ("aiperf profile --model 'x", "cannot be read: No closing quotation"),
     ],
 )
-def test_what_is_no_command_of_aiperf_is_refused(command: str, words: str) -> None:
+def test_invalid_aiperf_command_is_refused(command: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         moved(command)
 
 
-def test_the_json_holds_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_command_and_missing_flags(capsys: pytest.CaptureFixture[str]) -> None:
     command = "aiperf profile --model m --url h:1 --concurrency 1 --request-count 1 --stream x"
     assert main(["migrate", "--json", command]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -199,12 +199,12 @@ def test_profile_names_the_replacement_of_an_aiperf_flag() -> None:
         ("--num-concurrency", "--num-concurrency is a flag of genai-bench; here use --concurrency"),
     ],
 )
-def test_flag_of_another_tool_is_named_with_its_counterpart(flag: str, named: str) -> None:
+def test_flag_of_another_tool_names_its_counterpart(flag: str, named: str) -> None:
     with pytest.raises(ConfigError, match=f"^{named}\n"):
         parser().parse([flag, "1"])
 
 
-def test_counterparts_exist_and_take_no_name_of_another_flag() -> None:
+def test_counterparts_exist_and_hide_no_other_flag() -> None:
     own = own_flags()
     named = {name for _, text, _ in OTHERS for name in re.findall(r"--[a-z][\w-]*", text)}
     assert named - own == set()
@@ -225,7 +225,7 @@ def test_the_documented_tables_are_those_of_the_code(
     assert_printed(path, mark, aiperf_tables())
 
 
-def test_several_addresses_are_said_one_by_one() -> None:
+def test_several_urls_become_repeated_flags() -> None:
     found = moved(
         "aiperf profile --model m --url a:1 b:2 --url-strategy round_robin --concurrency 1"
     )
@@ -241,7 +241,7 @@ def test_several_addresses_are_said_one_by_one() -> None:
         "--request-rate 5",
     ],
 )
-def test_load_by_the_clock_gets_no_default_concurrency(load: str) -> None:
+def test_rate_based_load_gets_no_default_concurrency(load: str) -> None:
     migration = moved(f"aiperf profile --model m --url h:1 {load} --benchmark-duration 60")
     assert "--concurrency" not in migration.arguments
     says = [note for note in migration.notes if note.startswith("--request-rate-series")]

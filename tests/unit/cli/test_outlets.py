@@ -10,7 +10,7 @@ from aiperf_svc.runner.options import RunOptions
 ALL, METRICS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
 
 
-def test_without_the_flag_nothing_is_read() -> None:
+def test_headers_are_not_read_without_the_flag() -> None:
     assert otlp_target(None, {ALL: "not a header"}) is None
 
 
@@ -67,7 +67,7 @@ def test_metrics_page_listens_locally_without_a_host(
 
 
 @pytest.mark.parametrize("text", ["", "metrics", "0", "65536", "host:", "²", "-1"])
-def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+def test_invalid_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match="is no address; expected a port such as 9464"):
         metrics_address(text)
 

@@ -122,5 +122,5 @@ def test_roff_text_is_no_request() -> None:
     assert reference._roff("a\n.SH b\n'c \\d") == "a\n\\&.SH b\n\\&'c \\ed"
 
 
-def test_shells_are_those_that_can_be_written() -> None:
+def test_every_shell_has_a_completion_script() -> None:
     assert set(SHELLS) == set(reference.SHELLS)

@@ -65,7 +65,7 @@ def test_key_reaches_only_the_environment_of_services(
     assert "hush" not in "".join(capsys.readouterr())
 
 
-def test_variable_that_a_config_names_is_handed_on(
+def test_variable_named_by_config_is_required_and_passed(
     runner: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -81,22 +81,20 @@ def test_variable_that_a_config_names_is_handed_on(
     assert runner.options.secrets == {"MY_KEY": "hush"}
 
 
-def test_how_a_run_is_shown_is_passed_on(runner: Recorder) -> None:
+def test_display_options_are_passed_on(runner: Recorder) -> None:
     assert main([*CLOSED, "--json", "--ui", "simple", "-v"]) == 0
     options = runner.options
     assert (options.json, options.ui, options.verbose) == (True, "plain", True)
 
 
-def test_what_was_decided_for_the_user_is_said(
-    runner: Recorder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chosen_defaults_are_reported(runner: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(CLOSED[:-2]) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("note: neither --request-count nor --benchmark-duration: 10 requests")
 
 
-def test_bench_measures_the_mock_server_while_it_is_there(runner: Recorder) -> None:
+def test_bench_measures_a_running_mock_server(runner: Recorder) -> None:
     assert main(["bench", "--concurrency", "3"]) == 0
     assert runner.is_server_there
     assert runner.config is not None
@@ -104,7 +102,7 @@ def test_bench_measures_the_mock_server_while_it_is_there(runner: Recorder) -> N
     assert (runner.config.load.concurrency, runner.config.load.requests) == (3, 200)
 
 
-def test_local_run_of_a_stack_starts_its_mock_server(runner: Recorder) -> None:
+def test_local_run_of_stack_starts_its_mock_server(runner: Recorder) -> None:
     assert main(["run", "bench-smoke", "--local", "--artifact-dir", "out"]) == 0
     assert runner.is_server_there
     assert runner.config is not None
@@ -120,7 +118,7 @@ def test_a_stack_can_be_pointed_at_another_server(runner: Recorder) -> None:
     assert not runner.is_server_there
 
 
-def test_wrong_arguments_of_a_stacks_mock_server_are_refused(
+def test_wrong_arguments_of_mock_server_are_refused(
     runner: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.yaml"

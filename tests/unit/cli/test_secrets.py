@@ -27,7 +27,7 @@ def test_key_comes_from_value_variable_or_file(tmp_path: Path) -> None:
         ("schlüssel", "expected a key of printable characters"),
     ],
 )
-def test_a_key_that_cannot_be_is_refused(text: str, message: str) -> None:
+def test_invalid_key_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_api_key(text, {})
 
@@ -48,5 +48,5 @@ def test_a_refused_key_is_not_repeated() -> None:
         (["profile", "--header", "A: b"], "aiperf-svc profile --header 'A: b'"),
     ],
 )
-def test_command_line_that_is_kept_has_no_key(arguments: list[str], kept: str) -> None:
+def test_saved_command_line_has_no_key(arguments: list[str], kept: str) -> None:
     assert command_line(arguments) == kept

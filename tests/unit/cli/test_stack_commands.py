@@ -118,7 +118,7 @@ def test_run_returns_the_exit_code_of_the_runner(
     assert (options.timeout_s, options.run.json) == (1200.0, True)
 
 
-def test_profile_on_a_cluster_makes_a_unique_stack_name(
+def test_profile_on_cluster_makes_unique_stack_name(
     asked: list[tuple[StackRequest, StackOptions]],
 ) -> None:
     flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1", "--name", "test-" * 7 + "s")
@@ -221,7 +221,7 @@ def test_what_a_cluster_cannot_do_is_refused(
          "host `target` stands for a target in the stack, and there is none"),
     ],
 )  # fmt: skip
-def test_validate_refuses_of_a_stack_what_run_refuses(
+def test_validate_refuses_the_same_stacks_as_run(
     changed: dict[str, Any],
     message: str,
     tmp_path: Path,
@@ -248,7 +248,7 @@ def test_validate_needs_no_cluster_keys_of_a_config(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "results", "cancel"])
-def test_without_the_cli_no_stack_is_looked_at(
+def test_stack_commands_need_the_pulumi_cli(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([command, "bench-smoke"]) == ExitCode.ERROR
@@ -256,9 +256,7 @@ def test_without_the_cli_no_stack_is_looked_at(
 
 
 @pytest.mark.parametrize("command", ["status", "results", "cancel", "gc"])
-def test_name_that_no_stack_can_have_is_refused(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_stack_name_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "../bench-smoke"]) == ExitCode.BAD_CONFIG
     assert "the stack's name is '../bench-smoke'" in capsys.readouterr().err
 
@@ -275,7 +273,7 @@ def test_gc_without_a_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> Non
         ("done", "the run has already ended (done)", 0),
     ],
 )
-def test_only_a_run_that_goes_on_is_stopped(
+def test_only_a_running_run_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     state: str,

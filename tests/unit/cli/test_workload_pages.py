@@ -15,7 +15,7 @@ PAGES = Path(__file__).parents[3] / "docs" / "workloads"
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_page_of_a_kind_has_its_keys_and_metrics(
+def test_page_of_kind_has_its_keys_and_metrics(
     kind: str, assert_printed: Callable[[Path, str, str], None]
 ) -> None:
     printed = f"as `aiperf-svc workloads {kind}` prints it"
@@ -33,7 +33,7 @@ def test_the_page_of_all_workloads_leads_to_each(kind: str) -> None:
     assert row in (PAGES.parent / "workloads.md").read_text()
 
 
-def test_the_text_of_a_key_is_its_own() -> None:
+def test_each_key_has_its_default_and_text() -> None:
     keys = {key["key"]: key for key in describe(tool("fio"))["keys"]}
     assert keys["direct"] == {"key": "direct", "default": "true", "text": "Bypass the page cache."}
     assert keys["rw"]["text"].startswith("read, write, randread")

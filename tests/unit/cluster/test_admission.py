@@ -131,7 +131,7 @@ async def test_a_namespace_that_is_refused_ends_the_check() -> None:
 @pytest.mark.parametrize(
     ("where", "state"), [("", "failed"), ("aiperf-s-", "failed"), ("default", "ok")]
 )
-async def test_new_namespace_is_stood_in_by_an_empty_one(where: str, state: str) -> None:
+async def test_new_namespace_is_checked_in_an_empty_one(where: str, state: str) -> None:
     api = _Api({("Deployment", where): NO_OWNER})
     check = await _tried(api, None, NAMESPACE)
     assert check.state == state
@@ -157,7 +157,7 @@ def test_webhook_without_dry_run_is_not_checked() -> None:
     assert check.state == "not checked"
 
 
-def test_equal_reasons_are_told_once() -> None:
+def test_equal_refusals_are_reported_once() -> None:
     refused = [Refusal("Deployment", "no owner")] * 7 + [Refusal("Service", "no owner")]
     check = judge(31, refused, "in namespace n")
     assert check.detail == (

@@ -55,7 +55,7 @@ def queue_of(plan: StackPlan) -> QueuePlan:
 # --- the plan ------------------------------------------------------------------------------------
 
 
-def test_all_pods_but_the_deadline_are_one_group() -> None:
+def test_all_pods_except_the_deadline_form_one_group() -> None:
     plan = queued()
     queue = queue_of(plan)
     assert queue.pods == plan.totals.pods - 1
@@ -80,7 +80,7 @@ def test_queue_prolongs_the_longest_life() -> None:
     assert plan.deadline.env["AIPERF_TTL_SECONDS"] == "2400"
 
 
-def test_services_wait_for_the_target_themselves() -> None:
+def test_queued_services_wait_for_the_target() -> None:
     target = {"kind": "mock", "ready_timeout": "3m"}
     assert queued(target=target).inference.endpoint.wait_for_server == 180 * 10**9
     assert in_existing(target=target, ttl="30m").inference.endpoint.wait_for_server == 0
@@ -148,7 +148,7 @@ async def test_queue_must_exist_and_be_active(
     assert words in check.detail
 
 
-async def test_stack_without_a_queue_has_no_such_check() -> None:
+async def test_stack_without_a_queue_has_no_queue_check() -> None:
     assert await check_queue(FakeCluster().typed, make_plan()) is None
 
 
@@ -213,9 +213,7 @@ async def test_time_to_live_counts_from_the_admission() -> None:
         (2, False, "pods of the group exist; wait for others"),
     ],
 )
-async def test_queue_that_never_admits_is_one_line(
-    missing: int, is_gated: bool, words: str
-) -> None:
+async def test_admission_timeout_is_one_line(missing: int, is_gated: bool, words: str) -> None:
     plan = queued()
     plan = structs.replace(plan, queue=structs.replace(queue_of(plan), timeout_s=0))
     cluster = Queue(plan, pods=queue_of(plan).pods - missing, is_gated=is_gated)
@@ -232,7 +230,7 @@ async def test_namespace_that_kueue_does_not_manage_is_named() -> None:
     assert "Kueue does not manage the pods of this namespace" in line
 
 
-async def test_pods_that_may_not_be_listed_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_ends_if_pods_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = queued()
     cluster = Queue(plan, pods=1, is_gated=True)
 

@@ -167,7 +167,7 @@ def _in_jobs(*cpus: str) -> StackPlan:
     return plan_it(parse_benchmark(data, "the test"), stack="bench", version="1")
 
 
-def test_indexes_of_several_jobs_may_wait_for_each_other() -> None:
+def test_jobs_that_fit_one_by_one_are_accepted() -> None:
     plan = _in_jobs("5", "5.5", "6")
     assert [job.pod.replicas for job in plan.jobs] == [1, 1, 1]
     assert _judge(plan, [node(cpu="16")]).state == "ok"

@@ -24,7 +24,7 @@ def knowing(*resources: str) -> dict[str, Any]:
     return {TYPES: {"resources": [{"name": name} for name in resources]}}
 
 
-async def test_without_monitoring_nobody_looks() -> None:
+async def test_monitoring_is_checked_only_if_configured() -> None:
     assert await check_monitoring(FakeCluster().typed, make_plan()) is None
 
 
@@ -43,7 +43,7 @@ async def test_missing_operator_types_are_named(objects: dict[str, Any], missing
     assert "set deployment.monitoring to annotations or none" in check.remedy
 
 
-async def test_a_cluster_with_the_operator_is_fit() -> None:
+async def test_cluster_with_the_prometheus_operator_passes() -> None:
     cluster = FakeCluster(knowing("podmonitors", "prometheusrules", "servicemonitors"))
     check = await check_monitoring(cluster.typed, WANTED)
     assert check is not None
@@ -138,7 +138,7 @@ async def test_rights_to_watch_replicas_are_checked(
     assert (check.state, words in check.detail) == (state, True)
 
 
-async def test_server_that_is_no_service_needs_its_pods_named() -> None:
+async def test_server_without_service_needs_named_pods() -> None:
     plan, cluster = watching(())
     check = await check_scaling(cluster.typed, plan)
     assert check is not None

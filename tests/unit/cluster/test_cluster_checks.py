@@ -94,7 +94,7 @@ def test_clock_offset_is_report_minus_receipt() -> None:
     ],
     ids=["stripped", "not a status", "without a heartbeat", "of two reporters"],
 )
-def test_an_offset_that_cannot_be_told_is_unknown(fields: list[dict[str, Any]]) -> None:
+def test_unreadable_clock_offset_is_unknown(fields: list[dict[str, Any]]) -> None:
     assert clock_ahead_s(reporting(TAKEN, *fields)) is None
 
 
@@ -266,7 +266,7 @@ def test_gpu_nodes_need_a_readable_exporter() -> None:
     assert judge_exporters(nodes, None, {}).state == "not checked"
 
 
-def test_xid_error_fails_and_unread_pages_do_not_count() -> None:
+def test_xid_error_fails_and_unread_pages_are_ignored() -> None:
     one = exporter("a")
     bad = judge_xids([one], {one.url: GpuPage(gpus=8, xids=(("3", 79),))})
     assert bad is not None

@@ -149,7 +149,7 @@ async def test_deleted_pod_is_verified_by_its_successor() -> None:
     assert report.evidence.endswith(" instead")
 
 
-async def test_pods_of_others_are_never_chosen() -> None:
+async def test_foreign_pods_are_never_chosen() -> None:
     plan = planned({"do": "delete-pod"})
     cluster = PlayedCluster(plan.identity.name("target"))
     cluster.pods = []
@@ -183,7 +183,7 @@ async def test_drained_node_is_uncordoned() -> None:
     assert patches[3].endswith(f"{{'{UNDO}': None}}}}}}")
 
 
-async def test_drain_that_fails_uncordons_too() -> None:
+async def test_failed_drain_is_uncordoned_too() -> None:
     report, cluster = await carry_out({"do": "drain", "duration": "1ms"}, refuses=True)
     assert "a PodDisruptionBudget protects it" in report.problem
     assert cluster.objects[NODE]["spec"] == {"unschedulable": None}
@@ -250,7 +250,7 @@ async def undo(uid: str) -> tuple[bool, Any]:
     return found, cluster.objects[NODE]["spec"]["unschedulable"]
 
 
-async def test_only_the_node_that_was_cordoned_is_uncordoned() -> None:
+async def test_only_the_cordoned_node_is_uncordoned() -> None:
     assert await undo("n-1") == (True, None)
     assert await undo("n-2") == (False, True)
     gone = Undo(kind="uncordon", name="node-9", uid="n-9")
@@ -258,7 +258,7 @@ async def test_only_the_node_that_was_cordoned_is_uncordoned() -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [("", 0), ("{}", 1), ("no json", 1)])
-async def test_record_that_cannot_be_read_changes_nothing(text: str, said: int) -> None:
+async def test_unreadable_undo_record_changes_nothing(text: str, said: int) -> None:
     lines: list[str] = []
     cluster = PlayedCluster("d")
     root = ObjectRef(
@@ -354,7 +354,7 @@ RELEASE_EVENT = {"at": "20s", "do": "kill"}
         ({"pool": "decode"}, True, "kill: 3 rights"),
     ],
 )
-async def test_events_of_a_release_are_checked_before_the_stack(
+async def test_events_of_release_are_checked_before_the_stack(
     more: dict[str, str], shares: bool, detail: str
 ) -> None:
     check = await check_events(FakeCluster().typed, release_with(more, shares=shares))
@@ -382,7 +382,7 @@ async def test_deployment_of_an_operator_may_be_unknown() -> None:
     assert check.state == "ok"
 
 
-async def test_pods_of_a_pool_are_found_by_its_labels() -> None:
+async def test_pods_of_a_pool_are_found_by_label() -> None:
     plan = release_with({"pool": "decode"}, shares=True)
     cluster = PlayedCluster("d")
     cluster.strangers = []
@@ -394,7 +394,7 @@ async def test_pods_of_a_pool_are_found_by_its_labels() -> None:
 
 
 @pytest.mark.parametrize("do", ["restart", "cut"])
-def test_event_that_no_pool_can_have_is_refused(do: str) -> None:
+def test_event_unsupported_for_pools_is_refused(do: str) -> None:
     event = {"at": "20s", "do": do, "pool": "decode", **({"duration": "1s"} if do == "cut" else {})}
     with pytest.raises(ValueError, match=re.escape("{pool} is for {do} delete-pod, evict, drain")):
         Event.model_validate(event)
@@ -406,7 +406,7 @@ def test_unknown_pool_is_refused() -> None:
     assert str(problem.text) == "'decode': no pool of deployment.target; it has none"
 
 
-def test_stack_without_a_target_has_nothing_to_disturb() -> None:
+def test_pod_event_needs_a_target_in_the_stack() -> None:
     config = stack_config({"do": "delete-pod"}, target={"kind": "none"})
     (problem,) = workload_of(config).cluster_problems(config)
     assert "needs a target of the stack's own" in problem.text

@@ -73,14 +73,14 @@ def test_container_shows_its_state_and_the_one_before() -> None:
     ]
 
 
-def test_only_a_ready_pod_that_never_restarted_is_fine() -> None:
+def test_only_a_ready_pod_without_restarts_is_fine() -> None:
     assert is_fine(_pod())
     assert not is_fine(_pod(ready=False))
     assert not is_fine(_pod(restartCount=1))
     assert not is_fine({"metadata": {"name": "p"}, "status": {}})
 
 
-def test_what_a_container_says_is_harmless_and_bounded() -> None:
+def test_container_messages_are_sanitised_and_bounded() -> None:
     ended = {"terminated": {"exitCode": 7, "message": HOSTILE}}
     pod = _pod(state=ended, lastState=ended)
     pod["status"]["message"] = HOSTILE

@@ -259,7 +259,7 @@ def test_wait_names_a_finalizer_and_its_object() -> None:
     )
 
 
-def test_anything_else_is_told_as_it_is() -> None:
+def test_other_blocking_conditions_are_shown_unchanged() -> None:
     assert wait_in_words((SPACE,), [], {}) == (
         "Namespace n (being deleted; NamespaceContentRemaining: pods has 3 instances)"
     )

@@ -55,14 +55,14 @@ def test_stack_renewed_elsewhere_is_held(is_own: bool) -> None:
     assert use(lease(ALICE, HELD_S + 1.0), is_own=is_own) is Use.FREE
 
 
-def test_a_killed_process_of_this_machine_holds_nothing() -> None:
+def test_killed_local_process_holds_no_lease() -> None:
     assert use(lease(BOB_BEFORE), is_own=True, running=(6,)) is Use.HELD
     assert use(lease(BOB_BEFORE), is_own=True) is Use.FREE
     assert use(lease(ME), is_own=True, running=(7,)) is Use.FREE
 
 
 @pytest.mark.parametrize("space", ["", "6b"])
-def test_process_of_a_container_with_our_host_name_holds(space: str) -> None:
+def test_container_with_same_host_name_holds_its_lease(space: str) -> None:
     elsewhere = msgspec.structs.replace(BOB_BEFORE, space=space)
     assert use(lease(elsewhere), is_own=True) is Use.HELD
     assert use(lease(elsewhere, HELD_S + 1.0), is_own=True) is Use.FREE
@@ -76,7 +76,7 @@ def test_living_foreign_stack_is_not_free() -> None:
     assert use(lease(created=ago(5.0)), is_own=False) is Use.ALIVE
 
 
-def test_a_holder_of_another_program_is_believed() -> None:
+def test_holder_from_another_program_is_respected() -> None:
     assert use(lease(holder="controller-0"), is_own=True) is Use.HELD
 
 
@@ -112,7 +112,7 @@ def test_free_lease_is_claimed_and_renewed() -> None:
     assert step(lease(ME, RENEW_S), has_held=True) is Step.RENEW
 
 
-def test_a_lease_that_another_process_took_is_lost() -> None:
+def test_lease_taken_by_another_process_is_lost() -> None:
     assert step(lease(ALICE)) is Step.LOST
     # Even if that process has ended since.
     assert step(lease(BOB_BEFORE, HELD_S + 1.0), has_held=True) is Step.LOST

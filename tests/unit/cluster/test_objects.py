@@ -54,7 +54,7 @@ def _compare(before: list[ObjectRef], after: list[ObjectRef]) -> tuple[list[str]
     return tuple([each.name for each in some] for some in (found.ours, found.missing))
 
 
-def test_nothing_new_and_nothing_missing_is_no_difference() -> None:
+def test_equal_object_lists_have_no_difference() -> None:
     same = [ref("a"), ref("old", labels=of("bench"))]
     assert _compare(same, same) == ([], [])
 
@@ -168,7 +168,7 @@ def test_recreated_object_is_missing_and_new() -> None:
     assert _compare([ref("a", uid="1")], [ref("a", uid="2")]) == ([], ["a"])
 
 
-def test_another_stack_that_ends_is_not_missed() -> None:
+def test_objects_of_another_ended_stack_are_ignored() -> None:
     theirs = ref("worker-bench-2", uid="set", labels=of("bench-2"))
     before = [theirs, ref("worker-bench-2-x", kind="Pod", owners=("set",)), ref("mine")]
     assert _compare(before, []) == ([], ["mine"])
@@ -222,7 +222,7 @@ def test_only_roots_past_their_deadline_are_overdue() -> None:
     assert (alone.is_overdue, alone.overdue) == (True, ("p",))
 
 
-def test_an_object_says_who_holds_it() -> None:
+def test_object_text_has_its_finalizers() -> None:
     kind = ResourceType("apps", "v1", "deployments", "Deployment", True)
     metadata = {
         "name": "d", "namespace": "s", "uid": "u", "deletionTimestamp": "x", "finalizers": ["a/b"],
@@ -232,7 +232,7 @@ def test_an_object_says_who_holds_it() -> None:
     assert str(found) == "Deployment s/d (being deleted; finalizers a/b)"
 
 
-def test_a_stuck_namespace_says_what_its_conditions_say() -> None:
+def test_stuck_namespace_shows_its_active_conditions() -> None:
     conditions = [
         {"type": "NamespaceFinalizersRemaining", "status": "True", "message": "a/b in 1"},
         {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "fine"},

@@ -90,7 +90,7 @@ async def test_missing_image_ends_the_experiment_before_it_begins() -> None:
     assert cluster.pods_made == []
 
 
-async def test_pod_that_may_not_be_created_is_no_failure() -> None:
+async def test_forbidden_image_pull_pod_is_no_failure() -> None:
     cluster = FakeCluster(denied=("create pods",))
     found = await pull_images(cluster.typed, [plan_of("a:1")], namespace="lab")
     assert found == "no pod may be created for it"

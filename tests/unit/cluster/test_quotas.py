@@ -46,7 +46,7 @@ def test_quota_counts_all_replicas() -> None:
         ),
     ],
 )
-def test_what_exposes_the_results_is_counted(
+def test_objects_that_expose_results_are_counted(
     results: dict[str, Any], more: dict[str, float]
 ) -> None:
     usual, exposed = quota_requests(in_existing()), quota_requests(in_existing(results=results))
@@ -58,14 +58,14 @@ def test_what_exposes_the_results_is_counted(
     assert exposed["count/services"] == exposed["services"]
 
 
-def test_a_quota_that_leaves_enough_is_fine() -> None:
+def test_sufficient_quota_passes() -> None:
     plan = in_existing()
     quota = _quota({"pods": str(plan.totals.pods + 3)}, {"pods": "3"})
     assert judge_quotas(plan, [quota], []).state == "ok"
     assert judge_quotas(plan, [], []).state == "ok"
 
 
-def test_what_is_used_already_is_not_left() -> None:
+def test_used_quota_is_subtracted() -> None:
     plan = in_existing()
     pods = plan.totals.pods
     check = judge_quotas(plan, [_quota({"pods": str(pods + 3)}, {"pods": "4"})], [])
@@ -152,7 +152,7 @@ def test_a_quantity_is_its_number_of_base_units(text: str, value: float) -> None
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "one", "1KiB"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_invalid_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no Kubernetes quantity"):
         parse_quantity(text)
 
@@ -164,5 +164,5 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         (5 * 2**20, "limits.memory", "5Mi"), (3, "pods", "3"), (0, "memory", "0"),
     ],
 )  # fmt: skip
-def test_a_quantity_is_said_as_people_write_it(value: float, resource: str, text: str) -> None:
+def test_quantity_is_formatted_with_its_unit(value: float, resource: str, text: str) -> None:
     assert format_quantity(value, resource) == text

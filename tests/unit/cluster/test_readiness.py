@@ -62,7 +62,7 @@ def test_refusals_are_tried_again() -> None:
     assert _wait(ApiRefusal(500, "etcd"), OSError("reset"), both)[0]
 
 
-def test_end_of_time_names_what_is_missing() -> None:
+def test_timeout_names_missing_pods_and_reasons() -> None:
     waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     pods = [_pod("a", is_ready=False, containerStatuses=[waiting])]
     with pytest.raises(EnvironmentProblem) as error:

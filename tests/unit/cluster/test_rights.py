@@ -28,13 +28,13 @@ from tests.support.plans import in_existing, make_plan, plan_it
 ALL = frozenset[Right]()
 
 
-def test_with_all_rights_everything_can_be_made() -> None:
+def test_all_rights_pass_every_check() -> None:
     plan = make_plan()
     for judge in (judge_rights, judge_deadline, judge_results_access):
         assert judge(plan, ALL).state == "ok"
 
 
-def test_each_right_that_is_missing_is_named() -> None:
+def test_each_missing_right_is_named() -> None:
     plan = make_plan()
     for right in needed_rights(plan):
         check = judge_rights(plan, frozenset({right}))
@@ -50,7 +50,7 @@ def test_only_own_namespaces_need_namespace_rights() -> None:
     assert "namespaces" not in kinds(asked_rights(in_existing()))
 
 
-def test_what_exists_only_by_config_needs_rights_only_then() -> None:
+def test_optional_objects_need_rights_only_when_configured() -> None:
     def made(**deployment: Any) -> set[str]:
         return {right.resource for right in needed_rights(make_plan(**deployment))}
 
@@ -98,7 +98,7 @@ def test_granting_needs_the_right_or_escalate() -> None:
     assert judge_deadline(plan, lacking).state == "ok"
 
 
-def test_the_proxy_makes_up_for_a_port_forward() -> None:
+def test_results_access_needs_port_forward_or_proxy() -> None:
     plan = make_plan()
     forward, proxy = frozenset(port_forward_rights(plan)), frozenset(proxy_rights(plan))
     assert judge_results_access(plan, proxy).state == "ok"

@@ -58,7 +58,7 @@ def condition(reason: str) -> list[Json]:
     ],
     ids=["gone", "going", "made again", "its time is over", "before its time"],
 )
-def test_what_a_stack_hangs_on_is_lost_once(found: Json | None, words: str) -> None:
+def test_lost_root_object_is_reported_once(found: Json | None, words: str) -> None:
     losses = RunLosses()
     assert losses.handle_root("Namespace", "n", a_root()) is None
     assert losses.handle_root("Namespace", "n", found) == Loss("", words)

@@ -77,7 +77,7 @@ async def lost_after(cluster: Looked, watched: RunWatch, **changes: Any) -> list
         return [loss.line for loss in await losses]
 
 
-async def test_a_namespace_deleted_by_somebody_is_seen() -> None:
+async def test_deleted_namespace_is_noticed() -> None:
     cluster = Looked()
     gone = await lost_after(cluster, watch(cluster, []), SPACE=refused(404))
     assert gone == ["Namespace n was deleted during the run"]
@@ -103,7 +103,7 @@ async def test_only_single_pods_are_listed() -> None:
     assert not {"worker", "record-processor", "deadline"} & names
 
 
-async def test_what_may_not_be_seen_is_left_out() -> None:
+async def test_unreadable_objects_are_not_watched() -> None:
     cluster = Looked()
     cluster.responses |= {SPACE: refused(403), PODS: refused(403)}
     watched = watch(cluster, [], in_existing())

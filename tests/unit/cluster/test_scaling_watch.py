@@ -132,7 +132,7 @@ async def test_decision_and_replica_are_seen(monkeypatch: Any) -> None:
     assert watch.log.report().not_watched == ()
 
 
-async def test_broken_watch_is_made_up_for_by_a_list(monkeypatch: Any) -> None:
+async def test_broken_watch_is_followed_by_a_list(monkeypatch: Any) -> None:
     api = Api({PODS: [[pod("a")], [pod("b")]]})
     async with watching(api, monkeypatch) as watch:
         api.messages[PODS].put_nowait(None)

@@ -66,7 +66,7 @@ def test_runs_never_overlap_and_end_after_the_ttl() -> None:
     assert template["template"]["spec"]["terminationGracePeriodSeconds"] == 300 + 120
 
 
-def test_runner_is_restricted_and_has_no_secret_in_clear() -> None:
+def test_runner_is_restricted_without_secrets_in_clear_text() -> None:
     (job,) = made(plan())["CronJob"]
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -92,7 +92,7 @@ def test_guest_needs_rights_in_its_namespace_alone() -> None:
     assert verbs == {"get", "list"}
 
 
-def test_stack_with_its_own_namespace_has_a_cluster_role() -> None:
+def test_stack_with_own_namespace_has_a_cluster_role() -> None:
     found = made(plan(), namespace="ops")
     names = [each["metadata"]["name"] for each in found["ClusterRole"]]
     assert names == ["aiperf-ops-schedule-bench", "aiperf-ops-schedule-bench-reads"]
@@ -154,7 +154,7 @@ def granted(which: StackPlan) -> set[tuple[str, str, str, str]]:
     ("planned", "deployment"),
     [(plan, GUEST), (plan, {}), (disturbed, GUEST), (disturbed, {}), (with_global, {})],
 )
-def test_roles_grant_what_preflight_asks_for_where_it_does(
+def test_roles_grant_all_rights_that_preflight_checks(
     planned: Callable[..., StackPlan], deployment: dict[str, Any]
 ) -> None:
     which = planned(**deployment)
@@ -190,7 +190,7 @@ def test_no_object_counts_as_part_of_the_stack() -> None:
         assert labels["owner"] == "me"
 
 
-def test_results_that_would_be_lost_are_refused() -> None:
+def test_schedule_without_a_results_store_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^artifacts.s3: "):
         manifests(plan_it(make_config(target={"kind": "mock"})), "", schedule())
 
@@ -206,7 +206,7 @@ def test_bad_cron_fields_are_refused(text: str) -> None:
         check_cron(text)
 
 
-def test_state_on_the_disk_of_a_pod_is_refused() -> None:
+def test_state_on_a_pods_disk_is_refused() -> None:
     check_backend("s3://benchmarks/state?region=eu-central-1")
     for url in ("file:///state", "", "~/state"):
         with pytest.raises(ConfigError, match="--state"):
@@ -264,7 +264,7 @@ def pod_object(uid: str = UID, phase: str = "Running") -> dict[str, Any]:
         (None, "pod.ops.p", False),
     ],
 )
-async def test_runner_is_gone_when_its_pod_is(
+async def test_lock_holder_has_ended_with_its_pod(
     found: dict[str, Any] | None, user: str, expected: bool
 ) -> None:
     objects = {"/api/v1/namespaces/ops/pods/p": found} if found else {}

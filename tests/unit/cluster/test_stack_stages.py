@@ -32,18 +32,18 @@ def test_good_run_passes_all_stages_except_evidence() -> None:
 @pytest.mark.parametrize(
     "result", [StageResult.FAILED, StageResult.DECLINED, StageResult.INTERRUPTED]
 )
-def test_before_up_there_is_nothing_to_tear_down(stage: Stage, result: StageResult) -> None:
+def test_lifecycle_ended_before_up_needs_no_teardown(stage: Stage, result: StageResult) -> None:
     lifecycle = at(stage)
     assert not lifecycle.may_exist
     assert lifecycle.end(stage, result) is Stage.FINISHED
 
 
-def test_an_interrupt_during_a_question_is_no_yes() -> None:
+def test_interrupt_at_the_preview_question_ends_run() -> None:
     assert at(Stage.PREVIEW).end(Stage.PREVIEW, StageResult.DONE, interrupts=1) is Stage.FINISHED
 
 
 @pytest.mark.parametrize("stage", [Stage.UP, Stage.RUN, Stage.COLLECT])
-def test_failure_is_looked_at_before_it_is_destroyed(stage: Stage) -> None:
+def test_failure_evidence_is_saved_before_destroy(stage: Stage) -> None:
     lifecycle = at(stage)
     assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE
     assert lifecycle.failed_in is stage
@@ -73,7 +73,7 @@ def test_survived_loss_saves_evidence_without_failure() -> None:
 
 @pytest.mark.parametrize("interrupts", [0, 1, 2])
 @pytest.mark.parametrize("result", [StageResult.DONE, StageResult.FAILED, StageResult.INTERRUPTED])
-def test_however_destroying_ends_somebody_looks(result: StageResult, interrupts: int) -> None:
+def test_leak_check_follows_any_result_of_destroy(result: StageResult, interrupts: int) -> None:
     lifecycle = at(Stage.COLLECT)
     lifecycle.end(Stage.COLLECT, StageResult.DONE)
     assert lifecycle.end(Stage.DESTROY, result, interrupts=interrupts) is Stage.CHECK
@@ -89,7 +89,7 @@ def test_however_destroying_ends_somebody_looks(result: StageResult, interrupts:
         (StageResult.DONE, False, True, False),
     ],
 )
-def test_stack_stays_where_the_user_asked_for_it(
+def test_stack_is_kept_as_requested(
     result: StageResult, keep: bool, keep_on_failure: bool, is_kept: bool
 ) -> None:
     lifecycle = at(Stage.COLLECT, keep=keep, keep_on_failure=keep_on_failure)
@@ -108,18 +108,18 @@ def test_only_copy_of_results_keeps_the_stack(interrupts: int, is_kept: bool) ->
     assert (after, lifecycle.is_kept) == (Stage.FINISHED if is_kept else Stage.DESTROY, is_kept)
 
 
-def test_up_that_made_nothing_is_not_torn_down() -> None:
+def test_up_without_objects_needs_no_teardown() -> None:
     assert at(Stage.UP).end(Stage.UP, StageResult.DECLINED) is Stage.FINISHED
 
 
 @pytest.mark.parametrize("stage", [Stage.UP, Stage.RUN, Stage.COLLECT])
-def test_who_stops_a_run_wants_its_stack_gone(stage: Stage) -> None:
+def test_interrupted_stack_is_not_kept(stage: Stage) -> None:
     lifecycle = at(stage, keep=True, keep_on_failure=True)
     lifecycle.end(stage, StageResult.INTERRUPTED, interrupts=2)
     assert (lifecycle.stage, lifecycle.is_kept) == (Stage.DESTROY, False)
 
 
-def test_every_lifecycle_ends_and_tears_down_what_it_made() -> None:
+def test_every_lifecycle_ends_and_checks_for_leaks() -> None:
     for results in itertools.product(
         (StageResult.DONE, StageResult.FAILED, StageResult.INTERRUPTED), repeat=6
     ):
@@ -135,7 +135,7 @@ def test_every_lifecycle_ends_and_tears_down_what_it_made() -> None:
             assert looked == made, lifecycle.story
 
 
-def test_stage_that_is_not_going_on_cannot_end() -> None:
+def test_only_the_current_stage_can_end() -> None:
     lifecycle = at(Stage.RUN)
     with pytest.raises(IllegalStep, match="up done"):
         lifecycle.end(Stage.UP, StageResult.DONE)
@@ -178,7 +178,7 @@ def test_failed_shape_saves_evidence_and_next_follows(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", [{"stops_on_failure": True}, {"keep_on_failure": True}])
-def test_no_shape_follows_a_failure_that_stops(how: dict[str, bool]) -> None:
+def test_no_shape_follows_a_stopping_failure(how: dict[str, bool]) -> None:
     lifecycle = in_run_of(2, **how)
     lifecycle.end(Stage.RUN, StageResult.FAILED)
     after = lifecycle.end(Stage.EVIDENCE, StageResult.DONE)
@@ -216,7 +216,7 @@ def test_finished_experiment_removes_stack_of_killed_runner() -> None:
     assert lifecycle.end(Stage.PREFLIGHT, StageResult.DECLINED) is Stage.FINISHED
 
 
-def test_stack_that_was_taken_over_is_not_kept() -> None:
+def test_stack_taken_over_is_not_kept() -> None:
     for stage in (Stage.RUN, Stage.COLLECT):
         lifecycle = at(stage, keep=True, keep_on_failure=True)
         lifecycle.shapes = [1, 2]

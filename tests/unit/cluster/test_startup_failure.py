@@ -53,7 +53,7 @@ def _detector() -> StartupFailureDetector:
     ],
     ids=lambda pod: pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"],
 )
-def test_what_is_final_is_said_at_once(pod: dict[str, Any]) -> None:
+def test_permanent_image_errors_are_reported_at_once(pod: dict[str, Any]) -> None:
     line = _detector().handle([pod], [], now_s=NOW)
     assert line is not None
     assert line.startswith("pod worker-1: image 'i:1'")
@@ -68,7 +68,7 @@ def test_unreachable_registry_may_recover() -> None:
     assert "cannot be pulled" in (detector.handle([first], [], now_s=NOW + PULL_S) or "")
 
 
-def test_a_problem_that_has_passed_begins_anew() -> None:
+def test_resolved_problem_restarts_its_time_limit() -> None:
     detector = _detector()
     problem = _waiting("ErrImagePull", "i/o timeout")
     assert detector.handle([problem], [], now_s=NOW) is None
@@ -94,7 +94,7 @@ def test_unplaced_pod_fails_after_its_limit() -> None:
         ("something else", "events of its ReplicaSet"),
     ],
 )
-def test_a_deployment_without_pods_says_what_to_do(message: str, remedy: str) -> None:
+def test_deployment_without_pods_has_a_remedy(message: str, remedy: str) -> None:
     detector, failing = _detector(), _deployment(message)
     assert detector.handle([], [failing], now_s=NOW) is None
     line = detector.handle([], [failing], now_s=NOW + CREATE_S) or ""
@@ -111,7 +111,7 @@ def test_one_crash_is_forgiven_and_two_are_not() -> None:
     assert "crashed 2 times, last with OOMKilled, exit code 137; raise its memory" in line
 
 
-def test_many_pods_with_the_same_trouble_are_counted() -> None:
+def test_equal_pod_problems_are_counted() -> None:
     pods = [
         {**_waiting("InvalidImageName"), "metadata": {"name": f"worker-{i}"}} for i in range(200)
     ]

@@ -147,7 +147,7 @@ async def checked(plan: StackPlan, cluster: FakeCluster, *, namespace: str | Non
     return Found(found.target, found.image)
 
 
-async def test_new_namespace_lets_the_context_namespace_run_the_probe() -> None:
+async def test_probe_for_new_namespace_runs_in_context_namespace() -> None:
     found = await checked(make_plan(url=OUTSIDE), FakeCluster(open_to=("team",)), namespace=None)
     assert found.target.state == "ok"
     assert found.target.detail == "a pod can reach api.example.com:80, in namespace team"
@@ -301,7 +301,7 @@ async def test_image_is_checked_by_an_idle_pod(
         ({"phase": "Succeeded"}, (), "not checked", "the pod for this check cannot be created"),
     ],
 )
-async def test_store_of_the_results_is_tried_from_a_pod(
+async def test_results_store_is_checked_from_a_pod(
     status: dict[str, Any], open_to: tuple[str, ...], state: str, words: str
 ) -> None:
     bucket = {"url": "s3://results", "endpoint_url": "http://minio:9000"}
@@ -397,7 +397,7 @@ def test_probe_pod_has_a_deadline_and_a_ttl() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 200])
-def test_probe_pod_has_the_resources_of_the_smallest_pod(limit: int | None) -> None:
+def test_probe_pod_has_resources_of_smallest_pod(limit: int | None) -> None:
     """A LimitRange that admits the stack admits it too."""
     plan = make_plan(
         pods={"deadline": {"cpu": "100m", "memory": "128Mi", "cpu_limit": limit and "200m"}}
