@@ -85,7 +85,7 @@ def test_holm_scales_the_smallest_probability_by_rows() -> None:
     assert holm([]) == []
 
 
-def test_rows_that_gate_are_corrected_and_others_are_not() -> None:
+def test_only_gating_rows_have_corrected_p_values() -> None:
     base = [measured(f"a{i}", {P50: RunValue(v), P99: RunValue(v)}) for i, v in enumerate(FAST)]
     new = [measured(f"b{i}", {P50: RunValue(v), P99: RunValue(v)}) for i, v in enumerate(SLOW)]
     found = compared(base, new, wanted=["latency:p50"], with_all=True)
@@ -97,7 +97,7 @@ def test_rows_that_gate_are_corrected_and_others_are_not() -> None:
     assert both[0].adjusted_p == pytest.approx(2 * both[0].p)
 
 
-def test_only_rows_that_gate_make_a_comparison_worse() -> None:
+def test_only_gating_rows_make_a_comparison_worse() -> None:
     base = [measured(f"a{i}", {P50: RunValue(v), P99: RunValue(1.0)}) for i, v in enumerate(FAST)]
     new = [measured(f"b{i}", {P50: RunValue(v), P99: RunValue(1.0)}) for i, v in enumerate(SLOW)]
     assert compared(base, new).is_worse
@@ -113,7 +113,7 @@ def test_a_percentile_of_few_requests_has_a_footnote() -> None:
     assert compared(many, side("c", FAST, P99)).notes == ()
 
 
-def test_what_differs_comes_by_key_with_all_its_values() -> None:
+def test_config_differences_list_all_values_by_key() -> None:
     base = side("a", FAST, facts={"load.concurrency": "8", "version": "1"})
     new = side("b", FAST, facts={"load.concurrency": "16", "version": "1"})
     new += side("c", FAST, facts=new[0].facts | {"target.image": "x@sha256:0"})
@@ -172,7 +172,7 @@ def test_a_run_on_both_sides_is_refused() -> None:
         compared(side("a", FAST), side("a", SLOW))
 
 
-def test_a_row_that_no_run_has_is_refused() -> None:
+def test_unknown_row_is_refused() -> None:
     with pytest.raises(ConfigError, match="they have latency"):
         compared(side("a", FAST), side("b", FAST), wanted=["ttft:p99"])
 
@@ -199,13 +199,13 @@ def test_row_missing_in_a_run_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("other", [{"unit": "s"}, {"better": "higher"}])
-def test_metrics_of_one_name_in_other_units_are_refused(other: dict[str, Any]) -> None:
+def test_same_metric_with_other_definition_is_refused(other: dict[str, Any]) -> None:
     infos = {"latency": replace(LATENCY, **other)}
     with pytest.raises(Incomparable, match=r"latency is not the same metric everywhere: in ms, .*"):
         compared(side("a", FAST), side("b", FAST, metrics=infos))
 
 
-def test_run_that_is_not_comparable_warns_on_either_side() -> None:
+def test_incomparable_run_warns_on_either_side() -> None:
     text = "not comparable: the server speculates, and the load has forced ends"
     plain = measured("a", {P50: RunValue(1.0)})
     speculating = measured("b", {P50: RunValue(1.0)}, warnings=(text,))

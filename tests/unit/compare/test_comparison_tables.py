@@ -19,7 +19,7 @@ def printed(width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_each_table_row_has_its_name_at_any_width(width: int) -> None:
+def test_table_rows_have_names_at_any_width(width: int) -> None:
     lines = [line.strip() for line in printed(width)]
     assert max(map(len, lines)) <= width
     rows = [line.split()[:2] for line in lines if line.startswith("Latency")]

@@ -52,7 +52,7 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_experiments_are_compared_where_their_parameters_are_the_same(
+def test_experiments_are_compared_at_equal_parameters(
     experiments: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = experiments / "base", experiments / "new"

@@ -102,7 +102,7 @@ def test_a_change_within_the_tolerance_is_not_marked() -> None:
     assert len(shown(values, tolerance=0.01).changes) == 1
 
 
-def test_more_of_what_should_be_high_is_better() -> None:
+def test_increase_of_a_higher_is_better_metric_improves() -> None:
     key = RowKey("speed")
     runs = [
         measured(f"r{n}", {key: RunValue(v)}, start_wall_ns=n)
@@ -124,7 +124,7 @@ def test_runs_are_ordered_by_time_with_changed_keys() -> None:
     ]
 
 
-def test_what_is_left_out_has_its_reason() -> None:
+def test_omitted_runs_have_a_reason() -> None:
     runs = series([100.0, 101.0])
     runs += series([9e9], verdict=Severity.INVALID, cause="client\x1b[2J", folder="bad")
     runs.append(measured("other", {RowKey("speed"): RunValue(1.0)}))
@@ -215,6 +215,6 @@ def test_the_command_prints_plots_and_writes(
     assert main(["history", str(tmp_path / "nothing")]) == 2
 
 
-def test_times_are_read_as_they_were_written() -> None:
+def test_start_times_round_trip() -> None:
     for wall in (0, 1_790_000_000_123_456_000, 1_790_000_000_999_999_000):
         assert wall_ns(iso_time(wall)) == wall

@@ -97,7 +97,7 @@ def _sides(
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("runs", [3, 5])
-def test_several_runs_of_equal_systems_are_rarely_called_different(
+def test_several_runs_of_equal_systems_rarely_differ(
     load: float, runs: int, percentiles: dict[float, dict[RowKey, Floats]]
 ) -> None:
     for key, each in rows(percentiles[load], runs=runs, change=0.0).items():
@@ -105,7 +105,7 @@ def test_several_runs_of_equal_systems_are_rarely_called_different(
         assert sum(row.word in (Word.WORSE, Word.BETTER) for row in each) <= MOST_ALARMS, key
 
 
-def test_five_runs_a_side_find_ten_percent_more_latency(
+def test_five_runs_find_ten_percent_more_latency(
     percentiles: dict[float, dict[RowKey, Floats]],
 ) -> None:
     for key, each in rows(percentiles[0.5], runs=5, change=0.10).items():

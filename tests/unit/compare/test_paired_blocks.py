@@ -78,7 +78,7 @@ def test_equal_versions_in_blocks_are_rarely_called_different(drift: str) -> Non
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_difference_of_five_percent_is_found_in_twelve_blocks(drift: str) -> None:
+def test_twelve_blocks_find_a_five_percent_difference(drift: str) -> None:
     rows = [
         row_of(in_blocks(seed), DRIFTS[drift], seed, effect=0.05, is_paired=True)
         for seed in range(PAIRS)

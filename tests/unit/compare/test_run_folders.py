@@ -64,7 +64,7 @@ def test_distributions_exclude_abandoned_requests_like_the_results(tmp_path: Pat
     assert least > 1
 
 
-def test_slower_side_is_worse_and_can_fail_the_command(
+def test_slower_side_is_worse_and_can_fail_command(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text, _ = compare(capsys, runs / "base", runs / "new")
@@ -126,7 +126,7 @@ def workload_run(folder: Path, run_id: str, values: list[float]) -> Path:
     return folder
 
 
-def test_runs_of_a_tool_are_compared_by_their_averages(
+def test_tool_runs_are_compared_by_their_averages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for place in range(3):
@@ -203,7 +203,7 @@ def test_folders_without_a_run_are_refused(
         assert text in error
 
 
-def test_records_that_were_changed_are_refused(
+def test_changed_records_are_refused(
     tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = inference_run(tmp_path / "run", "changed")

@@ -145,12 +145,12 @@ def test_one_mistake_is_one_line(key: str, wrong: object, message: str) -> None:
     assert refusal_of(with_key(key, wrong)) == (message if is_whole else f"{key}: {message}")
 
 
-def test_a_value_that_is_long_is_cut() -> None:
+def test_long_value_is_cut() -> None:
     message = refusal_of(with_key("load.concurrency", "x" * 1000))
     assert len(message) < 150
 
 
-def test_what_must_be_given_is_named() -> None:
+def test_missing_required_keys_are_named() -> None:
     assert refusal_of({}) == "2 problems\n  endpoint: must be given\n  load: must be given"
 
 
@@ -169,7 +169,7 @@ def test_all_mistakes_are_listed_under_the_source() -> None:
     }
 
 
-def test_key_is_called_what_its_user_calls_it() -> None:
+def test_problems_use_flag_names_for_keys() -> None:
     names = {"load.concurrency": "--concurrency", "slo.objectives": "--slo"}
     assert refusal_of(with_key("load.concurrency", 0), names=names).startswith("--concurrency: 0: ")
     message = refusal_of(with_key("slo.objectives", [{"metric": "m"}]), names=names)
@@ -199,7 +199,7 @@ def test_every_key_is_found_from_a_typo() -> None:
 
 
 @pytest.mark.parametrize("wrong", [object, [], {"a": 1}, "?", -1], ids=repr)
-def test_no_message_speaks_pydantic(wrong: object) -> None:
+def test_no_message_has_pydantic_terms(wrong: object) -> None:
     for key in (key for key in all_keys() if key.startswith("load.")):
         message = refusal_of(with_key(key, wrong))
         assert "Input should" not in message
@@ -215,9 +215,7 @@ def test_no_message_speaks_pydantic(wrong: object) -> None:
         ("sounds", "messages", "needs endpoint.type chat or audio_transcription, not"),
     ],
 )
-def test_pictures_and_sounds_need_an_api_that_takes_them(
-    part: str, kind: str, message: str
-) -> None:
+def test_pictures_and_sounds_need_a_supporting_api(part: str, kind: str, message: str) -> None:
     data = with_key("endpoint.type", kind) | {"dataset": {part: {"number": 1}}}
     assert refusal_of(data) == f"dataset.{part} {message} {kind}"
 
@@ -238,5 +236,5 @@ def test_pictures_and_sounds_need_an_api_that_takes_them(
         ),
     ],
 )
-def test_http2_is_refused_where_nobody_speaks_it(keys: dict[str, Any], message: str) -> None:
+def test_http2_is_refused_where_unsupported(keys: dict[str, Any], message: str) -> None:
     assert message in refusal_of({"load": {"concurrency": 1, "requests": 1}} | keys)

@@ -60,7 +60,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("data", "text"), REFUSED.values(), ids=list(REFUSED))
-def test_event_that_cannot_be_measured_is_refused(data: dict[str, Any], text: str) -> None:
+def test_unmeasurable_event_is_refused(data: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(data, "")
     assert text in str(caught.value)

@@ -62,7 +62,7 @@ def test_saved_config_is_read_back_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "stacks").glob("Pulumi.*.yaml")), ids=str)
-def test_every_stack_file_of_the_repository_is_a_config(path: Path) -> None:
+def test_every_stack_file_is_a_valid_config(path: Path) -> None:
     load_benchmark(path)
 
 
@@ -119,7 +119,7 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, content: str, expect
     assert expected in message
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path / "nix.yaml") == f"{tmp_path / 'nix.yaml'}: no such file"
     assert refused(tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
     latin = tmp_path / "latin.yaml"
@@ -182,13 +182,13 @@ def test_oversized_yaml_is_refused_with_its_line(
     assert message.endswith(expected)
 
 
-def test_aliases_may_repeat_what_people_repeat(tmp_path: Path) -> None:
+def test_aliases_may_repeat_small_values(tmp_path: Path) -> None:
     text = "endpoint: &e {url: 'http://h', model: m}\nload: {concurrency: 1, requests: 2}\n"
     path = written(tmp_path, text + "".join(f"x{n}: *e\n" for n in range(1000)))
     assert len(read_yaml(path)) == 1002
 
 
-def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_special_file_is_not_read(tmp_path: Path) -> None:
     assert refused(Path("/dev/zero")) == (
         "/dev/zero: cannot be read: a device; expected a regular file"
     )

@@ -42,7 +42,7 @@ def test_keys_of_the_config_take_precedence() -> None:
     assert (found.load.requests, found.load.min_duration) == (5_000, None)
 
 
-def test_prompts_without_markers_are_left_so() -> None:
+def test_disabled_cache_markers_stay_disabled() -> None:
     found = config(dataset={"cache_bust": "none"})
     assert (found.dataset.cache_bust, found.dataset.cache_bust_per) == ("none", "entry")
 

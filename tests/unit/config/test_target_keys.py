@@ -12,7 +12,7 @@ def targets(*endpoints: dict[str, object]) -> list[dict[str, object]]:
     return [{"name": f"t{n}", "endpoint": each} for n, each in enumerate(endpoints)]
 
 
-def test_what_each_target_gives_may_be_left_out() -> None:
+def test_keys_set_by_each_target_are_optional() -> None:
     given = targets({"url": "http://a", "model": "x"}, {"url": "http://b", "model": "y"})
     config = parse_config({"load": LOAD, "targets": given}, "")
     made = [each.config.endpoint for each in target_configs(config)]
@@ -26,7 +26,7 @@ def test_a_target_has_no_key_of_another() -> None:
     assert (first.headers, second.headers) == ({"A": "1"}, {})
 
 
-def test_what_one_target_lacks_is_still_needed() -> None:
+def test_key_missing_in_one_target_is_required() -> None:
     given = targets({"url": "http://a"}, {"model": "n"})
     with pytest.raises(ConfigError, match=r"endpoint\.url: must be given"):
         parse_config({"endpoint": {"model": "m"}, "load": LOAD, "targets": given}, "")

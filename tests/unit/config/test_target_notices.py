@@ -27,7 +27,7 @@ def config(url: str, **tls: object) -> BenchmarkConfig:
         ("http://h", {"http_proxy": ""}, ""),
     ],
 )
-def test_the_variable_that_others_would_heed_is_named(
+def test_proxy_variable_matches_the_urls_scheme(
     url: str, environ: dict[str, str], variable: str
 ) -> None:
     assert proxy_variable(url, environ) == variable
@@ -56,13 +56,13 @@ def test_exceptions_are_understood(url: str, excepted: str, is_covered: bool) ->
     assert (proxy_variable(url, environ) == "") is is_covered
 
 
-def test_a_certificate_that_is_not_checked_is_said() -> None:
+def test_unchecked_certificate_is_noted() -> None:
     assert target_notices(config("https://h", verify=False), {}) == [UNCHECKED]
     assert target_notices(config("https://h"), {}) == []
     assert target_notices(config("http://h", verify=False), {}) == []
 
 
-def test_a_proxy_that_is_not_used_is_said() -> None:
+def test_unused_proxy_is_noted() -> None:
     (notice,) = target_notices(config("http://h"), {"HTTP_PROXY": PROXY})
     assert notice.startswith("HTTP_PROXY is set and not used")
     assert PROXY not in notice

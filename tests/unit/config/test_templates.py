@@ -52,7 +52,7 @@ def rendered(text: str, **values: object) -> str:
 
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=list(ENDLESS))
-def test_what_never_ends_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_template_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "MOST_S", 0.2)
     with pytest.raises(TooCostly) as raised:
         rendered(text)
@@ -63,7 +63,9 @@ def test_what_never_ends_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("text", LARGE)
-def test_what_takes_too_much_memory_is_stopped(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_over_the_memory_limit_is_stopped(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(templates, "MOST_BYTES", 2**24)
     with pytest.raises(TooCostly) as raised:
         rendered(text)

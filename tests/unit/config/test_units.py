@@ -34,24 +34,24 @@ def test_a_duration_is_read_in_every_unit(written: object, ns: int) -> None:
 
 
 @pytest.mark.parametrize("written", ["5 parsecs", "", "-3s", -1, True, None, [], "nan", "inf"])
-def test_what_is_no_duration_is_refused(written: object) -> None:
+def test_invalid_duration_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         parse_duration_ns(written)
 
 
 @pytest.mark.parametrize("ns", [0, 1, 999, 10**3, 1_500_000, 10**9, 90 * 10**9, 7200 * 10**9])
-def test_a_duration_written_back_is_the_same(ns: int) -> None:
+def test_duration_round_trips(ns: int) -> None:
     assert parse_duration_ns(format_duration(ns)) == ns
 
 
 @pytest.mark.parametrize("written", ["2 apples", "", "Gi", -1, 1.5, True, None])
-def test_what_is_no_size_is_refused(written: object) -> None:
+def test_invalid_size_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         parse_size(written)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 1024, 3 * 2**20, 2**40, 2**40 + 1])
-def test_a_size_written_back_is_the_same(size: int) -> None:
+def test_size_round_trips(size: int) -> None:
     text = format_size(size)
     assert parse_size(int(text) if text.isdigit() else text) == size
 
@@ -78,7 +78,7 @@ def test_bit_rate_round_trips(written: object, bits: int) -> None:
 
 
 @pytest.mark.parametrize("written", ["fast", "", "9 GB/s", "9Gi", -1, True, None])
-def test_what_is_no_bit_rate_is_refused(written: object) -> None:
+def test_invalid_bit_rate_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="expected a bit rate"):
         parse_bit_rate(written)
 

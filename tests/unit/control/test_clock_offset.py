@@ -94,7 +94,7 @@ def test_slow_probes_after_quick_ones_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("ppm", [-50, -20, 0, 20, 50])
-def test_quiet_probes_give_the_offset_to_tens_of_microseconds(ppm: float) -> None:
+def test_quiet_probes_give_offset_within_40_microseconds(ppm: float) -> None:
     chance = random.Random(2)
     local, reference = Machine(ppm=ppm, wander_ppm=2), Machine(ppm=-5, wall_start_s=9.0)
     found = simulate(local, reference, quiet(chance), quiet(chance), seconds=1_800)
@@ -120,7 +120,7 @@ def test_the_uncertainty_covers_the_error_for_hours(kind: str, seed: int) -> Non
         assert max(found.uncertainties[30:]) < 4 * MS
 
 
-def test_a_clock_that_is_slewed_is_followed() -> None:
+def test_slewed_clock_is_followed() -> None:
     chance = random.Random(4)
     local = Machine(ppm=30, slews=[(300, 320, 500), (600, 900, -80)])
     reference = Machine(ppm=-10, slews=[(400, 500, -500), (0, 2_000, 12)], wall_start_s=3.0)
@@ -129,7 +129,7 @@ def test_a_clock_that_is_slewed_is_followed() -> None:
     assert found.clock.latest.steps_ns == 0
 
 
-def test_step_of_the_workers_clock_is_followed_at_once() -> None:
+def test_step_of_worker_clock_is_followed_at_once() -> None:
     chance = random.Random(5)
     local = Machine(steps=[(100.5, 0.25)])
     found = simulate(local, Machine(ppm=20), quiet(chance), quiet(chance), seconds=200)
@@ -140,7 +140,7 @@ def test_step_of_the_workers_clock_is_followed_at_once() -> None:
 
 
 @pytest.mark.parametrize("step_ms", [-40, 2, 700])
-def test_step_of_the_other_clock_is_followed_and_counted(step_ms: int) -> None:
+def test_step_of_other_clock_is_followed_and_counted(step_ms: int) -> None:
     chance = random.Random(6)
     reference = Machine(ppm=20, steps=[(100.5, step_ms / 1e3)])
     found = simulate(Machine(), reference, quiet(chance), quiet(chance), seconds=200)
@@ -148,7 +148,7 @@ def test_step_of_the_other_clock_is_followed_and_counted(step_ms: int) -> None:
     assert found.clock.latest.steps_ns == pytest.approx(abs(step_ms) * MS, abs=0.1 * MS)
 
 
-def test_raw_clock_that_jumps_is_followed_and_counted() -> None:
+def test_raw_clock_jump_is_followed_and_counted() -> None:
     chance = random.Random(7)
     clock, local, t = ClockOffset(), Machine(), 0.0
     for second in range(100):
@@ -171,7 +171,7 @@ def test_the_rate_of_the_other_machine_is_learned() -> None:
     assert abs(estimate.offset_ns - true_offset_ns(local, reference, 700)) < 0.3 * MS
 
 
-def test_memory_does_not_grow_with_the_number_of_probes() -> None:
+def test_memory_does_not_grow_with_probes() -> None:
     chance = random.Random(9)
 
     clock, local, reference = ClockOffset(), Machine(ppm=20), Machine()

@@ -39,7 +39,7 @@ def test_ranks_follow_name_numbers_in_any_arrival_order() -> None:
     assert ranks["worker-10"] == 2
 
 
-def test_each_member_hears_of_those_that_it_deals_with() -> None:
+def test_each_member_is_told_its_peers() -> None:
     roster = Roster(EXPECTED | {Service.TIMING_MANAGER: 1})
     timing_manager = msgspec.structs.replace(beat("timing-manager"), service=Service.TIMING_MANAGER)
     roster.handle_heartbeat(timing_manager, 0)
@@ -69,7 +69,7 @@ def test_processor_hears_of_gained_and_lost_workers() -> None:
     assert [m.lost for m in around["record-processor-1"]] == [False, False, False, True]
 
 
-def test_what_is_missing_is_counted_by_service() -> None:
+def test_missing_members_are_counted_by_service() -> None:
     roster = Roster(EXPECTED)
     roster.handle_heartbeat(beat("worker-0"), 0)
     assert roster.missing == ("record-processor (0 of 2)", "worker (1 of 3)")
@@ -95,7 +95,7 @@ def test_restarted_member_takes_its_place_before_the_freeze() -> None:
     assert [m.epoch for m in roster.members if m.id == "worker-1"] == [2]
 
 
-def test_after_the_freeze_a_restarted_member_stays_out() -> None:
+def test_restarted_member_stays_out_after_the_freeze() -> None:
     roster = full_roster()
     roster.freeze()
     assert not roster.handle_heartbeat(beat("worker-1", epoch=2), 1)
@@ -115,7 +115,7 @@ def test_silent_members_are_lost_for_good() -> None:
     assert [m.id for m in roster.members if m.lost] == ["worker-10"]
 
 
-def test_before_the_freeze_the_silent_are_only_forgotten() -> None:
+def test_silent_members_are_forgotten_before_the_freeze() -> None:
     roster = full_roster()
     assert roster.lose_silent(SILENCE_NS + 1) == {}
     assert roster.members == ()
@@ -129,7 +129,7 @@ def test_workers_are_dealt_to_processors_in_turn() -> None:
     }
 
 
-def test_only_the_workers_of_a_lost_processor_get_another() -> None:
+def test_only_workers_of_a_lost_processor_are_reassigned() -> None:
     roster = full_roster()
     roster.freeze()
     for name in ("worker-1", "worker-2", "worker-10", "record-processor-1"):
@@ -190,7 +190,7 @@ def test_members_on_shared_cores_may_be_silent_longer() -> None:
 SECOND_NS = 1_000_000_000
 
 
-def test_a_standstill_of_whoever_listens_is_nobodys_silence() -> None:
+def test_paused_listener_counts_no_member_as_silent() -> None:
     clock, roster = ListeningClock(), full_roster()
     for second in range(3):
         clock.handle_own_heartbeat(second * SECOND_NS)

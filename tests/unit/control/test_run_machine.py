@@ -76,7 +76,7 @@ def test_nothing_starts_before_the_roster_is_complete() -> None:
     assert machine.state is RunState.PENDING
 
 
-def test_run_waits_for_the_slowest_service_and_names_it() -> None:
+def test_run_waits_for_slowest_service_and_names_it() -> None:
     machine = RunMachine(has_warmup=False)
     machine.handle(RosterChanged(MEMBERS, is_complete=True))
     for service in OTHERS:
@@ -86,7 +86,7 @@ def test_run_waits_for_the_slowest_service_and_names_it() -> None:
     assert machine.waiting_for() == ("worker",)
 
 
-def test_what_another_epoch_has_reached_does_not_count() -> None:
+def test_progress_of_another_epoch_does_not_count() -> None:
     machine = RunMachine(has_warmup=False)
     machine.handle(RosterChanged(MEMBERS, is_complete=True))
     for service in OTHERS:
@@ -130,7 +130,7 @@ def test_failed_run_has_the_kind_of_failure() -> None:
     assert (machine.state, machine.exit_code) == (RunState.FAILED, ExitCode.BAD_CONFIG)
 
 
-def test_failure_of_a_latecomer_does_not_fail_the_run() -> None:
+def test_failure_of_late_member_does_not_fail_run() -> None:
     machine = ready_machine()
     advance(machine, RunState.READY)
     stranger = Heartbeat(
@@ -234,7 +234,7 @@ def held_machine() -> RunMachine:
     return machine
 
 
-def test_held_run_starts_when_ready_and_given_a_start() -> None:
+def test_held_run_needs_readiness_and_a_start() -> None:
     late, early = held_machine(), held_machine()
     assert advance(late, RunState.READY) == []
     started = [MarkStarted(), Publish(RunState.PROFILING, "", False)]
@@ -252,7 +252,7 @@ def test_the_first_start_counts_and_others_have_none() -> None:
     assert (machine.start_wall_ns, free.start_wall_ns) == (5, 0)
 
 
-def test_held_run_without_start_ends_by_deadline_or_cancel() -> None:
+def test_deadline_or_cancel_ends_unstarted_held_run() -> None:
     forgotten, cancelled = held_machine(), held_machine()
     for machine in (forgotten, cancelled):
         advance(machine, RunState.READY)

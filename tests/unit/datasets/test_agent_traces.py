@@ -237,7 +237,7 @@ def test_bad_session_is_one_clear_line(sessions: list[dict[str, Any]], wrong: st
     assert "\n" not in str(raised.value)
 
 
-def test_sessions_that_start_each_other_too_deeply_are_refused() -> None:
+def test_too_deeply_nested_session_spawns_are_refused() -> None:
     chain = [session(f"s{n}", {"spawns": [f"s{n + 1}"]}) for n in range(3_000)]
     with pytest.raises(DatasetError, match=r"s0.*start each other too deeply"):
         list(dag(*chain, session("s3000", {})).trees())

@@ -61,7 +61,7 @@ def test_payloads_of_other_apis_are_marked(payload: dict[str, Any]) -> None:
     assert made != payload
 
 
-def test_without_a_system_prompt_the_first_turn_is_marked() -> None:
+def test_first_turn_is_marked_without_system_prompt() -> None:
     assert marked(Prompt(texts=("u",)), "system_prefix").texts == (f"{MARKER}\n\nu",)
     parts = {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "u"}]}
     (message,) = marked(Prompt(messages=(parts,)), "system_suffix").messages

@@ -54,7 +54,7 @@ def test_template_adds_special_tokens_tools_and_response_start(tmp_path: Path) -
     )
 
 
-def test_template_may_be_a_file_or_a_named_default(tmp_path: Path) -> None:
+def test_template_may_be_file_or_named_default(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
     assert template_in(tmp_path, chat_template=named)([]) == "yes"
     (tmp_path / "chat_template.jinja").write_text("own")

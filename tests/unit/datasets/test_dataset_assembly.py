@@ -59,7 +59,7 @@ def sent(dataset: BuiltDataset, entry: int = 0) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("total", "requests", "kept"), [(100, 5, 5), (100, 50, 10), (5, 3, 1), (2, 9, 1), (1, 9, 0)]
 )
-def test_warmup_gets_up_to_a_tenth_of_a_file(
+def test_warmup_gets_at_most_a_tenth_of_file(
     config: Config, total: int, requests: int, kept: int
 ) -> None:
     given = config(dataset=FILE, load={"warmup": {"requests": requests}})
@@ -98,7 +98,7 @@ def test_a_synthetic_warmup_gets_entries_of_its_own(
         ({"requests": 5}, {"entries": 50}, 1, 50),
     ],
 )
-def test_prompts_that_cannot_be_sent_are_not_made(
+def test_only_prompts_that_can_be_sent_are_made(
     load: dict[str, Any], dataset: dict[str, Any], models: int, count: int
 ) -> None:
     endpoint = {"url": "http://h", "model": "a", "models": ["b", "c"][: models - 1]}
@@ -113,7 +113,7 @@ def test_prompts_that_cannot_be_sent_are_not_made(
     assert len(made.conversations) == count
 
 
-def test_shuffled_order_follows_the_seed_and_spares_the_warmup(config: Config) -> None:
+def test_shuffled_order_follows_seed_and_spares_warmup(config: Config) -> None:
     shuffled, warmup = FILE | {"order": "shuffled"}, {"warmup": {"requests": 2}}
     orders = [
         ids(built(config(dataset=shuffled, load=warmup, random_seed=seed), prompts(40)))
@@ -125,14 +125,14 @@ def test_shuffled_order_follows_the_seed_and_spares_the_warmup(config: Config) -
     assert all(order[38:] == ["s38", "s39"] for order in orders)
 
 
-def test_a_sequential_order_is_the_files(config: Config) -> None:
+def test_sequential_order_is_that_of_the_file(config: Config) -> None:
     assert ids(built(config(dataset=FILE), prompts(5))) == ["s0", "s1", "s2", "s3", "s4"]
 
 
 # --- lengths and counts --------------------------------------------------------------------------
 
 
-def test_output_lengths_are_drawn_where_the_file_has_none(config: Config) -> None:
+def test_output_lengths_missing_in_file_are_drawn(config: Config) -> None:
     own = PromptConversation("own", (PromptTurn(Prompt(texts=("x",), output_tokens=3)),))
     given = config(dataset=FILE | {"output_tokens": {"mean": 20, "stddev": 5}})
     dataset = built(given, [own, *prompts(50)])
@@ -160,7 +160,7 @@ def test_file_responses_give_output_lengths_with_a_tokenizer(
     assert sent(with_counter)["max_tokens"] == counter.count(response)
 
 
-def test_input_tokens_count_all_own_text_and_nothing_else(
+def test_input_tokens_count_exactly_the_prompt_text(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     parts = [{"type": "text", "text": "the list"}, {"type": "other", "url": "http://x"}]
@@ -274,7 +274,7 @@ def as_shown(report: DatasetReport) -> dict[str, Any]:
     return shown
 
 
-def test_the_report_says_what_was_built(config: Config, counter: LibraryTokenCounter) -> None:
+def test_report_describes_the_dataset(config: Config, counter: LibraryTokenCounter) -> None:
     dataset = built(config(dataset=FILE), [*prompts(2), *prompts(1)], counter)
     shown = as_shown(dataset.report)
     tokens = dataset.report.input_tokens
@@ -326,7 +326,7 @@ def test_shape_lists_turns_only_for_conversations(config: Config) -> None:
     assert np.frombuffer(mixed.turns, "<u2").tolist() == [1, 3]
 
 
-def test_blocks_hold_all_entries_in_order_within_both_limits(config: Config) -> None:
+def test_blocks_hold_entries_in_order_within_limits(config: Config) -> None:
     dataset = built(config(dataset=FILE), prompts(100))
     size = max(map(entry_bytes, dataset.conversations))
     for limits in ({"max_entries": 7}, {"max_bytes": 5 * size}, {"max_bytes": 1}):

@@ -123,9 +123,7 @@ async def test_bad_line_is_named_by_path_and_number(
 
 
 @KINDS
-async def test_what_is_no_readable_file_is_refused(
-    config: Config, tmp_path: Path, kind: str
-) -> None:
+async def test_unreadable_file_is_refused(config: Config, tmp_path: Path, kind: str) -> None:
     damaged = tmp_path / "damaged.gz"
     damaged.write_bytes(gzip.compress(CONTENT[kind] * 50)[:-20])
     absent = tmp_path / "absent"

@@ -133,7 +133,7 @@ def test_too_large_pictures_are_refused_before_the_start(config: Config) -> None
         pictures(3)
 
 
-def test_members_that_no_row_has_are_named_and_ignored(config: Config, tmp_path: Path) -> None:
+def test_unknown_row_members_are_named_and_ignored(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "t"
     file.write_text(ROW.replace("}", ', "note": [1, {"x": 2}]}') + ROW.replace("}", ', "hash": 1}'))
     assert check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)})) == (
@@ -172,7 +172,7 @@ def test_held_file_is_read_to_a_bounded_size(
     assert "up to line 2" in found.notice
 
 
-def test_a_line_that_never_ends_is_not_held(
+def test_endless_line_is_not_held(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LONGEST_LINE", 1024)
@@ -239,7 +239,7 @@ def test_rows_in_memory_are_bounded(
 
 
 @pytest.mark.parametrize("kind", ["single_turn", "sharegpt", "random_pool", "mooncake_trace"])
-def test_what_is_no_regular_file_is_not_read(config: Config, tmp_path: Path, kind: str) -> None:
+def test_special_file_is_not_read(config: Config, tmp_path: Path, kind: str) -> None:
     os.mkfifo(pipe := tmp_path / "pipe.jsonl")
     for file, what in ((Path("/dev/zero"), "a device"), (pipe, "a pipe")):
         with pytest.raises(DatasetError) as raised:
@@ -248,7 +248,7 @@ def test_what_is_no_regular_file_is_not_read(config: Config, tmp_path: Path, kin
         assert str(raised.value) == f"dataset.file: {expected}"
 
 
-def test_picture_that_is_no_regular_file_is_named(config: Config, tmp_path: Path) -> None:
+def test_special_file_as_picture_is_named(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"text": "a"}\n{"text": "b", "image": "/dev/zero"}\n')
     with pytest.raises(DatasetError) as raised:
@@ -319,9 +319,7 @@ def test_terminal_shows_and_clears_the_reading_progress(
 
 
 @pytest.mark.parametrize("kind", ["multi_turn", "sharegpt", "mooncake_trace"])
-def test_deeply_nested_values_are_an_error_of_their_line(
-    config: Config, tmp_path: Path, kind: str
-) -> None:
+def test_deeply_nested_values_are_a_line_error(config: Config, tmp_path: Path, kind: str) -> None:
     deep = '{"text": ' + "[" * 100_000
     file = tmp_path / "deep"
     file.write_text(f"[{deep}" if kind == "sharegpt" else deep)

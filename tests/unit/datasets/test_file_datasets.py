@@ -149,7 +149,7 @@ def test_instruction_goes_in_front_of_the_next_turn() -> None:
     assert entry.turns[0].delay_ns == 1_000_000
 
 
-def test_pictures_and_sounds_behind_an_instruction_are_sent_too() -> None:
+def test_media_after_an_instruction_are_sent() -> None:
     entry = conversation(
         {"role": "system", "text": "be brief"},
         {"role": "system", "text": "be kind"},
@@ -236,7 +236,7 @@ def test_a_system_message_is_in_the_first_request() -> None:
     assert entry.turns[1].prompt.texts == ("b",)
 
 
-def test_what_precedes_the_first_question_is_dropped() -> None:
+def test_messages_before_the_first_question_are_dropped() -> None:
     (entry,) = shared(("gpt", "hello"), ("human", "a"), ("gpt", "A"))
     assert [(t.prompt.texts, t.response) for t in entry.turns] == [(("a",), "A")]
 
@@ -281,7 +281,7 @@ def test_list_elements_come_whole_and_in_order(indent: int | None) -> None:
     assert [json.loads(text) for _, text in sharegpt.list_elements(data, "f")] == elements
 
 
-def test_list_elements_come_with_the_lines_they_begin_on() -> None:
+def test_list_elements_have_their_first_line_numbers() -> None:
     data = b'[\n{"a":\n1},\n\n{"b":2}, {"c":3}\n]'
     assert [number for number, _ in sharegpt.list_elements(data, "f")] == [2, 5, 5]
 

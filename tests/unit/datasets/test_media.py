@@ -95,7 +95,7 @@ def test_first_requests_media_are_independent_of_the_count() -> None:
     assert media(20)[:6] == entries
 
 
-def test_another_variant_has_other_noise_of_the_same_size() -> None:
+def test_another_variant_has_other_noise_of_same_size() -> None:
     sizes, data = [], set[str]()
     for seed in (1, 1 + SEEDS):
         made = [each for entry in media(6, seed) for each in entry.turns[0].prompt.media]
@@ -228,7 +228,7 @@ def test_prompt_may_consist_of_media_only(tmp_path: Path) -> None:
         assert [each["type"] for each in message["content"]] == [part]
 
 
-def test_files_are_read_from_the_folder_and_urls_stay(tmp_path: Path) -> None:
+def test_files_are_read_and_urls_are_kept(tmp_path: Path) -> None:
     picture, noise = png(2, 2, RNG(1)), wav(0.1, 1_000, 1, RNG(1))
     (tmp_path / "a.png").write_bytes(picture)
     (tmp_path / "b.bin").write_bytes(noise)
@@ -340,7 +340,7 @@ def test_file_of_a_folder_is_encoded_once(kind: str, monkeypatch: pytest.MonkeyP
     assert encoded == [data]
 
 
-def test_pictures_of_a_folder_are_scaled_to_a_size() -> None:
+def test_folder_pictures_are_scaled_to_a_size() -> None:
     folders = MediaFolders(pictures=(MediaFile("a.png", png(3, 2, RNG(1))),))
     images = Images(folder="f", width=Length(mean=30), height=Length(mean=20), format="jpeg")
     (picture,) = made(images, Sounds(), 1, folders)
@@ -355,7 +355,7 @@ def test_noise_size_also_scales_pictures_of_a_folder() -> None:
     assert picture_of(picture).size == (512, 512)
 
 
-def test_a_picture_that_cannot_be_scaled_is_named() -> None:
+def test_unscalable_picture_is_named() -> None:
     folders = MediaFolders(pictures=(MediaFile("a.jpg", b"\xff\xd8\xff\xe0 JFIF and no more"),))
     images = Images(folder="f", width=Length(mean=30))
     with pytest.raises(DatasetError, match=r"^dataset.images.folder: a.jpg: cannot be read as a"):
@@ -385,12 +385,12 @@ def test_folder_with_another_file_is_one_clear_error(
         read_folders(Dataset(images=Images(folder=str(tmp_path))))
 
 
-def test_a_folder_that_is_not_there_is_named() -> None:
+def test_missing_folder_is_named() -> None:
     with pytest.raises(DatasetError, match=r"^dataset.sounds.folder: /nowhere: No such file"):
         read_folders(Dataset(sounds=Sounds(folder="/nowhere")))
 
 
-def test_random_choice_takes_each_file_as_often_and_independently() -> None:
+def test_random_file_choice_is_uniform_and_independent() -> None:
     chosen = np.array(chosen_files("random", 8, 80_000, 1, Purpose.PICTURE_FILES))
     counts = np.bincount(chosen, minlength=8)
     # Sum of squares of 7 degrees of freedom: above 30 once in 10,000 seeds.

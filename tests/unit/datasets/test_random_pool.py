@@ -56,7 +56,7 @@ def test_request_has_a_line_of_each_file(tmp_path: Path) -> None:
     assert [media.reference for media in prompt.media] == ["x.png"]
 
 
-def test_queries_and_passages_of_two_files_are_a_ranking(tmp_path: Path) -> None:
+def test_query_and_passage_files_form_a_ranking(tmp_path: Path) -> None:
     pool(tmp_path / "q.jsonl", {"texts": [{"name": "query", "contents": ["q"]}]})
     pool(tmp_path / "p.jsonl", {"texts": [{"name": "passages", "contents": ["a", "b"]}]})
     pool(tmp_path / "r.jsonl", {"texts": [{"name": "passages", "contents": ["c"]}]})
@@ -82,7 +82,7 @@ def test_invalid_line_is_found_before_the_start(
         check_dataset(config(dataset=given))
 
 
-def test_what_cannot_be_put_together_is_refused(tmp_path: Path, config: Config) -> None:
+def test_incompatible_pool_files_are_refused(tmp_path: Path, config: Config) -> None:
     pool(tmp_path / "a.jsonl", {"text": "a", "output_length": 1})
     given = config(dataset={"kind": "random_pool", "file": str(tmp_path)})
     for line, words in (

@@ -83,7 +83,7 @@ def all_of(dataset: StreamedDataset) -> tuple[Conversation, ...]:
     ],
     ids=["plain", "shuffled", "lengths", "replay"],
 )
-async def test_the_blocks_are_those_that_would_be_held(
+async def test_streamed_blocks_equal_held_blocks(
     config: Config,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -105,7 +105,7 @@ async def test_the_blocks_are_those_that_would_be_held(
             assert getattr(made.report, name) == getattr(held.report, name)
 
 
-async def test_a_file_that_changes_meanwhile_is_noticed(
+async def test_changing_file_is_noticed(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "trace"

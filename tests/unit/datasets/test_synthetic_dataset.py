@@ -60,7 +60,7 @@ def test_words_stand_for_tokens_without_a_tokenizer() -> None:
     assert entry.turns[0].input_tokens == -1
 
 
-def test_no_two_prompts_begin_with_the_same_three_words() -> None:
+def test_first_three_words_of_prompts_are_unique() -> None:
     made = texts(5, 3 * len(WORDS))
     assert len({tuple(text.split()[:3]) for text in made}) == len(made)
     assert len({text.split()[0] for text in made[: len(WORDS)]}) == len(WORDS)
@@ -81,7 +81,7 @@ def test_seed_means_the_same_prompts_in_every_release() -> None:
     assert digest == "53c7258a54a38c836ec281a92431c233b815fa00c4e1b86d56683a168e8f11aa"
 
 
-def test_each_purpose_has_numbers_of_its_own() -> None:
+def test_each_purpose_has_its_own_random_numbers() -> None:
     first = {int(generator(0, purpose).integers(2**62)) for purpose in Purpose}
     assert len(first) == len(Purpose)
 

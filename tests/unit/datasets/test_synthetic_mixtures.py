@@ -154,7 +154,7 @@ def test_each_group_shares_exactly_its_prefix(
     assert max(count for count in alike if count < 30) < 3
 
 
-def test_system_prompt_is_a_message_or_the_text_start(
+def test_system_prompt_is_a_message_or_text_start(
     config: Config, any_counter: LibraryTokenCounter
 ) -> None:
     as_messages = made(config, any_counter, "chat", system_tokens=40)

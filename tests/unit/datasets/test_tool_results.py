@@ -52,7 +52,7 @@ def test_results_have_the_stated_or_a_drawn_length() -> None:
     assert turns(tool_results={"tokens": {"mean": 20, "stddev": 5}})[0] == first
 
 
-def test_delay_of_results_is_drawn_where_none_is_stated() -> None:
+def test_unstated_result_delay_is_drawn() -> None:
     (first, *_) = turns(tool_results={"delay_ms": {"mean": 800}})
     assert [turn.delay_ns for turn in first] == [0, 800 * MS_NS, 30 * MS_NS]
     for delay in (5, 0):

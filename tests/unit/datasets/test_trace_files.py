@@ -157,7 +157,7 @@ async def test_the_block_size_can_be_set(config: Config, tmp_path: Path) -> None
 
 
 @KINDS
-async def test_limits_leave_out_long_prompts_and_cut_long_responses(
+async def test_limits_drop_long_prompts_and_cut_long_responses(
     config: Config, tmp_path: Path, kind: str
 ) -> None:
     file = tmp_path / "trace"

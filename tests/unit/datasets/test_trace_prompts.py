@@ -73,7 +73,7 @@ def shared_tokens(counter: TokenCounter, first: str, second: str) -> int:
 # --- lengths and prefixes ------------------------------------------------------------------------
 
 
-def test_every_prompt_has_exactly_the_tokens_of_its_row(any_counter: LibraryTokenCounter) -> None:
+def test_every_prompt_has_exactly_its_rows_tokens(any_counter: LibraryTokenCounter) -> None:
     rows = [row(length, *range(-(-length // BLOCK))) for length in range(1, 120)]
     rows += [row(length) for length in range(1, 60)]
     rows += [row(BLOCK * 3 + length, 1, 2) for length in range(1, 40)]
@@ -83,7 +83,7 @@ def test_every_prompt_has_exactly_the_tokens_of_its_row(any_counter: LibraryToke
     assert [turn.input_tokens for entry in entries for turn in entry.turns] == wanted
 
 
-def test_equal_leading_ids_share_whole_blocks_token_for_token(
+def test_equal_leading_ids_share_exact_whole_blocks(
     any_counter: LibraryTokenCounter,
 ) -> None:
     rows = [
@@ -218,7 +218,7 @@ def test_schedule_needs_times_except_for_later_turns() -> None:
         list(in_schedule([*talk, row(5, session="b", number=7)], load, 1.0))
 
 
-def test_turn_without_time_is_left_out_with_its_row() -> None:
+def test_untimed_turn_is_left_out_with_its_predecessor() -> None:
     late = row(5, timestamp=2.0, session="b")
     early = [
         row(5, timestamp=0.5, session="a"),
@@ -234,7 +234,7 @@ def test_turn_without_time_is_left_out_with_its_row() -> None:
     assert list(in_schedule(silent, load, 1.0)) == [silent[0], late, early[3]]
 
 
-def test_later_turn_is_due_after_its_delay_or_time() -> None:
+def test_later_turn_is_due_after_delay_or_time() -> None:
     rows = [
         row(5, timestamp=2.0, session="a"),
         row(5, timestamp=4.0, session="a"),

@@ -63,7 +63,7 @@ def test_lengths_are_exact_without_empty_rows() -> None:
     assert found["output_tokens"] == pytest.approx({k: 2 * v for k, v in lengths.items()})
 
 
-def test_what_rows_do_not_tell_is_none() -> None:
+def test_values_missing_in_rows_are_none() -> None:
     found = described(row(None), row(None))
     assert [key for key, value in found.items() if value is None] == [
         *("duration_s", "rate", "peak_rate", "gap_variation", "arrivals"),
@@ -112,7 +112,7 @@ def test_command_describes_what_a_run_would_send(
         ("", ("--synthesis-max-osl", "0"), "--synthesis-max-osl 0"),
     ],
 )
-def test_what_is_no_trace_is_refused_in_one_line(
+def test_invalid_trace_is_refused_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     content: str,

@@ -48,7 +48,7 @@ def test_prompts_have_the_recorded_tokens(config: Config, any_counter: LibraryTo
     assert [turn.input_tokens for turn in made.turns] == [27, 45, 30, 33, 30]
 
 
-def test_common_tokens_are_those_of_the_common_hash_ids(
+def test_common_hash_ids_give_the_common_tokens(
     config: Config, any_counter: LibraryTokenCounter
 ) -> None:
     made = entry(settings(config), any_counter)
@@ -67,7 +67,7 @@ def test_other_traces_have_other_tokens(config: Config, counter: LibraryTokenCou
     assert texts(entry(settings(config), counter)) == one
 
 
-def test_hash_id_is_the_same_text_in_every_place(config: Config) -> None:
+def test_hash_id_gives_the_same_text_everywhere(config: Config) -> None:
     made = texts(entry(settings(config)))
     words = [text.split() for text in made]
     assert words[0][10:20] == words[2][10:20] == words[1][10:20]
