@@ -19,20 +19,20 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", ["", "plain", "with  two spaces", "größer 模型 🙂", "[bold]<b>=1"])
-def test_what_can_be_shown_stays_as_it_is(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert one_line(text) == text
     assert lines(text) == text
     assert lines(text, limit=99) == text
 
 
-def test_what_cannot_be_shown_is_written_as_a_number() -> None:
+def test_unprintable_characters_are_shown_as_numbers() -> None:
     assert one_line("\x1b[31mred\x1b[0m") == r"\x1b[31mred\x1b[0m"
     assert one_line("\u202egnp.exe") == r"\u202egnp.exe"
     assert one_line("\U000e0041") == r"\U000e0041"
     assert one_line("\x9b2J\x7f") == r"\x9b2J\x7f"
 
 
-def test_one_line_is_one_printable_line_of_bounded_length() -> None:
+def test_one_line_is_printable_and_bounded() -> None:
     chance = random.Random(1)
     for _ in range(2_000):
         text = "".join(
@@ -52,7 +52,7 @@ def test_a_long_text_is_cut_and_says_so() -> None:
     assert one_line("\x1b" * 10**6, limit=8) == r"\x1b\x1b" + CUT
 
 
-def test_lines_keep_their_breaks_and_tabs_and_nothing_else() -> None:
+def test_lines_keep_only_breaks_and_tabs() -> None:
     assert lines("one\r\n\ttwo\x1b[K\nthree\x0b\x85") == "one\n\ttwo\\x1b[K\nthree\\x0b\\x85"
     for text in HOSTILE:
         assert all(line.replace("\t", "").isprintable() for line in lines(text).split("\n"))
@@ -69,7 +69,7 @@ def test_no_cell_is_a_formula(text: str) -> None:
     assert cell.isprintable()
 
 
-def test_other_cells_stay_as_they_are() -> None:
+def test_other_cells_are_unchanged() -> None:
     assert csv_cell("Time to First Token (ms)") == "Time to First Token (ms)"
 
 

@@ -8,7 +8,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix, request_id
 
 
-def test_an_id_says_run_phase_turn_and_index() -> None:
+def test_id_holds_run_phase_turn_and_index() -> None:
     said = request_id("89abcdef0123", Phase.PROFILING, 51, 2)
     assert said == "89abcdef-0123-8100-8002-800000000051"
     assert said.startswith(id_prefix("89abcdef0123", Phase.PROFILING))
@@ -18,13 +18,13 @@ def test_an_id_says_run_phase_turn_and_index() -> None:
 @pytest.mark.parametrize(
     ("index", "turn"), [(0, 0), (15_000_000, 999), (7, 1_999), (7, 2_000), (3, 65_534)]
 )
-def test_id_is_a_uuid_of_ones_own_content(run_id: str, index: int, turn: int) -> None:
+def test_id_is_a_custom_uuid_version_8(run_id: str, index: int, turn: int) -> None:
     said = request_id(run_id, Phase.WARMUP, index, turn)
     parsed = uuid.UUID(said)
     assert (str(parsed), parsed.version, parsed.variant) == (said, 8, uuid.RFC_4122)
 
 
-def test_ids_of_other_runs_and_phases_are_others() -> None:
+def test_ids_differ_between_runs_and_phases() -> None:
     said = {request_id(run, phase, 1, 1) for run in ("a", "b", "0" * 12) for phase in Phase}
     assert len(said) == 6
 

@@ -147,7 +147,7 @@ def test_next_event_ends_the_judgement() -> None:
     assert second_found.lost == {"timeout": 40}
 
 
-def test_baseline_begins_after_the_recovery_from_the_event_before() -> None:
+def test_baseline_begins_after_the_previous_events_recovery() -> None:
     rows, later = killed_load(), {"at": "105s", "do": "kill"}
     second = report(number=1, begin_wall_ns=START_NS + 105 * SECOND)
     first, second_found = measure(rows, report(), second, events=[KILL, later])
@@ -209,14 +209,14 @@ def test_event_without_proof_makes_the_run_invalid(
     assert text in reason.text
 
 
-def test_event_that_was_not_done_is_not_measured() -> None:
+def test_failed_event_is_not_measured() -> None:
     (found,) = measure(steady_load(), EventReport(number=0, problem="no such process"))
     assert (found.begin_s, found.judged_s, found.lost) == (60.0, 0.0, {})
     assert event_scalars([found]) == {}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_counts_are_those_of_a_slow_way(seed: int) -> None:
+def test_counts_equal_a_slow_reference(seed: int) -> None:
     random = np.random.default_rng(seed)
     rows = steady_load()
     failed = random.random(len(rows)) < 0.1

@@ -47,7 +47,7 @@ def test_second_dip_within_the_hold_counts() -> None:
     assert recovered_second(good, due, least=0.95) == 5
 
 
-def test_time_left_shorter_than_the_hold_is_no_recovery() -> None:
+def test_recovery_must_hold_within_the_remaining_time() -> None:
     due = seconds((41, 20))
     good = seconds((12, 0), (29, 20))
     assert recovered_second(good, due, least=0.95) is None
@@ -61,7 +61,7 @@ def test_seconds_without_requests_hold() -> None:
     assert recovered_second(good, due, least=0.95) == 3
 
 
-def test_slow_way_finds_the_same_second() -> None:
+def test_recovered_second_equals_a_slow_reference() -> None:
     for seed in range(200):
         compare_ways(seed)
 
@@ -81,7 +81,7 @@ def compare_ways(seed: int) -> None:
     )
 
 
-def test_debt_is_what_the_baseline_does_not_explain() -> None:
+def test_debt_counts_only_misses_beyond_the_baseline() -> None:
     # 2% miss the SLO anyway: 24 of 1,200. The other 216 are 10.8 s of load at 20 a second.
     assert debt(240, 1_200, usual_share=0.02, rate=20.0) == pytest.approx((216.0, 10.8))
     assert debt(20, 1_200, usual_share=0.02, rate=20.0) == (0.0, 0.0)

@@ -50,7 +50,7 @@ def test_held_limits_become_the_slo_of_trials() -> None:
         ("goodptu >= 95", "did you mean goodput"),
     ],
 )
-def test_what_cannot_be_held_is_refused(holds: str, named: str) -> None:
+def test_invalid_search_limit_is_refused(holds: str, named: str) -> None:
     with pytest.raises(ValueError, match=r"expected|needs|is not") as caught:
         searched_slo(search(holds), slo())
     assert named in str(caught.value)
@@ -64,7 +64,7 @@ def test_what_cannot_be_held_is_refused(holds: str, named: str) -> None:
         ("request_latency", "lower is better"),
     ],
 )
-def test_what_cannot_be_maximized_is_refused(metric: str, said: str) -> None:
+def test_invalid_metric_to_maximize_is_refused(metric: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         searched_slo(search(maximize=metric), slo())
 
@@ -151,7 +151,7 @@ def test_trial_breaks_if_the_server_failed_most_requests() -> None:
     assert is_held([evidence]) is None
 
 
-def test_trial_that_failed_requests_breaks_whatever_its_latencies() -> None:
+def test_failed_requests_break_a_trial_despite_latencies() -> None:
     found = exported(slo(objectives=[P99]))
     missed = replace(found.slo[0], ok=False, reason="leaves out 80 of 4,000 requests")
     (evidence,) = trial_result(replace(found, slo=(missed,)), search()).evidence

@@ -185,7 +185,7 @@ def test_a_search_for_a_maximum_ends_no_trial() -> None:
     assert ended_early(trial(300.0), served(300.0, 1), search) is None
 
 
-def test_limiting_client_is_the_cause_of_an_early_end() -> None:
+def test_limiting_client_causes_the_early_end() -> None:
     config, rows = trial(300.0), served(300.0, 1)
     found = ended_early(config, rows, searched())
     assert found is not None

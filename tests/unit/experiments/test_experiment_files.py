@@ -169,7 +169,7 @@ def test_a_second_call_leaves_no_other_files(tmp_path: Path, outcomes: list[Tria
     assert not [path for path in before if path.name.endswith(".part")]
 
 
-def test_combinations_whose_names_would_be_the_same_have_numbers() -> None:
+def test_combinations_with_equal_names_are_numbered() -> None:
     outcomes = [
         outcome(1, {"endpoint.model": "a/b"}, throughput=1.0),
         outcome(2, {"endpoint.model": "a b"}, throughput=1.0),

@@ -37,7 +37,7 @@ def test_failed_trial_does_not_end_the_others() -> None:
     assert m.handle(TrialEnded(1, FAILED, "no target")) == BeginTrial(2, TRIALS[1], 1)
 
 
-def test_it_does_where_the_config_says_so() -> None:
+def test_failed_trial_ends_experiment_on_failure_stop() -> None:
     m = machine(on_failure="stop")
     m.begin()
     ended = m.handle(TrialEnded(1, FAILED, "no target"))
@@ -67,7 +67,7 @@ def test_invalid_trials_are_run_again_twice_in_all() -> None:
     assert m.handle(TrialEnded(5, DONE, "", SPOILED)) == EndExperiment(DONE, "")
 
 
-def test_attempts_that_fail_and_invalid_ones_are_counted_apart() -> None:
+def test_failed_and_invalid_attempts_are_counted_separately() -> None:
     m = machine(retries=1, replacements=1)
     m.begin()
     assert m.handle(TrialEnded(1, DONE, "", SPOILED)) == BeginTrial(2, TRIALS[0], 2)
@@ -85,20 +85,20 @@ def test_attempts_that_fail_and_invalid_ones_are_counted_apart() -> None:
         None,
     ],
 )
-def test_what_the_server_does_is_not_run_again(finding: Finding | None) -> None:
+def test_trials_invalid_by_server_are_not_repeated(finding: Finding | None) -> None:
     m = machine(replacements=2)
     m.begin()
     assert m.handle(TrialEnded(1, DONE, "", finding)) == BeginTrial(2, TRIALS[1], 1)
 
 
-def test_a_trial_that_is_stopped_ends_the_experiment() -> None:
+def test_stopped_trial_ends_the_experiment() -> None:
     m = machine()
     m.begin()
     assert m.handle(TrialEnded(1, CANCELLED, "enough")) == EndExperiment(CANCELLED, "enough")
 
 
 @pytest.mark.parametrize("state", [DONE, FAILED])
-def test_who_stops_between_two_trials_sees_no_other(state: RunState) -> None:
+def test_stop_between_trials_begins_no_other(state: RunState) -> None:
     m = machine(retries=1)
     m.begin()
     m.cancel("enough")
@@ -111,7 +111,7 @@ def test_finished_trials_are_not_run_again() -> None:
     assert m.total == 3
 
 
-def test_a_strategy_hears_what_each_trial_has_found() -> None:
+def test_strategy_receives_the_result_of_each_trial() -> None:
     class Repeating:
         """Gives the first trial again as long as trials find something."""
 

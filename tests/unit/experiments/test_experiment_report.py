@@ -47,7 +47,7 @@ def printed(outcomes: list[TrialOutcome], width: int = 140) -> str:
     return on_console(print_experiment, summarise(outcomes), width=width)
 
 
-def test_page_has_a_row_for_each_combination_and_trial() -> None:
+def test_page_has_rows_for_combinations_and_trials() -> None:
     page = experiment_page.render(summarise(seven_by_two()), CONFIG).decode()
     combinations = page.partition("<h2>Combinations</h2>")[2]
     assert '<th class="wrap">load.<wbr>concurrency</th>' in combinations
@@ -74,7 +74,7 @@ def test_page_has_plots_front_and_heat_maps() -> None:
     assert len(charts.heat_maps(summary)) == 2
 
 
-def test_line_has_dots_for_values_and_bars_for_intervals() -> None:
+def test_line_has_dots_and_interval_bars() -> None:
     (drawn, _) = charts.by_parameter(summarise(sweep(POINTS, repetitions=3, step=1.0)))
     throughput = shown(drawn)
     assert throughput.count("<circle") == 3
@@ -129,7 +129,7 @@ def test_narrow_terminal_shows_fewer_metrics() -> None:
     assert max(map(len, text.split("±: 95%")[0].splitlines())) <= 60
 
 
-def test_urls_and_units_are_not_cut_at_hundred_columns() -> None:
+def test_urls_and_units_fit_in_hundred_columns() -> None:
     outcomes = [
         outcome(
             number,
@@ -207,7 +207,7 @@ def test_search_recommends_only_what_it_found_to_hold() -> None:
     assert swept["best_configurations"]["best_throughput"]["metric"] == 20.0
 
 
-def test_overlapping_best_is_marked_and_single_runs_are_not() -> None:
+def test_overlapping_best_is_marked_unless_single_runs() -> None:
     near = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (20.5, 700.0)}
     text = printed(sweep(near, repetitions=3, step=1.0))
     said = (

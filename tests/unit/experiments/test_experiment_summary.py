@@ -123,7 +123,7 @@ def test_same_parameters_in_another_order_are_one_combination() -> None:
     assert found.mean(THROUGHPUT) == 2.0
 
 
-def test_the_front_has_what_nothing_beats_in_both() -> None:
+def test_front_has_the_pareto_optimal_points() -> None:
     points = {1: (10.0, 5.0), 2: (20.0, 6.0), 4: (19.0, 7.0), 8: (40.0, 30.0), 16: (40.0, 40.0)}
     found = front(summarise(sweep(points)))
     assert found is not None
@@ -189,7 +189,7 @@ def test_trial_that_misses_the_slo_is_never_best() -> None:
     assert best.combination.parameters == {"load.concurrency": 2}
 
 
-def test_where_all_are_equal_none_is_the_best() -> None:
+def test_equal_values_have_no_best() -> None:
     summary = summarise(sweep({1: (10.0, 5.0), 2: (10.0, 6.0)}))
     assert [each.key for each in best_of(summary)] == [TTFT]
 

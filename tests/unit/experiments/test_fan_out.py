@@ -156,14 +156,14 @@ def test_timed_out_experiment_keeps_finished_trials() -> None:
     assert machine.handle(seen("a")) == [Finish(RunState.FAILED, "too late")]
 
 
-def test_what_the_user_stops_has_not_failed() -> None:
+def test_cancelled_experiment_has_no_failed_shape() -> None:
     machine = begun()
     machine.handle(seen("a", pods=1))
     machine.handle(Cancelled("by the user"))
     assert machine.handle(seen("a", failed="0")) == []
 
 
-def test_with_stop_the_first_failure_ends_all() -> None:
+def test_first_failure_ends_all_jobs_on_stop() -> None:
     machine = begun(stops_on_failure=True)
     machine.handle(seen("a", pods=1))
     machine.handle(seen("b", pods=1))

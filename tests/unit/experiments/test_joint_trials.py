@@ -36,13 +36,13 @@ def test_the_total_is_a_trial_of_its_own() -> None:
     assert [value for key, value in row.measured.values.items() if key.stat == "avg"] == [7.0]
 
 
-def test_joint_trial_has_the_worst_verdict_with_its_runs() -> None:
+def test_joint_trial_has_worst_verdict_and_its_run() -> None:
     invalid = member("b", verdict="invalid", cause="client-bound")
     of_both = joint(member("a"), invalid, total_of=("a", "b"), verdict="invalid")
     assert row_of(total_outcome(TRIAL, of_both)).left_out == "invalid: b: client-bound"
 
 
-def test_it_holds_the_slo_if_all_runs_do() -> None:
+def test_joint_trial_holds_slo_if_all_do() -> None:
     held = objective(ok=True, metric="goodput", stat="avg", unit="", measured=1.0, limit=2.0)
     missed = replace(held, ok=False, reason="below")
     of_both = joint(member("a"), member("b"), total_of=("a", "b"))

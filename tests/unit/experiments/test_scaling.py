@@ -48,7 +48,7 @@ def test_efficiency_is_relative_to_the_fewest_processes() -> None:
     assert summary.metrics["parallel_efficiency"].unit == "ratio"
 
 
-def test_only_trials_that_are_otherwise_the_same_are_compared() -> None:
+def test_only_otherwise_equal_trials_are_compared() -> None:
     found = outcomes(
         [
             ({SIZE: "S", PROCESSES: 1}, 10.0),
@@ -85,7 +85,7 @@ def test_repetitions_of_both_sides_are_in_the_interval() -> None:
     ],
     ids=["processes do not vary", "not of this metric", "no value to compare with"],
 )
-def test_without_something_to_compare_there_is_none(
+def test_efficiency_needs_trials_to_compare(
     points: list[tuple[dict[str, Any], float]], scales_with: Any
 ) -> None:
     found = outcomes(points, scales_with=scales_with)

@@ -137,7 +137,9 @@ def test_query_with_a_missing_sample_is_incomplete() -> None:
         (Scenario.OFFLINE, samples(24_575), {"queries"}),
     ],
 )
-def test_gates(scenario: Scenario, found: Samples, unmet: set[str]) -> None:
+def test_run_must_meet_duration_and_query_gates(
+    scenario: Scenario, found: Samples, unmet: set[str]
+) -> None:
     assert {name for name, is_met in gates(scenario, found).items() if not is_met} == unmet
 
 
@@ -195,13 +197,15 @@ def test_loads_of_the_scenarios() -> None:
         (Scenario.OFFLINE, {"request_rate": 8, "requests": 9}, "leave out load.request_rate"),
     ],
 )
-def test_loads_that_are_refused(scenario: Scenario, parts: dict[str, Any], named: str) -> None:
+def test_unsupported_loads_are_refused(
+    scenario: Scenario, parts: dict[str, Any], named: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         scenario_load(scenario, load(**parts))
     assert named in str(caught.value)
 
 
-def test_what_the_files_say() -> None:
+def test_mlperf_files_have_result_and_settings() -> None:
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": "http://h", "model": MODEL, "streaming": True},

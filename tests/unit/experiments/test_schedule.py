@@ -68,20 +68,20 @@ def test_round_closes_with_its_last_member() -> None:
     assert ended(schedule, us, eu) == [StartPart(Part(2, "eu")), StartPart(Part(2, "us"))]
 
 
-def test_an_interrupt_skips_the_rounds_that_wait() -> None:
+def test_interrupt_skips_waiting_rounds() -> None:
     schedule = Schedule([1, 2, 3])
     schedule.begin()
     assert schedule.handle(Interrupted()) == [SkipPart(TWO, STOPPED), SkipPart(THREE, STOPPED)]
     assert ended(schedule, ONE) == [EndSession()]
 
 
-def test_the_time_limit_skips_the_rounds_that_wait() -> None:
+def test_time_limit_skips_waiting_rounds() -> None:
     schedule = Schedule([1, 2])
     schedule.begin()
     assert schedule.handle(OutOfTime()) == [SkipPart(TWO, OUT_OF_TIME)]
 
 
-def test_failure_ends_only_a_session_that_stops_on_it() -> None:
+def test_failure_ends_session_only_if_configured() -> None:
     goes_on, stops = (Schedule([1, 2], stops_on_failure=each) for each in (False, True))
     for each in (goes_on, stops):
         each.begin()
@@ -89,7 +89,7 @@ def test_failure_ends_only_a_session_that_stops_on_it() -> None:
     assert ended(stops, ONE, has_failed=True) == [SkipPart(TWO, AFTER_END), EndSession()]
 
 
-def test_a_stack_that_stays_ends_the_session() -> None:
+def test_kept_stack_ends_the_session() -> None:
     schedule = Schedule([1, 2])
     schedule.begin()
     assert ended(schedule, ONE, is_kept=True) == [SkipPart(TWO, AFTER_END), EndSession()]
@@ -115,7 +115,7 @@ def test_a_round_with_room_begins_before_one_without() -> None:
     assert schedule.handle(RoomFound(2)) == [StartPart(TWO)]
 
 
-def test_a_round_that_is_alone_needs_no_room() -> None:
+def test_round_needs_no_room_if_none_runs() -> None:
     schedule = roomy()
     schedule.handle(RoomFound(None))
     assert ended(schedule, ONE) == [StartPart(TWO), FindRoom((2,), (3,))]
@@ -128,7 +128,7 @@ def test_room_found_after_an_interrupt_is_unused() -> None:
     assert schedule.handle(RoomFound(2)) == []
 
 
-def test_error_in_the_search_for_room_fails_waiting_rounds() -> None:
+def test_error_while_finding_room_fails_waiting_rounds() -> None:
     schedule = roomy()
     expected = [SkipPart(part, "KeyError", has_failed=True) for part in (TWO, THREE)]
     assert schedule.handle(RoomFailed("KeyError")) == expected

@@ -62,7 +62,7 @@ def carry_out(search: Search, knee: float, above: SearchedTrial = BROKEN) -> lis
 
 @pytest.mark.parametrize("knee", [1.0, 3.3, 57.0, 412.0, 999.0])
 @pytest.mark.parametrize(("low", "high"), [(1, 1000), (0.5, 5000)])
-def test_the_bracket_is_as_narrow_as_asked_for(knee: float, low: float, high: float) -> None:
+def test_bracket_is_as_narrow_as_requested(knee: float, low: float, high: float) -> None:
     search = searched(low=low, high=high)
     carry_out(search, knee)
     report = search.report
@@ -75,7 +75,7 @@ def test_the_bracket_is_as_narrow_as_asked_for(knee: float, low: float, high: fl
     assert report.confirmations == 3
 
 
-def test_the_steps_of_a_search_of_whole_users() -> None:
+def test_search_over_whole_users_has_expected_steps() -> None:
     search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
     values = [(p["load.concurrency"], "load.duration" in p) for p in carry_out(search, 11)]
     assert values == [
@@ -86,7 +86,7 @@ def test_the_steps_of_a_search_of_whole_users() -> None:
     assert all(isinstance(value, int) for value, _ in values)
 
 
-def test_what_is_said_of_a_bracket() -> None:
+def test_report_describes_the_bracket() -> None:
     search = searched(low=100, high=800, precision=0.5)
     carry_out(search, 412)
     report = search.report
@@ -127,7 +127,7 @@ THIN = SearchedTrial(
 """A trial within its limit with too few requests for a p99."""
 
 
-def test_no_longer_run_is_spent_far_below_the_answer() -> None:
+def test_longer_runs_start_near_the_answer() -> None:
     search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
     asked = []
     while (parameters := search.next()) is not None:
@@ -140,7 +140,7 @@ def test_no_longer_run_is_spent_far_below_the_answer() -> None:
     assert (report.holds, report.breaks, report.ending) == (11, 12, Ending.BRACKETED)
 
 
-def test_what_an_undecided_search_knows_is_said() -> None:
+def test_undecided_search_reports_its_bounds() -> None:
     search = searched(parameter="load.concurrency", high=16, is_whole=True, confirm=1, unit="users")
     while (parameters := search.next()) is not None:
         value = parameters["load.concurrency"]
@@ -166,7 +166,7 @@ def test_search_that_never_breaks_ends_after_longer_runs() -> None:
     assert search.report.result.startswith("holds 100 req/s, the end of the range")
 
 
-def test_search_that_breaks_at_once_ends_after_longer_runs() -> None:
+def test_search_that_breaks_immediately_ends_after_longer_runs() -> None:
     search = searched()
     assert len(carry_out(search, 0)) == 4
     assert search.ending is Ending.BREAKS_AT_ONCE
@@ -218,7 +218,7 @@ def test_undecided_longer_runs_end_the_search() -> None:
     assert search.ending is Ending.BRACKETED
 
 
-def test_a_longer_run_that_disagrees_moves_the_bracket() -> None:
+def test_disagreeing_longer_run_moves_the_bracket() -> None:
     search = searched(low=100, high=400, precision=0.5)
     while (parameters := search.next()) is not None and "load.duration" not in parameters:
         value = parameters["load.request_rate"]

@@ -47,7 +47,7 @@ def plan_config(config: Config, facts: Facts) -> Topology:
     return stacks.plan_processes(shape, facts)
 
 
-def test_trials_with_other_load_or_prompts_share_a_shape() -> None:
+def test_trials_with_other_load_share_a_shape() -> None:
     config = config_of({"product": {"load.concurrency": [1, 9], "dataset.entries": [5, 7]}})
     (shape,) = shapes(trial_configs(config), "cluster")
     assert shape.parameters == {}
@@ -99,7 +99,7 @@ def test_network_rules_make_a_shape_on_clusters_only() -> None:
     assert len(shapes(members, "local")) == 1
 
 
-def test_parent_key_of_a_shape_key_makes_a_shape() -> None:
+def test_parent_of_shape_key_makes_a_shape() -> None:
     endpoints = [{**TEMPLATE["endpoint"], "streaming": value} for value in (True, False)]
     members = trial_configs(config_of({"product": {"endpoint": endpoints}}))
     assert len(shapes(members, "cluster")) == 2
@@ -166,7 +166,7 @@ def test_shapes_share_the_pod_of_an_equal_target() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_a_shape_that_there_is_not_is_refused(number: int) -> None:
+def test_unknown_shape_number_is_refused(number: int) -> None:
     with pytest.raises(ConfigError, match=rf"aiperf:shape: {number}: .* from 1 to 2"):
         stack_of(config_of(TWO_TARGETS), shape=number)
 
@@ -199,7 +199,7 @@ def test_the_topology_is_that_of_the_largest_trial(facts: Facts) -> None:
     assert len({each.workers for each in alone}) > 1
 
 
-def test_search_is_planned_for_the_end_of_its_range() -> None:
+def test_search_is_planned_for_its_highest_value() -> None:
     search = {"parameter": "load.concurrency", "from": 1, "to": 4000, "maximize": "goodput"}
     alone = plan_config(config_of(load={**TEMPLATE["load"], "concurrency": 4000}), CLUSTER)
     assert plan_config(config_of({"search": search}), CLUSTER) == alone
@@ -303,7 +303,9 @@ def test_shape_has_the_highest_priority_of_its_trials() -> None:
         ({"parallel": "all"}, "expected a number from 1 to 10000, or auto"),
     ],
 )
-def test_what_no_trial_has_and_no_number_are_refused(wrong: dict[str, Any], said: str) -> None:
+def test_unmatched_priority_and_invalid_parallel_are_refused(
+    wrong: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         config_of({"product": {REPLICAS: [1, 2]}, **wrong})
 
@@ -325,7 +327,7 @@ def test_stack_of_one_shape_lives_for_that_shape() -> None:
     assert len({plan.identity.labels()["aiperf.dev/run"] for plan in plans}) == 3
 
 
-def test_review_states_that_trials_of_a_shape_are_sequential() -> None:
+def test_preview_notes_that_shapes_trials_are_sequential() -> None:
     product = {"load.concurrency": [1, 9]}
     (note,) = stack_of(config_of({"product": product, "parallel": 2})).notes
     assert note.startswith("experiment.parallel: all trials run in the same pods")

@@ -14,7 +14,7 @@ def measured(**load: object) -> Measured:
     return measured_in(result_of(fake_run.results(rows, config=config)))
 
 
-def test_each_metric_of_the_steady_part_is_a_value() -> None:
+def test_each_steady_state_metric_is_a_value() -> None:
     found = measured(steady_state=RULE)
     steady = [key for key in found.values if key.tag.startswith("steady_state.")]
     assert RowKey("steady_state.request_latency", "p99") in steady

@@ -37,7 +37,7 @@ def test_target_changes_its_keys_and_keeps_all_others() -> None:
     assert target_configs(template) == ()
 
 
-def test_keys_of_a_target_are_merged_into_shared_ones() -> None:
+def test_target_keys_are_merged_into_shared_ones() -> None:
     endpoint = {**BASE["endpoint"], "headers": {"X-Team": "a"}, "tls": {"ca": PEM}}
     wanted = {"tls": {"server_name": "b.example"}, "headers": {"X-Model": "b"}}
     (_, b) = target_configs(
@@ -47,7 +47,7 @@ def test_keys_of_a_target_are_merged_into_shared_ones() -> None:
     assert (b.config.endpoint.tls.ca, b.config.endpoint.tls.server_name) == (PEM, "b.example")
 
 
-def test_each_target_can_have_a_server_of_its_own() -> None:
+def test_each_target_can_have_its_own_server() -> None:
     deployment = {"target": {"kind": "mock", "cpu": "100m", "args": ["--ttft", "9ms"]}}
     own = {"target": {"args": ["--ttft", "1ms"]}}
     targets = [{"name": "a", "deployment": own}, {"name": "b", "endpoint": {"model": "n"}}]
@@ -83,7 +83,7 @@ def test_each_target_can_have_a_server_of_its_own() -> None:
         ),
     ],
 )
-def test_targets_that_make_no_sense_are_refused(more: dict[str, Any], words: str) -> None:
+def test_invalid_targets_are_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parsed(**more)
 
@@ -140,13 +140,13 @@ def test_a_session_names_trials_that_services_cannot_choose(
     assert expand_local(config).is_driven is is_driven
 
 
-def test_wrong_key_of_a_target_is_named_with_it() -> None:
+def test_wrong_key_of_target_names_the_target() -> None:
     targets = [TARGETS[0], {"name": "b", "endpoint": {"urll": "http://b:2"}}]
     with pytest.raises(ConfigError, match=r"target b: .*endpoint\.urll"):
         target_configs(parsed(targets=targets))
 
 
-def test_each_set_of_processes_has_a_core_at_least() -> None:
+def test_each_set_of_processes_needs_a_core() -> None:
     facts = Facts(where="local", cores=4, fd_limit=1, memory_bytes=10)
     assert (share_of(facts, 2).cores, share_of(facts, 2).memory_bytes) == (2.0, 5)
     with pytest.raises(ConfigError, match="5 runs at the same time need 5 cores"):

@@ -75,7 +75,7 @@ FAST, MIDDLE, FULL = (
 BEATEN = CurvePoint(50.0, 300.0, 9.0)
 
 
-def test_front_leaves_out_what_another_beats() -> None:
+def test_front_excludes_dominated_points() -> None:
     assert pareto([FULL, BEATEN, FAST, MIDDLE]) == [FULL, MIDDLE, FAST]
     assert pareto([MIDDLE, MIDDLE]) == [MIDDLE]
 

@@ -12,5 +12,5 @@ def test_each_trial_is_expected_to_take_the_mean() -> None:
     assert time_left_s(left=2, ended=4, took_s=10, since_s=0) == 5
 
 
-def test_before_the_first_trial_has_ended_nobody_knows() -> None:
+def test_time_left_is_unknown_before_first_trial_ends() -> None:
     assert time_left_s(left=6, ended=0, took_s=0, since_s=9) is None

@@ -107,7 +107,7 @@ def test_a_search_is_saved_as_it_is_written() -> None:
     assert parse_benchmark(saved, "f") == config
 
 
-def test_map_names_may_have_dots_and_lists_are_counted() -> None:
+def test_key_paths_allow_dotted_names_and_indexes() -> None:
     key = "deployment.placement.node_selector.cloud.example.com/gpu"
     objectives = [{"metric": "request_latency", "stat": "p99", "max": "1s"}]
     found = configs(
@@ -209,7 +209,7 @@ def test_a_scenario_has_its_own_number_of_users(scenario: str, users: int) -> No
     assert config.load.concurrency == users
 
 
-def test_a_scenario_that_needs_a_rate_says_so() -> None:
+def test_scenario_without_its_rate_is_refused() -> None:
     said = refused({"scenario": "server"})
     assert "experiment.scenario: 'server' needs load.request_rate, the rate of queries" in said
     assert "a load needs" not in said

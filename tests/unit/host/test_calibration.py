@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_what_is_kept_comes_back_and_reaches_the_plan() -> None:
+def test_saved_calibration_is_loaded_and_used() -> None:
     assert not machine.local_facts().is_calibrated
     save_calibration(FOUND)
     assert load_calibration(HERE) == FOUND
@@ -43,7 +43,7 @@ def test_what_is_kept_comes_back_and_reaches_the_plan() -> None:
     assert facts.ceiling_requests_per_s == 21_000
 
 
-def test_another_machine_finds_nothing() -> None:
+def test_another_machine_has_no_calibration() -> None:
     save_calibration(FOUND)
     assert load_calibration(machine_key("another", 64)) is None
 

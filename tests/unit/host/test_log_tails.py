@@ -37,7 +37,7 @@ def test_logs_of_a_processes_services_are_merged(tmp_path: Path) -> None:
     assert [line.rpartition(": ")[2] for line in story] == ["at 0", "at 1", "at 2"]
 
 
-def test_a_process_that_said_nothing_has_no_lines(tmp_path: Path) -> None:
+def test_silent_process_has_no_log_tail(tmp_path: Path) -> None:
     assert processes.last_lines(tmp_path, "control") == ""
 
 

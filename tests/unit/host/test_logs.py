@@ -34,7 +34,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_line_in_a_file_says_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_line_has_all_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "logs"
     set_up_logs("r1", SERVICES, instance="control", environ={"AIPERF_LOG_DIR": str(folder)})
     set_phase("warmup")
@@ -67,7 +67,7 @@ def test_foreign_text_in_logs_is_safe_and_bounded(
     assert len(written) < 20_000
 
 
-def test_every_service_of_a_process_has_its_own_file(tmp_path: Path) -> None:
+def test_every_service_of_process_has_own_log(tmp_path: Path) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     logging.getLogger("aiperf_svc.services.worker_manager").info("own")
     logging.getLogger("aiperf_svc.timing-manager").info("own too")
@@ -94,14 +94,14 @@ def test_an_exception_is_part_of_its_line(tmp_path: Path) -> None:
     assert line["exception"].endswith("ZeroDivisionError: division")
 
 
-def test_in_a_pod_lines_are_json_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pod_logs_are_json_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_FORMAT": "json"})
     logging.getLogger("x").warning("é")
     line = json.loads(capsys.readouterr().err)
     assert (line["message"], line["phase"]) == ("é", "")
 
 
-def test_without_a_folder_lines_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_without_a_folder_are_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs("r1", ("worker",), instance="c", environ={})
     set_phase("profiling")
     logging.getLogger("x").warning("slow")
@@ -134,7 +134,7 @@ def test_debug_lines_are_there_on_demand_only(tmp_path: Path) -> None:
     assert [line["message"] for line in lines(tmp_path / "b.log")] == ["detail"]
 
 
-def test_log_that_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
+def test_unwritable_log_or_unknown_level_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match=r"cannot write .*file/c\.log: "):
         set_up_logs("r", (), instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path / "file")})

@@ -53,7 +53,7 @@ def test_objects_in_a_cycle_are_freed() -> None:
 
 
 @pytest.mark.parametrize("keep", ["", "kept.append(blocks[-1])"], ids=["the end", "a hole"])
-def test_what_a_thread_has_freed_is_returned(keep: str) -> None:
+def test_memory_freed_by_a_thread_is_returned(keep: str) -> None:
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(keep=keep)],
         env=os.environ | PROCESS_ENVIRONMENT,

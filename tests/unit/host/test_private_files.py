@@ -22,7 +22,7 @@ def mode_in(folder: Path, name: str) -> int:
     return stat.S_IMODE((folder / name).stat().st_mode)
 
 
-def test_new_files_are_private_and_the_umask_is_restorable(tmp_path: Path) -> None:
+def test_new_files_are_private_and_umask_is_restored(tmp_path: Path) -> None:
     assert user_mask() == -1
     with private_files():
         assert user_mask() == 0o022

@@ -155,7 +155,7 @@ def test_left_stream_is_reset_and_connection_reused() -> None:
     assert made.problem is None
 
 
-def test_frames_of_earlier_requests_say_nothing() -> None:
+def test_frames_of_earlier_streams_are_ignored() -> None:
     made = connection()
     made.receive(OK + data_frame(b"", end=True))
     made.send(REQUEST)

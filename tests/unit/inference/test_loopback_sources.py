@@ -7,7 +7,7 @@ from aiperf_svc.adapters.inference.resolved_target import loopback_sources
 PORTS = (32_768, 60_999)
 
 
-def test_few_connections_leave_the_choice_to_the_kernel() -> None:
+def test_few_connections_need_no_source_addresses() -> None:
     assert loopback_sources("127.0.0.1", 5_000, PORTS) == ()
 
 
