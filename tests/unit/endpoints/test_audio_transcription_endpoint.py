@@ -37,7 +37,7 @@ def parts(made: bytes) -> list[tuple[str, str | None, str, bytes]]:
     ]
 
 
-def test_sound_is_uploaded_as_a_file_beside_the_model() -> None:
+def test_sound_is_uploaded_as_a_form_file() -> None:
     found = parts(body())
     assert found == [("model", None, "text/plain", b"m"), ("file", "audio.wav", "audio/wav", SOUND)]
 
@@ -62,7 +62,7 @@ def test_stream_a_text_and_extra_inputs_are_fields() -> None:
     assert found[-1][1:3] == ("audio.mp3", "audio/mpeg")
 
 
-def test_a_form_is_json_for_people() -> None:
+def test_form_is_shown_as_json() -> None:
     made = body(extra_inputs={"a[]": ["x", "y", "z"], 'odd "name"': "é"})
     assert multipart.is_form(made)
     assert json.loads(multipart.as_json(made)) == {
@@ -79,7 +79,7 @@ def test_a_sound_that_holds_the_boundary_is_refused() -> None:
         body(Prompt(media=(Media("audio/wav", data),)))
 
 
-def test_responses_that_are_no_json_are_not_asked_for() -> None:
+def test_response_formats_without_json_are_refused() -> None:
     def problems(shape: str) -> list[str]:
         extra = {"response_format": shape}
         return extra_input_problems(AUDIO_TRANSCRIPTION, endpoint_options(extra_inputs=extra))

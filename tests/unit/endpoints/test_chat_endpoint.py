@@ -67,19 +67,6 @@ def test_messages_are_sent_as_they_are() -> None:
     assert body(Prompt(messages=messages))["messages"] == list(messages)
 
 
-def test_a_payload_keeps_its_members_but_not_its_streaming() -> None:
-    payload = {
-        "model": "own",
-        "messages": [{"role": "user", "content": "x"}],
-        "max_tokens": 3,
-        "stream": True,
-        "stream_options": {},
-        "seed": 1,
-    }
-    sent = body(Prompt(payload=payload, output_tokens=9))
-    assert sent == {k: v for k, v in payload.items() if not k.startswith("stream")}
-
-
 def test_turns_of_one_shape_share_head_and_tail() -> None:
     first, second = (CHAT.render(Prompt(texts=(text,)), endpoint_options()) for text in "ab")
     assert (first.head, first.tail) == (second.head, second.tail)

@@ -11,12 +11,12 @@ from tests.support.endpoint_requests import endpoint_options, request_body
 body = partial(request_body, COMPLETIONS)
 
 
-def test_one_text_is_a_string_and_several_a_list() -> None:
+def test_one_text_is_string_and_several_are_list() -> None:
     assert body(Prompt(texts=("a",))) == {"model": "m", "prompt": "a"}
     assert body(Prompt(texts=("a", "b")))["prompt"] == ["a", "b"]
 
 
-def test_streaming_and_length_are_asked_for_like_in_chat() -> None:
+def test_streaming_and_length_are_requested_like_chat() -> None:
     assert body(Prompt(texts=("a",), output_tokens=2), streaming=True) == {
         "model": "m",
         "prompt": "a",

@@ -170,7 +170,7 @@ def test_failing_query_function_makes_the_response_malformed() -> None:
         raw(output_tokens_field="length(missing)").parse_event(b'{"text": "x"}')
 
 
-def test_zero_is_an_output_and_empty_is_none() -> None:
+def test_zero_is_output_and_empty_is_not() -> None:
     assert raw(response_field="score").parse_body(b'{"score": 0}').content == "0"
     for empty in (b'""', b"[]", b"{}", b"null"):
         with pytest.raises(MalformedResponse, match="no output at 'score'"):

@@ -11,7 +11,7 @@ from tests.support.endpoint_requests import request_body
 body = partial(request_body, EMBEDDINGS)
 
 
-def test_one_text_is_a_string_and_several_a_list() -> None:
+def test_one_text_is_string_and_several_are_list() -> None:
     assert body(Prompt(texts=("a",))) == {"model": "m", "input": "a"}
     assert body(Prompt(texts=("a", "b")))["input"] == ["a", "b"]
 

@@ -131,7 +131,7 @@ def test_prompts_of_another_api_are_refused(
 
 
 @EVERY
-def test_extra_inputs_that_another_setting_decides_are_all_named(endpoint: Endpoint) -> None:
+def test_extra_inputs_contradicting_settings_are_all_named(endpoint: Endpoint) -> None:
     extra = {"stream": True, endpoint.prompt_key: "x", "temperature": 0}
     problems = extra_input_problems(endpoint, endpoint_options(extra_inputs=extra))
     assert len(problems) == 2
@@ -162,12 +162,12 @@ def test_harmless_extra_inputs_are_no_problem(endpoint: Endpoint) -> None:
         (b"<html>" + b"<script " * 1_000, ""),
     ],
 )
-def test_message_of_a_bad_response_is_found_and_short(body: bytes, message: str) -> None:
+def test_message_of_bad_response_is_found_and_bounded(body: bytes, message: str) -> None:
     assert error_message(body) == message
 
 
 @EVERY
-def test_error_object_under_a_good_status_is_an_error(endpoint: Endpoint) -> None:
+def test_error_object_in_successful_response_is_an_error(endpoint: Endpoint) -> None:
     for data, message in (
         (b'{"error":{"message":"overloaded","code":503}}', "overloaded"),
         (b'{"error":"overloaded","error_type":"overloaded"}', "overloaded"),
@@ -211,7 +211,7 @@ OTHER_FORMS = {
 
 
 @EVERY
-def test_what_is_no_response_is_malformed(endpoint: Endpoint) -> None:
+def test_invalid_response_is_malformed(endpoint: Endpoint) -> None:
     anywhere = ("", "hello", "{", "null", "{}", '{"error":null}', '"\xff"')
     # A list is a ranking of TEI, where it can be empty.
     lists = () if endpoint.type in RANKINGS else ("[]",)

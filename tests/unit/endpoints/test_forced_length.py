@@ -45,7 +45,7 @@ def test_one_worker_probes_and_the_others_wait() -> None:
 
 
 @pytest.mark.parametrize("finding", [Finding.ACCEPTED, Finding.UNKNOWN])
-def test_only_a_refusal_leaves_them_out(finding: Finding) -> None:
+def test_forced_length_is_kept_unless_refused(finding: Finding) -> None:
     forced = ForcedLength(is_used=True)
     forced.decide("worker-0", 0)
     forced.handle_finding(finding, "")
@@ -60,7 +60,7 @@ def test_another_worker_probes_when_the_first_is_silent() -> None:
     assert forced.decide("worker-2", 16 * SECOND_NS) is Decision.WAIT
 
 
-def test_nobody_asks_where_no_request_has_them() -> None:
+def test_requests_without_forced_length_are_not_probed() -> None:
     assert ForcedLength(is_used=False).decide("worker-0", 0) is Decision.KEEP
 
 
@@ -73,7 +73,7 @@ def test_only_datasets_with_output_lengths_are_probed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
-def test_the_two_questions_differ_in_these_members_only(kind: str) -> None:
+def test_probes_differ_only_in_forced_length_members(kind: str) -> None:
     forced, plain = map(msgspec.json.decode, probe_bodies(config(kind, streaming=True)))
     assert forced == plain | {"min_tokens": 1, "ignore_eos": True}
     assert (plain["max_tokens"], "stream" in plain) == (1, False)
@@ -89,7 +89,7 @@ EXTRAS: tuple[dict[str, object], ...] = (
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
-def test_requests_without_lengths_are_rendered_as_before(kind: str) -> None:
+def test_removing_forced_length_equals_unforced_rendering(kind: str) -> None:
     render = ENDPOINTS[config(kind).endpoint.type].render
     for text, extra, streams in itertools.product(TEXTS, EXTRAS, (True, False)):
         prompt = Prompt(texts=(text,), output_tokens=12)
@@ -107,7 +107,7 @@ def test_requests_without_lengths_are_rendered_as_before(kind: str) -> None:
         assert without_forced_length(turns[1]) == turns[1]
 
 
-def test_what_a_user_gave_stays() -> None:
+def test_users_extra_inputs_are_kept() -> None:
     options = config(extra_inputs={"ignore_eos": False}).endpoint
     made = ENDPOINTS[options.type].render(Prompt(texts=("a",), output_tokens=3), options)
     turn = Conversation("c", (Turn(made.whole),))

@@ -12,7 +12,7 @@ from tests.support.endpoint_requests import request_body
 body = partial(request_body, HUGGINGFACE_GENERATE)
 
 
-def test_a_body_has_the_members_of_the_published_request() -> None:
+def test_body_has_the_documented_request_members() -> None:
     sent = body(Prompt(texts=("a",), output_tokens=5), streaming=True)
     assert sent == {"inputs": "a", "parameters": {"details": True, "max_new_tokens": 5}}
 

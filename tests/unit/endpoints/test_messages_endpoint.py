@@ -15,7 +15,7 @@ REQUIRED = {"model", "messages", "max_tokens"}
 body = partial(request_body, MESSAGES)
 
 
-def test_a_body_has_the_members_of_the_published_request() -> None:
+def test_body_has_the_documented_request_members() -> None:
     sent = body(Prompt(texts=("a",), output_tokens=5), streaming=True, force_output_length=False)
     messages = [{"role": "user", "content": "a"}]
     assert sent == {"messages": messages, "model": "m", "stream": True, "max_tokens": 5}
@@ -96,7 +96,7 @@ def test_several_texts_are_the_blocks_of_one_message() -> None:
         ),
     ],
 )
-def test_each_type_of_event_says_its_own(event: dict[str, object], expected: Delta) -> None:
+def test_each_event_type_is_parsed(event: dict[str, object], expected: Delta) -> None:
     assert MESSAGES.parse_event(json.dumps(event).encode()) == expected
 
 

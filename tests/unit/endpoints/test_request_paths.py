@@ -33,7 +33,7 @@ def options_of(**fields: object) -> Endpoint:
         ("", {"type": "raw"}, "/", ""),
     ],
 )
-def test_a_part_that_both_have_is_there_once(
+def test_shared_path_prefix_is_not_repeated(
     url_path: str, options: dict[str, object], path: str, base: str
 ) -> None:
     made = options_of(**options)

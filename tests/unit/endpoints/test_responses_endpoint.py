@@ -15,7 +15,7 @@ REQUEST_MEMBERS = {"input", "model", "stream", "max_output_tokens"}
 body = partial(request_body, RESPONSES)
 
 
-def test_a_body_has_the_members_of_the_published_request() -> None:
+def test_body_has_the_documented_request_members() -> None:
     sent = body(Prompt(texts=("a",), output_tokens=5), streaming=True, force_output_length=False)
     assert sent == {"input": "a", "model": "m", "stream": True, "max_output_tokens": 5}
     assert sent.keys() <= REQUEST_MEMBERS
