@@ -96,7 +96,7 @@ def test_without_numbers_there_is_no_text(filled: Filled) -> None:
 @pytest.mark.parametrize(
     ("pieces", "columns"), [([b"", b""], [np.array([1])]), ([b"", b"", b""], [np.array([1, 2])])]
 )
-def test_what_does_not_fit_together_is_refused(
+def test_mismatched_pieces_and_columns_are_refused(
     filled: Filled, pieces: list[bytes], columns: list[Any]
 ) -> None:
     with pytest.raises(ValueError, match=r"so many numbers|between two pieces"):

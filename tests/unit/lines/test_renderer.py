@@ -144,7 +144,7 @@ def test_late_streams_of_a_tree_keep_sent_ids() -> None:
     assert late["x_request_id"] == request_id(RUN, Phase.PROFILING, 12, 2_600)
 
 
-def test_the_metadata_say_which_request_it_was() -> None:
+def test_metadata_identify_the_request() -> None:
     request = streamed(0, 5, index=12, turn=3, entry=7)
     metadata = line_of(request)["metadata"]
     assert metadata["session_num"] == 12
@@ -223,7 +223,7 @@ def test_values_are_those_of_the_metric_formulas() -> None:
                 assert entry is None, tag
 
 
-def test_gaps_are_the_differences_of_the_stamps_in_milliseconds() -> None:
+def test_gaps_are_stamp_differences_in_milliseconds() -> None:
     _, lines, requests = mixed()
     for line, request in zip(lines, requests, strict=True):
         stamps = np.array([read.stamp for read in request.reads])

@@ -26,14 +26,14 @@ def config(**cancellation: object) -> BenchmarkConfig:
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("turn", [0, 3])
-def test_the_share_is_chosen(share: float, turn: int) -> None:
+def test_abandoned_share_is_as_configured(share: float, turn: int) -> None:
     made = choice(share)
     chosen = sum(made.is_chosen(index, turn) for index in range(COUNT))
     spread = math.sqrt(COUNT * share * (1 - share))
     assert abs(chosen - COUNT * share) < 4 * spread
 
 
-def test_of_all_and_of_none() -> None:
+def test_all_or_no_requests_are_abandoned() -> None:
     assert all(choice(1.0).is_chosen(index, 0) for index in range(1_000))
     assert not any(choice(0.0).is_chosen(index, 0) for index in range(1_000))
 
@@ -52,14 +52,14 @@ def test_choices_of_neighbours_turns_and_seeds_are_independent() -> None:
         assert abs(both - COUNT / 4) < 4 * math.sqrt(COUNT * 3 / 16), name
 
 
-def test_runs_of_abandoned_requests_are_as_long_as_chance() -> None:
+def test_abandoned_requests_are_not_clustered() -> None:
     made = choice(0.5)
     chosen = [made.is_chosen(index, 0) for index in range(COUNT)]
     changes = sum(a != b for a, b in itertools.pairwise(chosen))
     assert abs(changes - COUNT / 2) < 4 * math.sqrt(COUNT / 4)
 
 
-def test_config_without_a_rate_has_no_such_clients() -> None:
+def test_config_without_a_rate_abandons_nothing() -> None:
     assert abandonment_of(config(rate=0)) is None
     made = abandonment_of(config(rate="100%", delay="2s"))
     assert made is not None

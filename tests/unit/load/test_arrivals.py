@@ -27,7 +27,7 @@ def test_constant_arrivals_are_evenly_spaced_from_the_start() -> None:
     ("pattern", "burstiness", "variation"),
     [("poisson", 1.0, 1.0), ("gamma", 4.0, 0.5), ("gamma", 0.25, 2.0)],
 )
-def test_gaps_have_the_mean_and_variation_of_the_pattern(
+def test_gaps_have_the_patterns_mean_and_variation(
     pattern: str, burstiness: float, variation: float
 ) -> None:
     gaps = np.diff(due(200_000, pattern=pattern, burstiness=burstiness)) / SECOND
@@ -55,7 +55,7 @@ def test_take_returns_what_is_due_strictly_before() -> None:
     assert arrivals.take(before_ns=SECOND + 1).tolist() == [SECOND]
 
 
-def test_linear_ramp_reaches_full_rate_after_half_the_requests() -> None:
+def test_linear_ramp_sends_half_the_usual_requests() -> None:
     times = due(1_000, pattern="constant", ramp_ns=4 * SECOND)
     assert np.searchsorted(times, 4 * SECOND) == pytest.approx(200, abs=1)
     assert np.searchsorted(times, 2 * SECOND) == pytest.approx(50, abs=1)

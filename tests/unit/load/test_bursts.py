@@ -25,7 +25,7 @@ def test_each_period_ends_with_its_burst() -> None:
 
 
 @pytest.mark.parametrize("usual", [0.0, 20.0, 900.0])
-def test_the_times_are_the_inverse_of_the_expected_number(usual: float) -> None:
+def test_burst_times_invert_the_expected_count(usual: float) -> None:
     made = curve(usual)
     expected = np.linspace(0.01, made.expected(1_000.0), 5_000)
     times = made.times(expected)
@@ -33,7 +33,7 @@ def test_the_times_are_the_inverse_of_the_expected_number(usual: float) -> None:
     assert np.allclose([made.expected(at) for at in times.tolist()], expected)
 
 
-def test_without_a_usual_rate_all_arrivals_are_within_bursts() -> None:
+def test_arrivals_without_usual_rate_are_within_bursts() -> None:
     times = due(36_000, usual=0.0)
     assert len(times) == pytest.approx(600 * 1_000, abs=4 * np.sqrt(600_000))
     assert (times % 60 >= 55).all()
@@ -46,7 +46,7 @@ def test_constant_arrivals_are_evenly_spaced_within_each_part() -> None:
     assert np.allclose(np.diff(times[times >= 55]), 1 / 200)
 
 
-def test_arrivals_are_poisson_with_the_rate_of_each_moment() -> None:
+def test_burst_arrivals_are_poisson_at_each_rate() -> None:
     times = due(60_000)
     into = times % 60
     for begin, end, rate in ((0.0, 55.0, 20.0), (55.0, 60.0, 200.0)):

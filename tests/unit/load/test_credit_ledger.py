@@ -64,7 +64,7 @@ def test_credits_held_ahead_follow_the_workers_rate() -> None:
         (None, WorkerCounts(P, completed=10), False),
     ],
 )
-def test_credits_run_out_when_all_are_granted_and_used(
+def test_credits_run_out_when_granted_and_used(
     total: int | None, counts: WorkerCounts, has_run_out: bool
 ) -> None:
     ledger = CreditLedger(P, users={"a": 10}, total=total)
@@ -103,7 +103,7 @@ def test_users_that_end_together_never_wait_for_credits(workers: int, users: int
     assert ledger.remaining == 0
 
 
-def test_what_a_lost_worker_did_not_report_stays_unreported() -> None:
+def test_late_report_of_lost_worker_is_ignored() -> None:
     ledger = CreditLedger(P, users={"a": 5, "b": 5}, total=10)
     ledger.closed_loop_grants()
     ended(ledger, "a", 5, now=1, idle=True)
@@ -139,7 +139,7 @@ def test_reports_ten_microseconds_apart_give_no_rate() -> None:
     assert ahead <= 1.5 * rate_hz * lookahead_s(1)
 
 
-def test_credits_held_ahead_have_a_bound_at_any_rate() -> None:
+def test_credits_held_ahead_are_bounded_at_any_rate() -> None:
     ledger = CreditLedger(P, users={"a": 10}, total=None)
     for step in range(1, 1_000):
         ledger.closed_loop_grants()

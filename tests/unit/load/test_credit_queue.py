@@ -17,7 +17,7 @@ def taken(queue: CreditQueue) -> list[tuple[int, int]]:
     return found
 
 
-def test_credits_come_out_in_the_order_of_their_grants() -> None:
+def test_credits_are_taken_in_grant_order() -> None:
     queue = CreditQueue()
     queue.add(range(5, 5 + 3 * UNPACKED))
     queue.add(range(0, 40, 4))
@@ -48,7 +48,7 @@ def test_each_due_credit_takes_eight_bytes() -> None:
     assert peak < 200_000
 
 
-def test_each_credit_keeps_its_due_time_through_a_hold() -> None:
+def test_held_credits_keep_their_due_times() -> None:
     count = 2 * UNPACKED + 7
     queue = CreditQueue()
     queue.add(range(0, 3 * count, 3), np.arange(count, dtype=np.int64) * 10)

@@ -37,7 +37,7 @@ def test_take_returns_what_is_due_strictly_before() -> None:
         (None, 0, 0, 0.0),
     ],
 )
-def test_the_rate_is_that_of_what_is_planned(
+def test_planned_rate_covers_planned_credits_only(
     credits: int | None, before_ms: int | None, count: int, rate: float
 ) -> None:
     before_ns = None if before_ms is None else before_ms * MS
@@ -45,7 +45,7 @@ def test_the_rate_is_that_of_what_is_planned(
     assert planned == (count, rate)
 
 
-def test_due_times_of_days_are_exact_to_a_microsecond() -> None:
+def test_due_times_over_days_have_microsecond_accuracy() -> None:
     times_s = np.array([5.0, 86_400.000_001, 864_000.5])
     due_ns = due_times(times_s, Load(fixed_schedule=True))
     assert np.abs(due_ns - np.array([0, 86_395_000_001_000, 863_995_500_000_000])).max() < 1_000

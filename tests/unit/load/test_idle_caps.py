@@ -32,7 +32,7 @@ def test_waiting_requests_of_an_idle_tree_move_equally() -> None:
     assert taken(pending) == [DueRequest(2, 0, 90), DueRequest(1, 0, 100), DueRequest(1, 1, 130)]
 
 
-def test_tree_with_a_request_in_flight_keeps_its_times() -> None:
+def test_tree_with_request_in_flight_keeps_times() -> None:
     pending = PendingRequests(tree_cap_ns=100)
     pending.begin(1, 0)
     pending.add(1, 0, 0)
@@ -45,7 +45,7 @@ def test_tree_with_a_request_in_flight_keeps_its_times() -> None:
     assert taken(pending) == [DueRequest(1, 1, 400)]
 
 
-def test_system_is_idle_only_if_no_tree_is_busy() -> None:
+def test_system_cap_applies_only_without_busy_trees() -> None:
     pending = PendingRequests(system_cap_ns=10)
     for tree in (1, 2, 3):
         pending.begin(tree, 0)
@@ -69,7 +69,7 @@ def test_pause_within_the_cap_stays() -> None:
     assert pending.next_due_ns == 15
 
 
-def test_stop_removes_what_waits() -> None:
+def test_stop_removes_waiting_requests() -> None:
     pending = PendingRequests()
     pending.begin(1, 0)
     pending.begin(2, 0)

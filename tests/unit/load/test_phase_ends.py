@@ -36,7 +36,7 @@ from tests.support.phase_events import (
 )
 
 
-def test_phase_waits_for_requests_in_flight_after_its_duration() -> None:
+def test_phase_waits_for_requests_after_its_duration() -> None:
     machine = started("a", duration_ns=S, grace_ns=2 * S)
     (grant, _) = machine.handle(TimePassed(NOW))
     assert grant == GrantCredits("a", 0, 1 + LEAST_LOOKAHEAD)
@@ -48,7 +48,7 @@ def test_phase_waits_for_requests_in_flight_after_its_duration() -> None:
     assert machine.stop_wall_ns == stop
 
 
-def test_late_open_loop_grants_all_due_before_the_stop() -> None:
+def test_late_open_loop_grants_everything_due_before_stop() -> None:
     machine = at_rate(10, "a", duration_ns=S)
     machine.handle(TimePassed(NOW))
     instructions = machine.handle(TimePassed(machine.stop_wall_ns + S))
@@ -90,7 +90,7 @@ def test_open_loop_ends_with_a_whole_pass() -> None:
     assert (machine.report().granted, machine.stage) == (30, PhaseStage.SETTLING)
 
 
-def test_unreturned_credits_are_given_up_after_the_grace_period() -> None:
+def test_unreturned_credits_are_lost_after_grace_period() -> None:
     machine = started("a", "b", duration_ns=S, grace_ns=2 * S)
     machine.handle(TimePassed(NOW))
     granted = machine.counts()["a"].granted
@@ -127,7 +127,7 @@ def test_stop_reaches_workers_once_and_ends_the_phase() -> None:
     assert machine.handle(TimePassed(stop + SETTLE_NS + 1)) == [PublishReport()]
 
 
-def test_stop_after_the_duration_shortens_only_the_grace_period() -> None:
+def test_stop_after_duration_shortens_only_grace_period() -> None:
     machine = started("a", duration_ns=2 * S)
     machine.handle(TimePassed(NOW))
     end = machine.start_wall_ns + 2 * S
@@ -185,7 +185,7 @@ def test_lost_worker_gets_no_credits_and_delays_nothing() -> None:
     assert machine.report().granted_to_lost == {"b": 1}
 
 
-def test_a_phase_whose_workers_are_all_lost_ends() -> None:
+def test_phase_without_workers_ends() -> None:
     machine = started("a", duration_ns=60 * S)
     machine.handle(TimePassed(NOW))
     machine.handle(WorkerLost("a"))
@@ -280,7 +280,7 @@ class _Load:
                 self.work(worker, is_all=is_over)
 
 
-def test_whatever_happens_what_was_issued_is_returned_or_lost() -> None:
+def test_every_issued_credit_is_returned_or_lost() -> None:
     for seed in range(200):
         check_account(seed)
 
@@ -315,7 +315,7 @@ def test_load_stops_when_the_clock_steps_back_far(ended: int) -> None:
     assert not any(isinstance(each, ReportClockSetBack | StopWorkers) for each in again)
 
 
-def test_load_survives_a_small_step_back_of_the_clock() -> None:
+def test_small_clock_step_back_does_not_stop_load() -> None:
     machine = started("a", duration_ns=10 * S)
     now = machine.start_wall_ns + 5 * S
     machine.handle(TimePassed(now))

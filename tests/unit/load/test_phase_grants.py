@@ -21,7 +21,7 @@ STEP = ((0, 10.0), (S, 10.0), (S, 1.0), (9 * S, 1.0))
 BURSTS = Bursts.model_validate({"rate": 100, "length": "100ms", "every": "1s"})
 
 
-def test_replay_grants_its_times_and_ends_with_the_last() -> None:
+def test_replay_grants_its_times_and_then_ends() -> None:
     times = [0, 240, 260, 900]
     schedule = due(*(time * MS for time in times))
     machine = started("a", "b", concurrency=0, schedule_ns=schedule, credits=4)
@@ -104,7 +104,7 @@ def test_stopped_replay_was_planned_until_the_stop() -> None:
     assert machine.report().scheduled == 2
 
 
-def test_open_loop_grants_arrivals_in_turn_ahead_of_time() -> None:
+def test_open_loop_grants_arrivals_ahead_in_turn() -> None:
     machine = at_rate(10, "a", "b", duration_ns=S // 2)
     start = NOW + ANNOUNCE_NS
     assert machine.handle(TimePassed(NOW)) == [Wait(GRANT_EVERY_S)]

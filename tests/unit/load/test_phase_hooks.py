@@ -33,7 +33,7 @@ def test_the_named_hooks_are_requests_at_their_times() -> None:
     assert endpoint(reset_kv_cache=False, server_profiler=False).all_hooks == ()
 
 
-def test_each_server_is_called_once_whatever_its_urls() -> None:
+def test_hooks_call_each_server_once() -> None:
     found = endpoint(urls=["http://a:1/v2", "https://b", "http://user:pw@c:2"])
     assert origins(found) == ("http://a:1", "https://b", "http://c:2")
 
@@ -44,7 +44,7 @@ def test_a_hook_has_one_time(times: dict[str, str]) -> None:
         Hook.model_validate({"path": "/x", **times})
 
 
-def test_a_hook_of_a_warmup_needs_one() -> None:
+def test_warmup_hook_without_a_warmup_is_refused() -> None:
     hook = {"path": "/x", "after": "warmup"}
     with pytest.raises(ValidationError, match="/x belongs to the warmup, and there is no"):
         fake_run.config(concurrency=1, requests=1, endpoint={"hooks": [hook]})

@@ -24,7 +24,7 @@ def refill(workers: int, at_most_s: float = LOOK_EVERY_S) -> Wait:
     return Wait(at_most_s, ends_on_news=True, then_s=grant_interval_s(workers))
 
 
-def test_closed_loop_with_a_count_ends_when_all_returned() -> None:
+def test_counted_closed_loop_ends_when_all_returned() -> None:
     machine = machine_of("a", "b", credits=3, concurrency=2)
     start = NOW + ANNOUNCE_NS + S // CONNECTS_PER_S
     said = machine.handle(PhaseRequested(NOW))
@@ -41,7 +41,7 @@ def test_closed_loop_with_a_count_ends_when_all_returned() -> None:
     assert machine.report() == PhaseReport(P, start, granted=3)
 
 
-def test_closed_loop_without_returns_wakes_only_for_its_end() -> None:
+def test_closed_loop_without_returns_waits_for_its_end() -> None:
     machine = machine_of("a", concurrency=1, duration_ns=S)
     machine.handle(PhaseRequested(NOW))
     stop = machine.stop_wall_ns

@@ -65,7 +65,7 @@ def test_unbounded_grace_period_is_the_request_timeout() -> None:
     assert warmup.grace_ns == 30 * S
 
 
-def test_without_a_warmup_there_is_no_plan_of_one() -> None:
+def test_warmup_plan_needs_a_configured_warmup() -> None:
     assert plan_phase(Phase.WARMUP, config(concurrency=1, requests=1), shape()) is None
 
 
@@ -146,7 +146,7 @@ def test_load_of_stages_ends_with_the_last_stage() -> None:
         (2, [5, 5], (1, 2)),
     ],
 )
-def test_conversations_make_up_exactly_so_many_requests(
+def test_conversations_add_up_to_the_request_count(
     requests: int | None, turns: list[int], expected: tuple[int | None, int]
 ) -> None:
     assert credits_for(requests, np.array(turns, dtype=np.uint16)) == expected

@@ -13,7 +13,7 @@ def slots(count: int) -> PrefillSlots:
     return made
 
 
-def test_slot_is_released_once_at_first_token_or_end() -> None:
+def test_slot_is_released_exactly_once() -> None:
     made = slots(2)
     made.take("a")
     made.take("b")
@@ -25,7 +25,7 @@ def test_slot_is_released_once_at_first_token_or_end() -> None:
     assert not made.holds("a")
 
 
-def test_nothing_is_sent_without_a_free_slot() -> None:
+def test_taking_an_occupied_slot_raises() -> None:
     made = slots(1)
     made.take("a")
     with pytest.raises(AssertionError, match="only if a slot is free"):
@@ -40,7 +40,7 @@ def test_without_a_limit_there_is_always_a_slot() -> None:
     assert made.give_back(7)
 
 
-def test_slots_open_one_after_the_other_over_a_ramp() -> None:
+def test_slots_open_one_by_one_over_ramp() -> None:
     times = opening_times(count=4, rank=0, workers=1, start_ns=100, ramp_ns=40)
     made = PrefillSlots(times)
     opened = []
@@ -51,7 +51,7 @@ def test_slots_open_one_after_the_other_over_a_ramp() -> None:
     assert not made.is_ramping
 
 
-def test_random_histories_never_hold_more_than_there_are() -> None:
+def test_random_histories_never_exceed_the_slots() -> None:
     dice = random.Random(5)
     made, waiting_for_token, decoding = slots(5), set[int](), set[int]()
     for request in range(5_000):

@@ -8,7 +8,7 @@ SECOND_NS = 1_000_000_000
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_openings_of_all_workers_are_those_asked_for(workers: int) -> None:
+def test_openings_of_all_workers_match_the_ramp(workers: int) -> None:
     for count in (1, 7, 8, 100):
         times = [
             at
@@ -20,7 +20,7 @@ def test_openings_of_all_workers_are_those_asked_for(workers: int) -> None:
         assert sorted(times) == [5 + 1_000 * place // count for place in range(count)]
 
 
-def test_without_a_ramp_all_begin_at_the_start() -> None:
+def test_users_without_a_ramp_begin_together() -> None:
     assert set(opening_times(count=9, rank=1, workers=2, start_ns=5, ramp_ns=0)) == {5}
     assert list(opening_times(count=0, rank=0, workers=1, start_ns=5, ramp_ns=0)) == []
 
@@ -31,12 +31,12 @@ def test_users_connect_a_little_before_they_begin() -> None:
     assert ahead.wanted(98 * SECOND_NS) is None
 
 
-def test_connections_are_opened_until_the_next_user_is_near() -> None:
+def test_connections_are_opened_ahead_of_each_user() -> None:
     ahead = ConnectionsAhead([0, CONNECT_AHEAD_NS + 10])
     assert [ahead.wanted(now) for now in (-10, 9, 10, 11)] == [1, 1, 2, None]
 
 
-def test_nothing_is_wanted_of_a_target_that_is_away() -> None:
+def test_absent_target_gets_no_connections_ahead() -> None:
     ahead = ConnectionsAhead([0, CONNECT_AHEAD_NS + 10])
     ahead.stop()
     assert ahead.wanted(0) is None

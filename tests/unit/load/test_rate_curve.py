@@ -39,7 +39,7 @@ def test_times_are_the_inverse_of_the_expected_number() -> None:
     assert [SERIES.expected(time) for time in times] == pytest.approx(wanted.tolist())
 
 
-def test_nothing_arrives_after_the_end_or_in_a_pause() -> None:
+def test_no_arrivals_after_end_or_in_pause() -> None:
     assert np.isinf(SERIES.times(np.array([1200.5]))).all()
     times = arrivals(SERIES)
     assert times.max() < 50

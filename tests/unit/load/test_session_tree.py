@@ -111,7 +111,7 @@ def test_stopped_tree_does_not_wait_for_unsent_requests() -> None:
     assert tree.handle(RequestEnded(1, 11)) == [EndTree(is_complete=False)]
 
 
-def test_limit_ends_a_tree_after_so_many_requests() -> None:
+def test_request_limit_ends_a_tree() -> None:
     tree = SessionTree(SPAWN_AND_JOIN, limit=2)
     assert play(tree, TreeStarted(0), RequestEnded(0, 10), RequestEnded(1, 20)) == [
         ScheduleRequest(0, 0),
@@ -133,7 +133,7 @@ def test_start_is_by_requests_without_times() -> None:
     assert position_at([PlannedRequest()] * 8, 1.0) == Position(7)
 
 
-def test_only_streams_that_go_on_are_warmed() -> None:
+def test_only_continuing_streams_are_warmed() -> None:
     assert last_of_streams(SPAWN_AND_JOIN, 3) == [0, 1]
     assert last_of_streams(SPAWN_AND_JOIN, 0) == []
 
@@ -143,7 +143,7 @@ def first_trees(low: float, high: float, warmup_requests: int = 0, seed: int = 1
     return FirstTrees(Agentic(start=start, warmup_requests=warmup_requests), seed)
 
 
-def test_warmup_is_the_last_request_of_each_open_stream() -> None:
+def test_warmup_sends_each_open_streams_last_request() -> None:
     trees = first_trees(0.5, 0.5)
     assert trees.warmup(7, SPAWN_AND_JOIN) == ([0, 1], [PlannedRequest(), PlannedRequest()])
     assert trees.position(7, SPAWN_AND_JOIN) == Position(3, 23)

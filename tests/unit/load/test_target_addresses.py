@@ -37,7 +37,7 @@ def test_workers_begin_with_different_addresses() -> None:
     assert firsts == ["a", "b", "c", "a"]
 
 
-def test_address_that_is_down_gets_no_connections() -> None:
+def test_down_address_gets_no_connections() -> None:
     addresses = TargetAddresses(found("a", "b", "c"))
     down = addresses.next()
     addresses.failed(down, "refused", began=NOW, now=NOW)
@@ -55,7 +55,7 @@ def test_oldest_failure_is_tried_when_all_are_down() -> None:
     assert names(addresses, 2) == ["a", "a"]
 
 
-def test_address_that_admitted_a_connection_is_busy_not_down() -> None:
+def test_address_that_admitted_connection_is_not_down() -> None:
     addresses = TargetAddresses(found("a", "b"))
     busy = addresses.next()
     addresses.connected(busy, began=NOW, now=NOW + MS)
@@ -74,7 +74,7 @@ def test_silent_address_is_left_only_for_another() -> None:
     assert not addresses.is_silent(first, began=NOW)
 
 
-def test_network_whose_connects_take_long_gets_the_time() -> None:
+def test_slow_connects_extend_the_fallback_delay() -> None:
     addresses = TargetAddresses(found("a", "b"))
     assert addresses.fallback_ns == FALLBACK_NS
     addresses.connected(addresses.next(), began=NOW, now=NOW + 300 * MS)
@@ -83,7 +83,7 @@ def test_network_whose_connects_take_long_gets_the_time() -> None:
     assert addresses.fallback_ns == FALLBACK_NS
 
 
-def test_probes_of_one_that_is_down_become_rare() -> None:
+def test_probes_of_down_address_back_off() -> None:
     addresses = TargetAddresses(found("a", "b"))
     down, now, pauses = addresses.next(), NOW, []
     for _ in range(8):
@@ -116,7 +116,7 @@ def test_lookup_keeps_known_and_drops_missing_addresses() -> None:
     assert [each.name for each in addresses.known] == ["a", "b", "c"]
 
 
-def test_the_workers_uses_of_an_address_add_up() -> None:
+def test_address_uses_of_workers_add_up() -> None:
     uses = [
         AddressUse("a", connections=2, requests=20, failures=1, error="refused"),
         AddressUse("b", connections=1, requests=10),

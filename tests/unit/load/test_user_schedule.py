@@ -66,7 +66,7 @@ def test_conversations_follow_each_other_without_gaps() -> None:
     assert np.allclose(np.diff(times), 1 / 3)
 
 
-def test_schedule_is_the_same_however_it_is_taken() -> None:
+def test_schedule_is_independent_of_chunks() -> None:
     whole = schedule().take(before_ns=2_000 * SECOND)
     made = schedule()
     parts = [made.take(before_ns=(step + 1) * SECOND, at_most=1) for step in range(3_000)]
@@ -75,7 +75,7 @@ def test_schedule_is_the_same_however_it_is_taken() -> None:
 
 
 @pytest.mark.parametrize("turns", [(20,), (2, 9, 4), (1,)])
-def test_a_number_of_requests_is_met_exactly(turns: tuple[int, ...]) -> None:
+def test_request_count_is_met_exactly(turns: tuple[int, ...]) -> None:
     for requests in range(1, 300, 7):
         made = schedule(turns=turns)
         by_entry = np.array(turns, dtype=np.uint16)

@@ -28,7 +28,7 @@ def test_row_holds_the_times_of_its_own_writes() -> None:
     assert (b["request_id"], b["outcome"], b["chunk_wall_ns"]) == (None, "open", [b["end_wall_ns"]])
 
 
-def test_what_exceeds_the_limit_is_counted() -> None:
+def test_rows_beyond_the_limit_are_counted() -> None:
     rows = RequestRows(2)
     numbers = [rows.open(None, 1, 200, 5) for _ in range(3)]
     for number in numbers:
@@ -74,7 +74,7 @@ def test_max_overlap_agrees_with_counting_at_every_instant() -> None:
         assert max_overlap(arrivals, ends) == counted
 
 
-def test_intervals_leave_out_the_end_of_an_open_request() -> None:
+def test_open_request_has_no_end_in_intervals() -> None:
     rows = RequestRows(10)
     rows.open(None, 1, 200, 7)
     assert rows.intervals() == (array("q", [7]), array("q"))

@@ -41,7 +41,7 @@ def _events(reply: Reply) -> list[bytes]:
             return [part.removeprefix(b"data: ") for part in stream.split(b"\n\n")[:-1]]
 
 
-def test_stream_has_one_write_per_token_with_joined_tail() -> None:
+def test_stream_has_one_write_per_token() -> None:
     reply = _reply(_draft(params()))
     assert (reply.count, reply.early, reply.whole) == (3, 0, None)
     events = _events(reply)
@@ -55,7 +55,7 @@ def test_stream_has_one_write_per_token_with_joined_tail() -> None:
     assert usage["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
 
-def test_early_head_is_a_write_with_the_role_chunk() -> None:
+def test_early_head_has_the_role_chunk() -> None:
     reply = _reply(_draft(params(), role_chunk=True), early_head=True)
     assert (reply.count, reply.early) == (4, 1)
     assert b'"role":"assistant","content":""' in reply.writes[0]

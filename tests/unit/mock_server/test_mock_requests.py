@@ -28,7 +28,7 @@ def _params(path: str = CHAT, defaults: ParamDefaults = DEFAULTS, **body: object
     return parse_params(path, json.dumps(given | body).encode(), defaults)
 
 
-def test_a_head_gives_what_shapes_the_response() -> None:
+def test_head_has_all_fields_for_the_response() -> None:
     head = parse_head(
         b"POST /v1/chat/completions?x=1 HTTP/1.1\r\nHost: h\r\ncontent-LENGTH: 12\r\n"
         b"Connection: keep-alive, Close\r\nExpect: 100-continue\r\nX-Mock-Fault: cut"
@@ -61,7 +61,7 @@ def test_proxied_request_may_have_the_whole_url(url: str, path: str) -> None:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked", 411),
     ],
 )
-def test_a_head_that_cannot_be_served_is_refused(head: bytes, status: int) -> None:
+def test_invalid_head_is_refused(head: bytes, status: int) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_head(head)
     assert caught.value.status == status
@@ -107,7 +107,7 @@ def test_forced_tokens_ignore_the_request() -> None:
     assert (params.tokens, params.reasoning, params.is_cut_short) == (12, 2, False)
 
 
-def test_members_that_are_refused_are_named() -> None:
+def test_refused_members_are_named() -> None:
     strict = replace(DEFAULTS, refused=frozenset({"min_tokens", "ignore_eos"}))
     assert _params(defaults=strict, max_tokens=3).tokens == 3
     with pytest.raises(BadRequest, match="not permitted: ignore_eos, min_tokens") as refusal:
@@ -132,9 +132,7 @@ def test_prompt_tokens_are_the_words_of_all_messages() -> None:
         ("always", {"stream": True}, True),
     ],
 )
-def test_usage_is_given_when_the_setting_says_so(
-    usage: str, body: dict[str, Any], expected: bool
-) -> None:
+def test_usage_is_returned_as_configured(usage: str, body: dict[str, Any], expected: bool) -> None:
     defaults = ParamDefaults(
         model="m", tokens=1, force_tokens=False, reasoning_tokens=0, usage=usage
     )
@@ -152,7 +150,7 @@ def test_an_embeddings_request_is_counted_by_its_inputs() -> None:
     "body",
     [b"", b"[]", b"{", b'{"messages":[],"model":1}', b'{"messages":[],"max_tokens":"5"}', b"{}"],
 )
-def test_body_of_the_wrong_shape_is_a_bad_request(body: bytes) -> None:
+def test_malformed_body_is_a_bad_request(body: bytes) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_params(CHAT, body, DEFAULTS)
     assert caught.value.status == 400

@@ -166,7 +166,7 @@ def test_a_client_that_leaves_ends_as_disconnected(stage: Stage) -> None:
     assert (account.completed, account.disconnected, account.in_flight) == (1, 1, 0)
 
 
-def test_what_there_is_no_room_for_is_counted(limit_to_stage: Callable[..., Stage]) -> None:
+def test_chunks_beyond_the_limit_are_counted(limit_to_stage: Callable[..., Stage]) -> None:
     stage = limit_to_stage(5)
     stage.ask(reply_of(*[b"x"] * 9))
     while stage.sender.next_due_ns():
@@ -232,7 +232,7 @@ def test_a_slot_idles_until_a_request_comes(
 
 
 @pytest.mark.parametrize("gone", [0, 3])
-def test_who_leaves_holds_no_slot_and_no_place(
+def test_disconnected_client_frees_slot_and_queue_place(
     limit_to_stage: Callable[..., Stage], gone: int
 ) -> None:
     stage, fds = ask_of_two_slots(limit_to_stage, 5)

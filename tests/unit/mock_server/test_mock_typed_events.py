@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize(
 
 @BOTH
 @pytest.mark.parametrize(("tokens", "reasoning"), [(5, 2), (3, 0), (2, 2)])
-def test_the_stream_and_the_whole_say_the_same(
+def test_stream_and_whole_response_are_equal(
     path: str, kind: EndpointType, tokens: int, reasoning: int
 ) -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
@@ -42,7 +42,7 @@ def test_an_error_has_the_form_of_its_api() -> None:
     assert "type" not in json.loads(draft_error(400, "no", path=RESPONSES).body)
 
 
-def test_generate_says_the_same_in_both_forms() -> None:
+def test_generate_stream_equals_whole_response() -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
     given = params(GENERATE_STREAM, is_cut_short=True)
     endpoint = ENDPOINTS[EndpointType.HUGGINGFACE_GENERATE]
