@@ -30,7 +30,7 @@ from aiperf_svc.config.placement import Placement
         ({"placement": {"tolerations": [{"operator": "Equal"}]}}, "needs key"),
     ],
 )
-def test_what_cannot_work_is_refused(deployment: dict[str, Any], message: str) -> None:
+def test_invalid_deployment_is_refused(deployment: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Deployment.model_validate(deployment)
 

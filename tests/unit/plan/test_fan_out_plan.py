@@ -52,7 +52,7 @@ def test_shapes_differing_in_arguments_share_a_job() -> None:
     assert collector.env["AIPERF_JOBS"] == '{"index-1-bench":[1,2,3,4,5]}'
 
 
-def test_shapes_with_other_pods_have_jobs_of_their_own() -> None:
+def test_shapes_with_other_pods_have_separate_jobs() -> None:
     command = {"kind": "custom", "image": "server:1", "command": ["serve"]}
     types = [{"type": "H100"}, {"type": "A100"}]
     plan = planned(benchmark({"product": {GPU: types, ARGS: [["1"], ["2"]]}}, **command))
@@ -105,7 +105,7 @@ def test_index_pod_requests_services_and_server() -> None:
     assert server.command == (f"{LAUNCH_DIR}/server_launcher", LAUNCH_DIR, "30")
 
 
-def test_secrets_of_servers_are_references_in_their_container_only() -> None:
+def test_server_secrets_are_references_in_their_container_only() -> None:
     command: dict[str, Any] = {"kind": "custom", "image": "server:1", "command": ["serve"]}
     plan = planned(benchmark(**command, secret_env={"HF_TOKEN": "hubToken"}))
     setup, server = plan.jobs[0].pod.preparations
@@ -160,7 +160,7 @@ def test_drains_wait_for_the_collector() -> None:
         ({"placement": {"host_network": True}}, "placement.host_network"),
     ],
 )
-def test_servers_that_cannot_be_in_a_job_are_refused(change: dict[str, Any], words: str) -> None:
+def test_servers_unsupported_in_jobs_are_refused(change: dict[str, Any], words: str) -> None:
     data = benchmark({"product": {"deployment.target.env.A": ["1", "2"]}}, **change)
     with pytest.raises(ConfigError, match=f"experiment.fan_out: jobs.*{words}"):
         planned(data)
@@ -224,12 +224,12 @@ def test_server_of_each_shape_has_its_own_arguments() -> None:
         ),
     ],
 )
-def test_experiments_that_do_not_fit_are_refused(experiment: dict[str, Any], words: str) -> None:
+def test_unsupported_experiments_are_refused(experiment: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_config(benchmark(experiment), "the test")
 
 
-def test_trials_that_have_ended_before_are_in_no_index() -> None:
+def test_finished_trials_are_in_no_index() -> None:
     config = parse_benchmark(benchmark(), "the test")
     left = without_trials(shapes_of(config, "cluster"), (1, 3))
     plan = planned(benchmark(), known=all_shapes(config, left))

@@ -52,7 +52,7 @@ def test_gpus_count_for_the_whole_time() -> None:
     assert found.as_json["time_s"] == 3 * 3600
 
 
-def test_stacks_at_the_same_time_add_up() -> None:
+def test_footprints_of_parallel_stacks_add_up() -> None:
     members = [[footprint(1), footprint(4), footprint(2)], [footprint(8, hours=2)]]
     found = of_stacks(members, at_once=2)
     assert (found.gpus, found.pods) == (4 + 2 + 8, 4 + 2)
@@ -106,12 +106,12 @@ def test_mirror_replaces_the_registry_of_an_image(name: str, expected: str) -> N
 
 
 @pytest.mark.parametrize("bad", ["https://r.io", "r.io/", "r.io/a:1", ""])
-def test_mirror_that_is_no_registry_is_refused(bad: str) -> None:
+def test_invalid_registry_mirror_is_refused(bad: str) -> None:
     with pytest.raises(ValueError, match="registry_mirror"):
         make_plan(registry_mirror=bad)
 
 
-def test_all_images_of_a_stack_come_from_the_mirror() -> None:
+def test_all_stack_images_come_from_the_mirror() -> None:
     plan = make_plan(registry_mirror="r.io", target=GPUS)
     images = {image.name for each in plan.pods for image in each.images}
     assert images == {"r.io/aiperf-svc:1.2.3", "r.io/library/v:1"}

@@ -161,7 +161,7 @@ def with_pages(config: BenchmarkConfig, **telemetry: Any) -> BenchmarkConfig:
     return BenchmarkConfig.model_validate(given)
 
 
-def test_without_the_targets_page_only_workers_reach_the_target() -> None:
+def test_only_workers_reach_target_without_its_page() -> None:
     config = make_config(target={"kind": "mock", "port": 9000})
     plan = plan_it(with_pages(config, target=False))
     assert policy(plan, "to-target").components == ("worker", "preflight")
@@ -236,7 +236,7 @@ def test_prometheus_reaches_limited_results_on_request() -> None:
         assert policy(plan, "records-manager").ingress[-1] == Rule(peers, (9090,))
 
 
-def test_a_target_that_downloads_may_do_so() -> None:
+def test_downloading_target_may_reach_https() -> None:
     target = {"kind": "vllm", "downloads": True}
     assert policy(plan_it(make_config(target=target)), "target").egress == (Rule(ports=(443,)),)
 

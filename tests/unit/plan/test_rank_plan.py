@@ -53,7 +53,7 @@ def test_courier_and_rank_share_mount_paths() -> None:
     assert shared == {("rank", "/rank"), ("volume", "/volume")}
 
 
-def test_the_environment_s_image_replaces_the_workload_s() -> None:
+def test_image_variable_replaces_the_workload_image() -> None:
     plan = plan_whole({"workload": COMMAND}, workload_image="registry.example/other:2")
     assert ranks_of(plan).sidecars[0].image.name == "registry.example/other:2"
 
@@ -102,7 +102,7 @@ def test_root_of_ranks_is_read_only_on_request(is_read_only: bool) -> None:
     assert not rank.run_as_root
 
 
-def test_ranks_on_named_nodes_are_dealt_out_in_turn() -> None:
+def test_ranks_take_named_nodes_in_turn() -> None:
     pod = ranks_of(plan_of({"ranks": 3}, nodes=["a", "b"]))
     assert [(each.name, each.node, each.service_id) for each in pod.sets] == [
         ("rank-0", "a", "rank-s-0"),
@@ -119,7 +119,7 @@ def test_other_ranks_are_one_set(nodes: str) -> None:
     assert pod.replicas_on == nodes
 
 
-def test_gangs_are_marked_as_their_schedulers_read_it() -> None:
+def test_gangs_have_their_schedulers_marks() -> None:
     def marks(**ranks: Any) -> tuple[dict[str, str], dict[str, str], str | None]:
         pod = ranks_of(plan_of({"ranks": 2}, **ranks))
         return pod.labels, pod.annotations, pod.scheduler
@@ -229,7 +229,7 @@ def test_pods_read_kind_and_chosen_keys() -> None:
     assert plan.identity.run_id == again.identity.run_id
 
 
-def test_another_image_of_the_ranks_is_another_run() -> None:
+def test_another_rank_image_makes_a_new_run() -> None:
     other = plan_whole({"workload": COMMAND}, workload_image="registry.example/tool:2")
     assert other.identity.run_id != plan_of().identity.run_id
 

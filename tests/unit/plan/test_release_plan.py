@@ -49,13 +49,6 @@ def test_objects_and_pod_templates_have_the_stack_label() -> None:
     assert found["spec"]["selector"] == {"matchLabels": {"role": "decode"}}
 
 
-def test_images_of_templates_come_from_the_mirror() -> None:
-    plan = release_plan(deployment("decode"), registry_mirror="mirror.local")
-    (found,) = _release(plan).objects
-    (container,) = found["spec"]["template"]["spec"]["containers"]
-    assert container["image"].startswith("mirror.local/")
-
-
 def with_many_images() -> Json:
     """A Deployment with a second container, an init container and a volume, each of an image."""
     made = deployment("d", volumes=[{"name": "w", "image": {"reference": "quay.io/weights:1"}}])
@@ -65,18 +58,19 @@ def with_many_images() -> Json:
     return made
 
 
-def test_all_images_of_templates_are_noted_without_a_digest() -> None:
+def test_template_images_without_a_digest_are_noted() -> None:
     notes = [note for note in release_plan(with_many_images()).notes if "has no digest" in note]
     assert [note.split()[3] for note in notes] == [
         "engine:1", "quay.io/sidecar:1", "quay.io/init:1", "quay.io/weights:1",
     ]  # fmt: skip
 
 
-def test_all_images_of_templates_come_from_the_mirror() -> None:
-    plan = release_plan(with_many_images(), registry_mirror="mirror.local")
-    (pod,) = _release(plan).pods
+def test_template_images_come_from_the_mirror() -> None:
+    release = _release(release_plan(with_many_images(), registry_mirror="mirror.local"))
     names = "library/engine:1", "sidecar:1", "init:1", "weights:1"
+    (pod,), (made,) = release.pods, release.objects
     assert pod.image_names == tuple(f"mirror.local/{name}" for name in names)
+    assert all(json.dumps(made).count(f'"mirror.local/{name}"') == 1 for name in names)
 
 
 def test_totals_count_the_pods_of_manifests() -> None:
@@ -143,7 +137,7 @@ def test_objects_outside_the_namespace_are_refused(made: dict[str, Any], words: 
     assert words in str(error.value)
 
 
-def test_visit_makes_what_has_pods_anew() -> None:
+def test_visit_replaces_objects_with_pods() -> None:
     release = _release(release_plan(graph(), deployment("d"), simple("Service", "s")))
     first, second = (release_in_visit(release, run) for run in ("r1", "r2"))
     changed = [name_of(a) for a, b in zip(first.objects, second.objects, strict=True) if a != b]
@@ -231,13 +225,13 @@ def test_a_rule_for_an_unknown_kind_is_refused() -> None:
         release_plan(graph(), target=target)
 
 
-def test_url_of_the_release_takes_the_place_of_target() -> None:
+def test_release_url_replaces_the_target_host() -> None:
     plan = release_plan(graph())
     assert plan.inference.endpoint.url == "http://router:8000"
     assert plan.inference.endpoint.wait_for_server == plan.config.deployment.target.ready_timeout
 
 
-def test_changed_objects_make_another_run() -> None:
+def test_changed_objects_make_a_new_run() -> None:
     one, other = release_plan(deployment("d")), release_plan(deployment("d", replicas=2))
     assert one.identity.run_id != other.identity.run_id
     assert one.identity.run_id == release_plan(deployment("d")).identity.run_id
@@ -260,7 +254,7 @@ def test_pools_are_selected_in_an_existing_namespace() -> None:
     assert selected == [ReleasePods(is_labelled=True), ReleasePods({"role": "decode"})]
 
 
-def test_pod_security_is_the_one_asked_for() -> None:
+def test_pod_security_is_as_configured() -> None:
     assert release_plan(graph()).pod_security == "baseline"
     target = release_target(pod_security="privileged")
     assert release_plan(graph(), target=target).pod_security == "privileged"
@@ -286,7 +280,7 @@ def test_pages_of_pools_are_read_by_their_services() -> None:
     ]
 
 
-def test_gpus_of_all_containers_of_a_pod_are_added() -> None:
+def test_gpus_of_a_pods_containers_are_added() -> None:
     made = deployment("decode")
     containers = made["spec"]["template"]["spec"]["containers"]
     containers.append({**containers[0], "name": "second"})

@@ -19,7 +19,7 @@ MI = 2**20
 
 
 @pytest.mark.parametrize("stack", ["Bench", "bench_1", "-bench", "b" * 41, ""])
-def test_stack_name_that_kubernetes_would_refuse_is_refused(stack: str) -> None:
+def test_stack_name_invalid_in_kubernetes_is_refused(stack: str) -> None:
     with pytest.raises(ConfigError, match="the stack's name"):
         plan_it(make_config(), stack=stack)
 
@@ -58,12 +58,12 @@ def test_maps_keep_keys_of_any_kind() -> None:
     [{"generation": 2}, {"image": "other:1"}, {"version": "1.2.4"}],
     ids=lambda how: next(iter(how)),
 )
-def test_generation_image_and_version_make_another_run(how: dict[str, Any]) -> None:
+def test_generation_image_and_version_make_new_run(how: dict[str, Any]) -> None:
     config = make_config()
     assert plan_it(config, **how).identity.run_id != plan_it(config).identity.run_id
 
 
-def test_another_config_is_another_run_with_another_config_map() -> None:
+def test_another_config_makes_new_run_and_config_map() -> None:
     one = plan_it(make_config())
     two = plan_it(make_config(load={"concurrency": 1001, "duration": "10s"}))
     assert one.identity.run_id != two.identity.run_id
@@ -141,13 +141,13 @@ def test_target_key_stays_out_of_config_map(given: dict[str, Any], key: str) -> 
         ({"expose": "Ingress", "host": "h", "tls_secret": "s"}, False),
     ],
 )
-def test_a_token_that_travels_in_clear_is_told(results: dict[str, Any], is_clear: bool) -> None:
+def test_results_token_without_tls_is_noted(results: dict[str, Any], is_clear: bool) -> None:
     told = [note for note in plan_it(make_config(results=results)).notes if "in clear" in note]
     assert bool(told) == is_clear
     assert not told or f"results by {results['expose']} without TLS" in told[0]
 
 
-def test_a_certificate_that_is_not_checked_is_told() -> None:
+def test_unchecked_certificate_is_noted() -> None:
     config = make_config(url="https://h")
     endpoint = config.endpoint.model_copy(update={"tls": Tls(verify=False)})
     assert UNCHECKED not in plan_it(config).notes
@@ -248,7 +248,7 @@ def test_only_named_pods_have_service_and_probe() -> None:
     assert waiting == {"deadline": pod(plan, "deadline").env["AIPERF_READY_FILE"]}
 
 
-def test_record_processors_listen_only_on_the_direct_way() -> None:
+def test_record_processors_listen_only_on_direct_route() -> None:
     direct = pod(plan_it(make_config(raw_route="direct")), "record-processor")
     proxied = pod(plan_it(make_config(raw_route="proxy")), "record-processor")
     assert direct.ports == {"raw-direct": 5667}
@@ -310,7 +310,7 @@ def test_only_results_pod_has_upload_keys(layout: str) -> None:
     assert pod(plan, plan.results_pod).secret_env["AWS_ACCESS_KEY_ID"].key == "s3AccessKeyId"
 
 
-def test_pods_upload_into_the_folder_that_several_shapes_share() -> None:
+def test_pods_of_several_shapes_share_upload_folder() -> None:
     config = make_config(s3={"url": "s3://results"})
     plan = plan_it(config, run=RunValues(upload_into="knee-20261123T012343Z-0123"))
     told = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
@@ -318,7 +318,7 @@ def test_pods_upload_into_the_folder_that_several_shapes_share() -> None:
     assert plan.identity.run_id == plan_it(config).identity.run_id
 
 
-def test_temporary_keys_of_an_upload_have_a_third_one() -> None:
+def test_temporary_upload_keys_include_a_session_token() -> None:
     plan = plan_it(make_config(s3={"url": "s3://bucket", "has_session_token": True}))
     assert plan.secret_keys["upload"][-1] == "s3SessionToken"
     assert pod(plan, plan.results_pod).secret_env["AWS_SESSION_TOKEN"].key == "s3SessionToken"
@@ -344,7 +344,7 @@ DIGEST = "@sha256:" + "0a" * 32
         ),
     ],
 )
-def test_image_that_a_registry_can_change_is_told(
+def test_image_without_a_digest_is_noted(
     services: str, target: dict[str, Any], unpinned: list[str]
 ) -> None:
     config = make_config(target=target)
@@ -395,7 +395,7 @@ def test_replacing_a_tagged_image_is_noted() -> None:
         ({"name": "owner/name", "revision": "0a" * 20}, False),
     ],
 )
-def test_tokenizer_that_its_hub_can_change_is_told(
+def test_tokenizer_without_a_pinned_revision_is_noted(
     tokenizer: dict[str, str], is_told: bool
 ) -> None:
     config = make_config()
@@ -421,7 +421,7 @@ def test_flag_stack_name_is_valid_in_kubernetes(name: str, stack: str) -> None:
         ({"hold_drains": False, "max_drain_hold": "5m"}, "max_drain_hold has no effect"),
     ],
 )
-def test_labels_and_holds_that_cannot_be_are_refused(keys: dict[str, Any], words: str) -> None:
+def test_invalid_labels_and_drain_holds_are_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make_config(**keys)
 
@@ -434,6 +434,6 @@ def test_a_drain_waits_no_longer_than_its_cap() -> None:
         assert budget.hold == 120 * 10**9
 
 
-def test_api_server_address_makes_no_other_run() -> None:
+def test_api_server_address_keeps_the_run_id() -> None:
     one, other = (plan_it(make_config(api_server_cidrs=each)) for each in ([], ["10.0.0.1/32"]))
     assert one.identity.run_id == other.identity.run_id

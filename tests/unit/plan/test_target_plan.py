@@ -15,7 +15,7 @@ from tests.support.plans import make_config, plan_it, pod
         ("http://target:8000/v2", "http://target-bench:8000/v2"),
     ],
 )
-def test_host_target_stands_for_the_stacks_own(url: str, resolved: str) -> None:
+def test_host_target_is_the_stacks_target(url: str, resolved: str) -> None:
     config = make_config(url=url, target={"kind": "mock"})
     planned = plan_it(config).config.inference
     assert planned is not None
@@ -55,7 +55,7 @@ def _vllm(**target: Any) -> Any:
     return pod(plan_it(make_config(target={"kind": "vllm", **target})), "target")
 
 
-def test_vllm_serves_the_configs_model_on_all_its_gpus() -> None:
+def test_vllm_serves_configured_model_on_all_gpus() -> None:
     made = _vllm(gpu={"count": 4, "type": "NVIDIA-H100"}, args=["--max-model-len", "4096"])
     assert made.args == (
         *("--model", "m", "--port", "8000", "--tensor-parallel-size", "4"),
@@ -66,12 +66,12 @@ def test_vllm_serves_the_configs_model_on_all_its_gpus() -> None:
     assert [t.key for t in made.placement.tolerations] == ["nvidia.com/gpu"]
 
 
-def test_the_targets_readiness_has_its_own_patience() -> None:
+def test_target_readiness_has_its_own_timeout() -> None:
     made = _vllm(ready_timeout="30m", gpu={})
     assert made.ready_timeout_s == 1800
 
 
-def test_what_is_no_secret_may_be_in_the_environment() -> None:
+def test_ordinary_variables_are_allowed_in_environment() -> None:
     env = {"TOKENIZERS_PARALLELISM": "false", "VLLM_LOGGING_LEVEL": "WARNING", "KEYS": "1"}
     assert _vllm(env=env).env.items() >= env.items()
 
@@ -82,7 +82,7 @@ def test_shared_memory_is_a_volume_in_memory() -> None:
     assert (volume.kind, volume.size_bytes) == ("memory", 8 * 2**30)
 
 
-def test_volumes_are_mounted_read_only_unless_they_say_otherwise() -> None:
+def test_volumes_are_read_only_by_default() -> None:
     existing = {"mode": "existing", "name": "bench"}
     volumes = [
         {"kind": "claim", "source": "weights", "path": "/models"},
@@ -135,7 +135,7 @@ def _volume(kind: str, source: str, **more: Any) -> dict[str, Any]:
         ({"kind": "vllm", "env": {"DB_PASSWORD": "x"}}, "secret_env"),
     ],
 )
-def test_settings_that_do_not_fit_the_kind_are_refused(
+def test_settings_unsupported_by_target_kind_are_refused(
     target: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

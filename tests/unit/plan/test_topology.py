@@ -72,7 +72,7 @@ def test_expected_load_and_sizing_need_each_other(workers: dict[str, Any], text:
         planned(Facts(where="cluster"), workers=workers, concurrency=10)
 
 
-def test_locally_the_five_single_services_share_a_process() -> None:
+def test_local_single_services_share_a_process() -> None:
     topology = planned(LOCAL, concurrency=10)
     assert [g.name for g in topology.groups] == ["control", "record-processor", "worker"]
     assert topology.expected == dict.fromkeys(Service, 1)
@@ -94,7 +94,7 @@ def test_workers_follow_the_load_locally(load: dict[str, Any], workers: int) -> 
     assert planned(LOCAL, **load).workers == workers
 
 
-def test_user_may_ask_for_more_and_for_fewer() -> None:
+def test_configured_worker_limits_are_kept() -> None:
     assert planned(LOCAL, workers={"min": 3}, concurrency=10).workers == 3
     assert planned(CLUSTER, workers={"max": 7}, concurrency=4_000).workers == 7
 

@@ -19,7 +19,7 @@ def _render(source: object, base: Path) -> list[Json]:
     return [each for one in found for each in one.objects]
 
 
-def test_folder_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
+def test_folder_is_read_in_file_order(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("{apiVersion: v1, kind: Service, metadata: {name: s}}")
     (tmp_path / "a.yaml").write_text(
         "---\n{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Pod, metadata: {name: p}}"
@@ -31,7 +31,7 @@ def test_folder_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["manifests", "object"])
-def test_dates_stay_as_they_are_written(source: str, tmp_path: Path) -> None:
+def test_dates_stay_strings(source: str, tmp_path: Path) -> None:
     text = """
         apiVersion: v1
         kind: ConfigMap
@@ -46,7 +46,7 @@ def test_dates_stay_as_they_are_written(source: str, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_several_sources_are_put_together(tmp_path: Path) -> None:
+def test_several_sources_are_joined(tmp_path: Path) -> None:
     found = _render([{"object": graph()}, {"object": graph("other")}], tmp_path)
     assert found == [graph(), graph("other")]
 

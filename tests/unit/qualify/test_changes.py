@@ -48,13 +48,13 @@ def test_changes_are_named_by_node() -> None:
     assert (found["n1"].base_verdict, found["n1"].new_verdict) == ("pass", "fail")
 
 
-def test_node_that_is_not_there_any_more_is_gone() -> None:
+def test_missing_node_is_gone() -> None:
     assert [
         each.change for each in changes(qualified(9), qualified(8)) if each.change != "same"
     ] == ["gone"]
 
 
-def test_nodes_beyond_the_shown_ones_are_counted_by_verdict() -> None:
+def test_hidden_nodes_are_counted_by_verdict() -> None:
     found = qualified(8)
     verdicts = [Verdict.PASS] * 8 + [Verdict.FAIL] * 45
     nodes = [
@@ -86,7 +86,7 @@ def test_json_is_read_again(tmp_path: Path) -> None:
     ("content", "expected"),
     [(None, "expected the folder of a qualification"), (b"{}", "broken"), (b"[", "broken")],
 )
-def test_folder_of_something_else_is_refused(
+def test_folder_without_a_qualification_is_refused(
     tmp_path: Path, content: bytes | None, expected: str
 ) -> None:
     if content is not None:
@@ -95,7 +95,7 @@ def test_folder_of_something_else_is_refused(
         read_qualification(tmp_path)
 
 
-def test_baseline_leaves_out_nodes_that_failed() -> None:
+def test_baseline_excludes_failed_nodes() -> None:
     found = baseline_of(qualified(8, nodes={"n3": 0.8}))
     assert found == {
         "pairs_speed": dict.fromkeys([*(f"n{n}" for n in (0, 1, 2, 4, 5, 6, 7)), ""], USUAL)
@@ -142,7 +142,7 @@ async def test_labels_have_verdict_time_and_reason() -> None:
     assert said[3] == "n3: aiperf.dev/qualified=fail"
 
 
-def test_label_of_a_good_node_removes_the_old_reason() -> None:
+def test_label_of_good_node_removes_old_reason() -> None:
     changed = changes_of(qualified().nodes[0], "20261126T101530Z")["metadata"]
     assert changed == {
         "labels": {"aiperf.dev/qualified": "pass", "aiperf.dev/qualified-at": "20261126T101530Z"},

@@ -38,7 +38,7 @@ def check_of(found: Qualification, node: str, check: str = "pairs_speed") -> Che
         (104.0, "lower", set()),
     ],
 )
-def test_outlier_is_far_from_others_and_beyond_five_percent(
+def test_outlier_differs_by_more_than_five_percent(
     value: float, better: str, expected: set[str]
 ) -> None:
     assert outliers(ALIKE | {"bad": value}, better) == expected  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_slow_path_between_good_nodes_is_at_fault() -> None:
     assert found.has_failed
 
 
-def test_node_that_is_slow_only_beside_others_is_degraded() -> None:
+def test_node_slow_only_beside_others_is_degraded() -> None:
     cluster = FakeNodes(8, nodes={"n3": 0.8}, is_slow_only_in_rounds=True)
     found, _ = cluster.qualify(cluster.rules(["pairs"]))
     assert verdicts(found) == {"n3": "degraded"}
@@ -130,7 +130,7 @@ def test_failed_node_leaves_the_stages_after() -> None:
     assert [trial.parameters.get(WITHOUT) for trial in run[2:]] == [["n3", "n5"]] * 10
 
 
-def test_node_without_a_good_peer_says_so() -> None:
+def test_node_without_a_good_peer_is_noted() -> None:
     cluster = FakeNodes(2, broken=["n1"])
     found, _ = cluster.qualify(cluster.rules(["alone", "pairs"]))
     assert check_of(found, "n0").reason == "no good node was left to measure it with"

@@ -102,13 +102,13 @@ def test_missed_slo_and_quality_are_both_named() -> None:
     assert "quality: 0 of 1 right" in run.problem
 
 
-def test_repeats_show_how_far_a_server_agrees_itself() -> None:
+def test_repeats_measure_a_servers_self_agreement() -> None:
     answers = [answer(0), answer(0, repeat=1), answer(1), answer(1, "no", repeat=1)]
     assert self_agreement(answers) == 0.5
     assert self_agreement(answers[:1]) is None
 
 
-def test_servers_agree_where_their_answers_are_equal() -> None:
+def test_equal_answers_count_as_agreement() -> None:
     base = [answer(0, "the same"), answer(1, "the river"), answer(2, error="lost")]
     new = [answer(0, "the same"), answer(1, "the road"), answer(2, "there")]
     found = agreement(base, new)
