@@ -64,7 +64,7 @@ def test_random_honest_histories_balance() -> None:
         ("in_flight", "in flight"),
     ],
 )
-def test_one_too_many_of_anything_is_found(field: str, words: str) -> None:
+def test_one_excess_in_any_count_is_found(field: str, words: str) -> None:
     for seed in range(1, 50):
         account = honest(seed)
         counts = replace(account.counts, **{field: getattr(account.counts, field) + 1})
@@ -104,7 +104,7 @@ def test_a_lost_workers_retries_are_no_lost_records() -> None:
     assert (books.records_lost, books.requests_sent, books.retries) == (12, 75, 5)
 
 
-def test_records_newer_than_a_lost_workers_report_are_sent() -> None:
+def test_records_after_lost_workers_report_are_sent() -> None:
     counts = WorkerCounts(phase=Phase.PROFILING, granted=100, completed=60, requests_sent=60)
     account = WorkerAccount(worker="worker-1", counts=counts, records=64, is_lost=True)
     books = balance(Phase.PROFILING, [account])
@@ -122,7 +122,7 @@ def test_records_dropped_by_a_worker_are_lost() -> None:
     assert books.violations == ()
 
 
-def test_records_that_arrived_before_a_drop_are_not_lost() -> None:
+def test_records_arrived_before_a_drop_are_kept() -> None:
     counts = WorkerCounts(
         Phase.PROFILING, granted=500, completed=500, requests_sent=500, records_dropped=30
     )

@@ -105,7 +105,7 @@ def test_request_without_response_has_no_chunks() -> None:
     assert second["trace_data"]["response_chunks_count"] == 4
 
 
-def test_what_a_lost_worker_has_left_is_forgotten() -> None:
+def test_traces_of_a_lost_worker_are_forgotten() -> None:
     made = assembler()
     made.process(batch_of(streamed(1, cuts=(2,)).fragments()[0]), worker_rank=0)
     made.drop_worker("worker-0")

@@ -25,7 +25,7 @@ from tests.support.raw_batches import (
 )
 
 
-def test_a_row_holds_what_the_worker_knows() -> None:
+def test_row_has_the_workers_times_and_ids() -> None:
     request = Request(
         reads=streamed(0, 5),
         seq=9,
@@ -46,7 +46,7 @@ def test_a_row_holds_what_the_worker_knows() -> None:
     assert row["flags"] == Flag.STREAMED | Flag.RETRIED | Flag.LAST_TURN | Flag.FINAL
 
 
-def test_response_without_stream_has_only_the_last_token_time() -> None:
+def test_whole_response_has_only_last_token_time() -> None:
     body = b'{"choices":[{"message":{"content":"hello"}}],"usage":{"completion_tokens":4}}'
     raw = plain(body)
     row = record_of(Request(reads=reads_of(raw[:90], raw[90:])), streaming=False).rows[0]
@@ -89,7 +89,7 @@ def test_held_response_costs_four_bytes_a_chunk() -> None:
     assert [reader.held_bytes for reader in assembler.unfinished] == [498 * 4]
 
 
-def test_a_request_whose_beginning_is_unknown_is_lost() -> None:
+def test_request_without_its_beginning_is_lost() -> None:
     kept = [Request(reads=streamed(0, 1), request_id=i, seq=i) for i in (4, 7)]
     cut = [Request(reads=streamed(0, 1), request_id=i, seq=i, cuts=(1,)) for i in (5, 6)]
     assembler = assembler_of()
@@ -110,7 +110,7 @@ def test_a_request_with_a_hole_is_lost(is_resent: bool) -> None:
     assert made.rows.dtype == METRIC_DTYPE
 
 
-def test_beginning_that_comes_again_starts_the_request_over() -> None:
+def test_repeated_beginning_restarts_the_request() -> None:
     first, last = Request(reads=streamed(0, 1), cuts=(1,)).fragments()
     (made,) = process(batch_of(first), batch_of(first, last, number=2))
     assert made.rows["chunks"] == [2]
@@ -137,7 +137,7 @@ def test_request_ids_of_a_restarted_worker_are_others() -> None:
 
 
 @pytest.mark.parametrize("field", ["fragments", "reads", "bodies"])
-def test_batch_that_does_not_fit_together_is_refused(field: str) -> None:
+def test_inconsistent_batch_is_refused(field: str) -> None:
     batch = batch_of(Request(reads=streamed(0, 1)), Request(reads=streamed(0, 1), request_id=2))
     size = {"fragments": len(batch.fragments) // 2, "reads": 28, "bodies": 1}[field]
     bad = msgspec.structs.replace(batch, **{field: getattr(batch, field)[:-size]})
@@ -169,7 +169,7 @@ def test_joined_batches_equal_separate_ones() -> None:
     assert gaps_in([together]) == gaps_in(apart)
 
 
-def test_nothing_finished_says_nothing() -> None:
+def test_unfinished_requests_make_no_parts() -> None:
     begun = Request(reads=streamed(0, 1), request_id=9, seq=6, cuts=(1,)).fragments()[0]
     assembler = assembler_of()
     finished = assembler.parse(batch_of(begun), worker_rank=0)

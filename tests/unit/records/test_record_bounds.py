@@ -84,7 +84,7 @@ def test_a_body_without_an_end_is_too_large() -> None:
     assert record.errors[0].message == "a body of over 0 MiB"
 
 
-def test_too_large_response_cut_by_the_end_is_cancelled() -> None:
+def test_cancelled_oversized_response_is_no_error() -> None:
     parts = [chunk(b"x" * 1_000)] * 50
     request = request_of(STREAM_HEAD + chunk(b"data: "), *parts, outcome=Outcome.CANCELLED)
     _, record = most_held(assembler_of(), request)
@@ -105,7 +105,7 @@ def test_event_may_come_in_many_parts() -> None:
         assert stream.held_bytes == 0
 
 
-def test_a_line_counts_once_when_it_is_whole() -> None:
+def test_whole_line_counts_once() -> None:
     stream = EventStream()
     stream.feed(b"data: " + b"x" * 8_000, [(0, 8_006)])
     stream.feed(b"\n", [(0, 1)])

@@ -30,7 +30,7 @@ def test_gap_holds_the_highest_until_it_is_filled() -> None:
     assert ledger.highest() == {"w": 9}
 
 
-def test_what_came_before_is_refused_whole() -> None:
+def test_overlapping_span_is_refused_whole() -> None:
     ledger = RecordLedger()
     ledger.accept(span(1, 4))
     ledger.accept(span(8, 9))
@@ -54,7 +54,7 @@ def test_a_lost_workers_records_count_as_late_only() -> None:
     assert ledger.highest() == {"w": 4}
 
 
-def test_an_unheard_worker_misses_everything() -> None:
+def test_unknown_worker_misses_all_records() -> None:
     assert RecordLedger().missing("w", 3) == 3
 
 

@@ -17,13 +17,13 @@ def filled(count: int) -> RecordOutbox:
     return outbox
 
 
-def test_batches_leave_in_the_order_in_which_they_came() -> None:
+def test_batches_leave_in_arrival_order() -> None:
     outbox = filled(3)
     assert [outbox.take().number for _ in range(3)] == [1, 2, 3]
     assert (bool(outbox), outbox.waiting_bytes) == (False, 0)
 
 
-def test_outbox_fills_at_its_bound_and_reopens_at_half() -> None:
+def test_outbox_fills_at_bound_and_reopens_at_half() -> None:
     outbox = filled(FULL_BYTES // MIB)
     assert not outbox.is_full
     outbox.add(batch(0), 0)
@@ -59,7 +59,7 @@ def test_kept_batches_are_bounded_and_drops_are_counted() -> None:
     assert outbox.send_again() == (KEPT_BYTES // MIB, 6)
 
 
-def test_what_is_confirmed_is_no_longer_kept() -> None:
+def test_confirmed_batches_are_dropped() -> None:
     outbox = filled(3)
     for _ in range(3):
         outbox.take()

@@ -74,7 +74,7 @@ def test_errors_are_counted_by_phase_kind_and_status() -> None:
     )
 
 
-def test_messages_do_not_shift_the_bytes_of_later_requests() -> None:
+def test_error_messages_do_not_shift_later_bytes() -> None:
     failed = Request(
         reads=[], request_id=1, outcome=Outcome.ERRORED, error=ErrorKind.CONNECT, message="refusé"
     )
@@ -92,7 +92,7 @@ def test_messages_do_not_shift_the_bytes_of_later_requests() -> None:
     assert [sample.message for sample in made.errors] == ["refusé", "no response"]
 
 
-def test_parts_fit_into_the_message_to_the_records_manager() -> None:
+def test_parts_round_trip_in_a_metric_batch() -> None:
     (part,) = process(batch_of(Request(reads=streamed(0, 1))))
     names = ("details", "histograms", "errors", "spans", "lost")
     fields = {name: getattr(part, name) for name in names}
@@ -102,7 +102,7 @@ def test_parts_fit_into_the_message_to_the_records_manager() -> None:
     assert (decoded.histograms, decoded.details) == (part.histograms, part.details)
 
 
-def test_details_are_left_out_when_no_lines_are_wanted() -> None:
+def test_details_are_omitted_without_lines() -> None:
     batch = batch_of(Request(reads=streamed(0, 1)))
     (part,) = assembler_of().process(batch, worker_rank=0, wants_lines=False)
     assert part.details is None

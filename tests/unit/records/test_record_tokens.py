@@ -83,7 +83,7 @@ def test_the_last_usage_counts() -> None:
     assert record_of(Request(reads=reads_of(raw))).rows["usage_completion_tokens"] == [2]
 
 
-def test_tokenizer_counts_all_text_of_a_batch_at_once() -> None:
+def test_tokenizer_counts_a_batch_in_one_call() -> None:
     first = stream(
         delta(reasoning_content="hm hm"), delta(content=" one tw"), delta(content="o three"), TOLD
     )
@@ -184,7 +184,7 @@ class Fragile(Words):
         return super().count_batch(texts)
 
 
-def test_text_that_cannot_be_counted_is_one_error() -> None:
+def test_uncountable_text_is_one_error() -> None:
     good, bad = (stream(delta(content=text), finish()) for text in ("one two", "a bad one"))
     requests = [
         Request(reads=reads_of(raw), request_id=n, seq=n) for n, raw in enumerate((good, bad), 1)
@@ -210,7 +210,7 @@ def test_text_that_cannot_be_counted_is_one_error() -> None:
         ((9, None), 9, 4),
     ],
 )
-def test_prompt_that_is_stated_twice_is_a_contradiction(
+def test_contradictory_prompt_counts_are_reported(
     second: tuple[int, int | None], prompt: int, cached: int
 ) -> None:
     def stated(tokens: int, found: int | None) -> bytes:

@@ -80,7 +80,7 @@ def made(raw: RawBatch) -> list[MetricParts]:
 
 @pytest.mark.parametrize("polled", [-1, 2, 60], ids=["before", "meanwhile", "after"])
 @pytest.mark.parametrize("name", RESPONSES)
-def test_known_responses_make_the_records_that_reading_them_makes(
+def test_cached_responses_make_the_same_records(
     name: str, polled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = batch(name, 40, polled=polled)
@@ -114,7 +114,7 @@ class Counter:
         raise AssertionError
 
 
-def test_text_of_a_known_response_is_counted_too() -> None:
+def test_text_of_cached_responses_is_counted() -> None:
     counter = Counter()
     assembler = assembler_of(counter=counter)  # type: ignore[arg-type]
     (part,) = assembler.process(batch("another text for each", 6), worker_rank=0)
@@ -122,7 +122,7 @@ def test_text_of_a_known_response_is_counted_too() -> None:
     assert np.array_equal(part.rows["output_tokens"], [1] * 6)
 
 
-def test_response_that_differs_beyond_its_id_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_differing_beyond_its_id_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[bytes] = []
     learn = ResponseCache._learn
 

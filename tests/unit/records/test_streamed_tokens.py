@@ -117,7 +117,7 @@ def test_reasoning_inside_the_content_is_not_hidden() -> None:
     assert np.isnan(metric("hidden_token_count", rows))
 
 
-def test_short_text_in_place_of_reasoning_is_not_reasoning() -> None:
+def test_short_reasoning_text_leaves_tokens_hidden() -> None:
     thoughts = [delta(reasoning_content=" hm") for _ in range(4)]
     times = [100, 110, 120, 130, *(200 + 10 * place for place in range(8))]
     rows = streamed(*thoughts, *TEXTS, finish(), reasoned(1006, 1000), at_ms=times)
@@ -126,7 +126,7 @@ def test_short_text_in_place_of_reasoning_is_not_reasoning() -> None:
     assert metric("inter_token_latency", rows) == pytest.approx(10.0)
 
 
-def test_a_summary_is_none_of_the_reasoning_tokens() -> None:
+def test_reasoning_summary_leaves_tokens_hidden() -> None:
     def event(kind: str, text: str) -> bytes:
         return json.dumps({"type": f"response.{kind}.delta", "delta": text}).encode()
 
@@ -148,7 +148,7 @@ SUMMARY = " fifteen bytes."
 
 
 @pytest.mark.parametrize("counter", [None, Words()])
-def test_a_summary_under_the_name_of_reasoning_is_none_of_its_tokens(counter: Any) -> None:
+def test_summary_in_reasoning_field_leaves_tokens_hidden(counter: Any) -> None:
     summary = [delta(reasoning_content=SUMMARY) for _ in range(10)]
     times = [100 + 10 * place for place in range(10)] + [500 + 10 * place for place in range(8)]
     rows = streamed(*summary, *TEXTS, finish(), reasoned(106, 100), at_ms=times, counter=counter)
@@ -160,7 +160,7 @@ def test_a_summary_under_the_name_of_reasoning_is_none_of_its_tokens(counter: An
 @pytest.mark.parametrize(
     ("thought", "events"), [(" h", 60), (" fifty bytes of thinking, in several tokens of it", 10)]
 )
-def test_reasoning_with_enough_events_or_bytes_is_not_hidden(thought: str, events: int) -> None:
+def test_reasoning_with_enough_text_is_not_hidden(thought: str, events: int) -> None:
     thoughts = [delta(reasoning_content=thought) for _ in range(events)]
     rows = streamed(*thoughts, *TEXTS, finish(), reasoned(106, 100))
     assert rows["hidden_tokens"] == [0]
@@ -227,14 +227,14 @@ def test_reasoning_beside_the_completion_tokens_is_output(stated: bytes) -> None
     assert metric("reasoning_token_count", rows) == 100
 
 
-def test_no_count_is_negative_whatever_two_events_state() -> None:
+def test_contradictory_counts_are_never_negative() -> None:
     counts = {"completion_tokens_details": {"reasoning_tokens": 100}, "completion_tokens": 200}
     rows = streamed(*TEXTS, event_json(1, [], usage=counts), usage(50, 5), finish())
     assert metric("output_sequence_length", rows) == 5
     assert metric("output_token_count", rows) == 0
 
 
-def test_reasoning_that_nobody_counted_is_not_output_without_reasoning() -> None:
+def test_uncounted_reasoning_leaves_output_count_unknown() -> None:
     def event(kind: str, **members: str) -> bytes:
         return json.dumps(
             {"type": "content_block_delta", "delta": {"type": kind, **members}}
@@ -313,14 +313,14 @@ def test_openings_of_several_choices_are_no_tokens() -> None:
 
 
 @pytest.mark.parametrize("tokens", [5, 6, 9])
-def test_empty_deltas_are_no_tokens_if_usage_counts_fewer(tokens: int) -> None:
+def test_empty_deltas_beyond_usage_are_no_tokens(tokens: int) -> None:
     rows = streamed(*ten(blank=range(5)), finish(), usage(50, tokens))
     assert metric("time_to_first_token", rows) == 150
     assert (rows["chunks"], rows["blank_tokens"], rows["blank_lead_us"]) == ([5], [0], [0])
 
 
 @pytest.mark.parametrize("ending", [[usage(50, 30)], []], ids=["thirty tokens", "no usage"])
-def test_what_the_usage_does_not_decide_is_recorded(ending: list[bytes]) -> None:
+def test_undecided_empty_deltas_are_recorded_as_blank(ending: list[bytes]) -> None:
     rows = streamed(*ten(blank=range(5)), finish(), *ending)
     assert metric("time_to_first_token", rows) == 150
     assert (rows["blank_tokens"], rows["blank_lead_us"]) == ([0], [50_000])
@@ -362,7 +362,7 @@ def test_a_stream_of_blanks_alone_has_no_content() -> None:
 # --- sounds --------------------------------------------------------------------------------------
 
 
-def test_sound_is_output_from_its_first_piece_on() -> None:
+def test_sound_is_output_from_its_first_piece() -> None:
     sounds = [delta(audio={"id": "a", "data": "QUJD" * 100}) for _ in range(3)]
     transcript = [delta(audio={"id": "a", "transcript": "Hello"})]
     ends = [delta(audio={"id": "a", "expires_at": 1}), finish(), usage(50, 40)]

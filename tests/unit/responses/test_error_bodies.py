@@ -28,11 +28,11 @@ def explained(status: int, body: bytes, *, coding: str = "") -> tuple[ErrorKind,
         (REFUSED, "gzip", "status 404; the body is compressed, gzip"),
     ],
 )
-def test_a_bad_status_says_what_its_body_says(body: bytes, coding: str, message: str) -> None:
+def test_error_status_has_the_bodys_message(body: bytes, coding: str, message: str) -> None:
     assert said_under(404, body, content_coding=coding) == message
 
 
-def test_a_hint_stays_whole_behind_a_long_message() -> None:
+def test_hint_is_kept_after_long_message() -> None:
     body = LONG % (b"x" * 2 * MESSAGE_CHARACTERS)
     hint = hint_for(400, body)
     said = said_under(400, body, content_coding="")

@@ -112,7 +112,7 @@ def test_event_that_differs_in_its_id_is_cached() -> None:
     assert [data for data in decoded if data in events] == events[:1]
 
 
-def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_cache, "MAX_KNOWN", 10)
     memo = EventMemo(CHAT.parse_event)
     for i in range(100):

@@ -148,13 +148,13 @@ def first_cut(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-def test_times_are_exact_for_every_end_of_a_read(name: str) -> None:
+def test_times_are_exact_for_every_read_end(name: str) -> None:
     raw = RESPONSES[name]
     check(name, [(split(raw, [cut]), ()) for cut in range(len(raw))])
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-def test_times_are_exact_for_every_end_of_a_fragment(name: str) -> None:
+def test_times_are_exact_for_every_fragment_end(name: str) -> None:
     raw = RESPONSES[name]
     check(name, [(split(raw, [cut]), (1,)) for cut in range(first_cut(name), len(raw))])
 
@@ -190,7 +190,7 @@ ONE, TWO = (chunk(sse(data)) for data in TOKENS[:2])
 END = chunk(sse(finish())) + chunk(DONE) + LAST_CHUNK
 
 
-def test_event_at_the_end_of_its_read_is_certain() -> None:
+def test_event_at_end_of_read_is_certain() -> None:
     reads = [Read(STREAM_HEAD + ONE, stamp_of(0)), Read(TWO, stamp_of(1)), Read(END, stamp_of(2))]
     assert uncertainties(reads) == (0, 0)
 
@@ -207,7 +207,7 @@ def test_end_of_a_chunk_belongs_to_its_event(cut: int) -> None:
     assert uncertainties(reads) == (0, 0)
 
 
-def test_followed_event_may_be_as_old_as_the_poll() -> None:
+def test_earlier_event_in_read_dates_from_poll() -> None:
     reads = [
         Read(STREAM_HEAD, stamp_of(0)),
         Read(ONE + TWO, stamp_of(5), polled=stamp_of(5) - 3_000),
@@ -216,7 +216,7 @@ def test_followed_event_may_be_as_old_as_the_poll() -> None:
     assert uncertainties(reads) == (3_000, 0)
 
 
-def test_it_cannot_have_come_before_the_previous_read() -> None:
+def test_uncertainty_is_bounded_by_the_previous_read() -> None:
     reads = [
         Read(STREAM_HEAD, stamp_of(5) - 700),
         Read(ONE + TWO, stamp_of(5), polled=stamp_of(5) - 3_000),
@@ -278,7 +278,7 @@ FRAGMENT_A_READ = (1, 2, 3, 4, 5)
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 4])
-def test_gaps_are_exact_for_any_length_and_backward_stamps(
+def test_gaps_are_exact_for_any_length_and_sign(
     place: int, gap: int, cuts: tuple[int, ...], is_framed: bool
 ) -> None:
     gaps = [1, 2**30, 0, 3 * MS_NS + 1, 10**9]

@@ -153,7 +153,7 @@ def said_of(requests: list[Request], counter: Characters | None) -> bytes:
 @needs_compiled
 @pytest.mark.parametrize("counter", [None, Characters()], ids=["times", "times and texts"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_same_is_said_of_all_kinds_of_responses(
+def test_compiled_and_interpreted_readers_agree(
     seed: int, counter: Characters | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
@@ -202,7 +202,7 @@ def numbers(*values: int) -> memoryview:
     ],
     ids=repr,
 )
-def test_known_events_are_taken_up_to_the_first_other(
+def test_known_events_are_taken_until_the_first_other(
     other: bytes, step: Callable[..., tuple[int, int, bytes, int]]
 ) -> None:
     one = known_chunk()
@@ -258,7 +258,7 @@ def test_event_with_too_long_a_gap_is_left(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_nothing_beyond_the_stop_is_looked_at(
+def test_compiled_step_reads_nothing_after_stop(
     step: Callable[..., tuple[int, int, bytes, int]],
 ) -> None:
     one = known_chunk()
@@ -287,7 +287,7 @@ def test_event_after_the_last_read_is_an_error(
 
 
 @needs_compiled
-def test_nothing_beyond_the_data_is_looked_at() -> None:
+def test_invalid_positions_and_arrays_raise() -> None:
     assert compiled is not None
     one, some = known_chunk(), numbers(900)
     for at, stop, read in ((0, len(one) + 1, 0), (-1, len(one), 0), (2, 1, 0), (0, 1, -1)):

@@ -50,7 +50,7 @@ COMMENT = b": still waiting\n\n"
         {"audio": {"id": "e", "data": "QUJD"}},
     ],
 )
-def test_what_comes_before_the_first_token_is_none(first: dict[str, Any]) -> None:
+def test_comments_and_roles_are_no_first_token(first: dict[str, Any]) -> None:
     before = chunked(COMMENT, ROLE, COMMENT)
     body = before + chunked(event(**first), event(content="d"))
     end = len(before) + len(chunked(event(**first)))
@@ -60,7 +60,7 @@ def test_what_comes_before_the_first_token_is_none(first: dict[str, Any]) -> Non
         assert end - 4 <= found < end + step
 
 
-def test_responses_without_token_or_stream_have_no_first_token() -> None:
+def test_responses_without_stream_tokens_have_no_first() -> None:
     end = b"data: [DONE]\n\n"
     assert found_at(body=chunked(ROLE, end), step=9) is None
     error = chunked(b'{"error": {"message": "no"}}')
@@ -69,7 +69,7 @@ def test_responses_without_token_or_stream_have_no_first_token() -> None:
     assert found_at(body=b"zz\r\nbroken" + chunked(event(content="a")), step=9) is None
 
 
-def test_requests_are_apart_and_forgotten_ones_begin_anew() -> None:
+def test_requests_are_separate_and_forgotten_ones_restart() -> None:
     made = tokens()
     head = HEAD % b"text/event-stream"
     part, rest = chunked(event(content="a"))[:20], chunked(event(content="a"))[20:]

@@ -39,7 +39,7 @@ def test_framing_follows_the_precedence_of_the_standard(
 
 
 @pytest.mark.parametrize("status", [b"100 Continue", b"103 Early Hints", b"204 No", b"304 Not"])
-def test_these_statuses_have_no_body_whatever_their_headers_say(status: bytes) -> None:
+def test_bodyless_statuses_ignore_framing_headers(status: bytes) -> None:
     found = head(b"Transfer-Encoding: chunked", status=b"HTTP/1.1 " + status)
     assert (found.framing, found.length) == (LENGTH, 0)
 
@@ -117,7 +117,7 @@ def test_a_bad_head_is_a_protocol_violation(raw: bytes) -> None:
         (b"123456789\r\n", -1),
     ],
 )
-def test_chunk_sizes(line: bytes, size: int) -> None:
+def test_chunk_size_is_strictly_hexadecimal(line: bytes, size: int) -> None:
     assert chunk_size(line) == size
 
 
@@ -181,5 +181,5 @@ def test_issued_header_becomes_a_line_of_a_request() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"a\nb", b"a\x00", "ä".encode()])
-def test_issued_header_that_a_request_cannot_have_is_left_out(value: bytes) -> None:
+def test_invalid_issued_header_is_left_out(value: bytes) -> None:
     assert issued_header(b"HTTP/1.1 200 OK\r\nx: %b\r\n\r\n" % value, "x") == b""

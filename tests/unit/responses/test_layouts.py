@@ -45,7 +45,7 @@ def test_same_length_with_other_framing_does_not_fit(other: bytes) -> None:
     assert not fits(learned(first), other)
 
 
-def test_response_with_a_length_is_matched_by_its_head() -> None:
+def test_response_with_length_is_matched_by_head() -> None:
     layout = learned(SIZED + b"hello", Framing.LENGTH)
     assert fits(layout, SIZED + b"world")
     assert not fits(layout, SIZED.replace(b"5", b"4") + b"world")
@@ -61,9 +61,9 @@ def test_response_with_a_length_is_matched_by_its_head() -> None:
     ],
     ids=["trailers", "many chunks", "no size", "not whole"],
 )
-def test_what_is_not_plain_has_no_layout(response: bytes) -> None:
+def test_unusual_framing_has_no_layout(response: bytes) -> None:
     assert learned(response) is None
 
 
-def test_response_that_ends_with_its_connection_has_no_layout() -> None:
+def test_response_until_close_has_no_layout() -> None:
     assert learned(HEAD + b"hello", Framing.UNTIL_CLOSE) is None

@@ -23,7 +23,7 @@ from aiperf_svc.protocol.records import READ_DTYPE
         ([], [], []),
     ],
 )
-def test_reads_of_a_connection_are_never_out_of_order(
+def test_reads_of_a_connection_stay_in_order(
     stamps: list[int], counts: list[int], expected: list[int]
 ) -> None:
     given = np.array(stamps, dtype=np.int64)
@@ -31,7 +31,7 @@ def test_reads_of_a_connection_are_never_out_of_order(
     assert given.tolist() == stamps
 
 
-def test_unstamped_read_is_not_later_than_the_next_stamp() -> None:
+def test_unstamped_read_precedes_the_next_stamp() -> None:
     reads = np.zeros(2, dtype=READ_DTYPE)
     reads["stamp_wall_ns"] = [5_000, 3_000]
     reads["read_wall_ns"] = [5_000, 5_100]

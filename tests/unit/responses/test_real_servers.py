@@ -76,7 +76,7 @@ ROLE = vllm(b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reaso
     ],
 )
 @pytest.mark.parametrize("streaming", [True, False])
-def test_finish_reason_is_kept_and_failure_is_an_error(
+def test_finish_reason_is_kept_and_failures_are_errors(
     word: bytes, code: FinishReason, kind: ErrorKind, streaming: bool
 ) -> None:
     raw = stream(ROLE, token(b"a"), token(b"", reason=b'"%b"' % word))
@@ -92,7 +92,7 @@ def test_finish_reason_is_kept_and_failure_is_an_error(
         assert repr(word.decode()) in record.errors[0].message
 
 
-def test_no_reason_and_an_empty_one_are_none() -> None:
+def test_missing_or_empty_finish_reason_is_none() -> None:
     for events in ([token(b"a")], [token(b"a", reason=b'""')]):
         row = row_of(stream(*events))
         assert (row["finish_reason"], row["error"]) == (FinishReason.NONE, ErrorKind.NONE)
@@ -127,7 +127,7 @@ def test_late_choice_belongs_to_the_stream() -> None:
     assert (whole["error"], whole["chunks"]) == (ErrorKind.NONE, 2)
 
 
-def test_all_choices_that_are_asked_for_must_end() -> None:
+def test_all_requested_choices_must_end() -> None:
     config = config_of()
     endpoint = config.endpoint.model_copy(update={"extra_inputs": {"n": 2}})
     assembler = RecordAssembler(config.model_copy(update={"endpoint": endpoint}))
@@ -144,7 +144,7 @@ def test_the_worst_end_of_several_choices_counts() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 10**30, 127, 128])
-def test_an_index_that_cannot_be_costs_nothing(index: int) -> None:
+def test_impossible_choice_index_is_no_error(index: int) -> None:
     row = row_of(stream(token(b"a", index), token(b"", index, b'"stop"')))
     assert (row["error"], row["chunks"]) == (ErrorKind.NONE, 1)
 
@@ -172,7 +172,7 @@ def test_body_ended_by_its_first_token_is_complete() -> None:
     assert (row["error"], row["finish_reason"]) == (ErrorKind.NONE, FinishReason.NO_CONTENT)
 
 
-def test_reasoning_that_is_not_shown_may_be_all() -> None:
+def test_hidden_reasoning_may_be_the_whole_response() -> None:
     body = (
         b'{"choices":[{"index":0,"message":{"content":""},"finish_reason":"length"}],"usage":'
         b'{"completion_tokens":64,"completion_tokens_details":{"reasoning_tokens":64}}}'
@@ -266,7 +266,7 @@ def test_identity_is_no_compression() -> None:
 
 @pytest.mark.parametrize("size", [b"%08x", b"%040x", b"%X", b"%x;n=v", b'%x;a="b;c"', b"%x "])
 @pytest.mark.parametrize("end", [b"0\r\n\r\n", b"000000\r\n\r\n", b"0;x\r\nA: b\r\nC: d\r\n\r\n"])
-def test_all_legal_chunked_framings_say_the_same(size: bytes, end: bytes) -> None:
+def test_all_legal_chunked_framings_are_equal(size: bytes, end: bytes) -> None:
     events = [ROLE, token(b"a"), token(b"b"), token(b"c"), token(b"", reason=b'"stop"')]
     framed = b"".join(size % len(event) + b"\r\n" + event + b"\r\n" for event in map(sse, events))
     row = row_of(STREAM_HEAD + framed + end)

@@ -86,7 +86,7 @@ def test_stream_is_read_whole_however_it_is_split(stream: Stream, size: int) -> 
 
 
 @each
-def test_with_other_line_ends_it_is_the_same(stream: Stream) -> None:
+def test_recorded_stream_is_equal_with_other_line_ends(stream: Stream) -> None:
     for end in (b"\r\n", b"\r"):
         whole = pieces(stream.raw.replace(b"\n", end), 10_000)
         row = record_of(Request(reads=whole), kind=stream.kind).rows[0]
@@ -95,7 +95,7 @@ def test_with_other_line_ends_it_is_the_same(stream: Stream) -> None:
 
 
 @each
-def test_cut_before_its_end_it_is_an_error(stream: Stream) -> None:
+def test_recorded_stream_cut_early_is_an_error(stream: Stream) -> None:
     # Before the first event with a reason of the end, and without [DONE].
     at = re.search(rb'"(finish|stop)_reason":"|response\.completed', stream.raw)
     assert at is not None

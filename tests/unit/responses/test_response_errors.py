@@ -119,14 +119,14 @@ def check(raw: bytes, kind: ErrorKind, message: str, *, streaming: bool, step: i
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 @pytest.mark.parametrize("name", STREAMED)
-def test_a_streamed_response(name: str, step: int) -> None:
+def test_each_streamed_response_has_its_error_kind(name: str, step: int) -> None:
     raw, kind, message = STREAMED[name]
     check(raw, kind, message, streaming=True, step=step)
 
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_response(name: str, step: int) -> None:
+def test_each_whole_response_has_its_error_kind(name: str, step: int) -> None:
     raw, kind, message = WHOLE[name]
     check(raw, kind, message, streaming=False, step=step)
 
@@ -144,7 +144,7 @@ def errored(raw: bytes, kind: ErrorKind, message: str = "as the worker saw it") 
 @pytest.mark.parametrize(
     "kind", [ErrorKind.CONNECT, ErrorKind.DNS, ErrorKind.TIMEOUT, ErrorKind.NO_RESOURCES]
 )
-def test_an_error_before_any_response_is_the_workers(kind: ErrorKind) -> None:
+def test_error_before_any_response_is_the_workers(kind: ErrorKind) -> None:
     assert errored(b"", kind) == (kind, "as the worker saw it")
 
 
@@ -204,7 +204,7 @@ def test_embeddings_without_a_vector_are_empty() -> None:
         assert record.rows["error"] == [kind]
 
 
-def test_nothing_after_an_error_or_the_end_is_counted() -> None:
+def test_nothing_after_an_error_is_counted() -> None:
     raw = UNFRAMED_HEAD + b"".join(
         (sse(delta(content="a")), sse(b'{"error":"no"}'), sse(delta(content="b")))
     )

@@ -45,7 +45,7 @@ def test_content_of_a_whole_response(body: bytes, framing: int) -> None:
     assert content_of(body, framing, is_streaming=False) == "hi there"
 
 
-def test_what_is_no_response_is_a_value_error() -> None:
+def test_invalid_response_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="invalid"):
         content_of(b"{invalid", Framing.LENGTH, is_streaming=False)
 

@@ -74,7 +74,7 @@ def test_several_pieces_of_one_source_are_one_stream() -> None:
     assert EventStream().feed(source, pieces) == [(b"one", 19, False)]
 
 
-def test_what_is_not_complete_can_be_asked_for() -> None:
+def test_incomplete_event_is_the_rest() -> None:
     stream = EventStream()
     stream.feed(b"data: [DONE]\n", [(0, 13)])
     assert stream.rest == b"[DONE]"
