@@ -29,7 +29,7 @@ def leaving(rows: Rows, share: float) -> Rows:
     return rows
 
 
-def test_clients_that_leave_are_neither_successes_nor_errors() -> None:
+def test_abandoned_requests_are_neither_successes_nor_errors() -> None:
     rows = leaving(fake_run.closed_loop(), 0.4)
     left = int(np.count_nonzero(rows["outcome"] == Outcome.ABANDONED))
     found = results(rows)

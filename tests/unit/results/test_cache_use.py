@@ -16,7 +16,7 @@ STATED = {"usage_prompt_tokens": PROMPT, "cached_tokens": CACHED}
 TALKS = {"index": [0, 0, 1, 1], "turn": [0, 1, 0, 1]}
 
 
-def test_share_of_the_run_is_a_ratio_of_sums() -> None:
+def test_cached_share_is_a_ratio_of_sums() -> None:
     found = results(make_rows(4, **STATED, **TALKS)).scalars
     assert found["cached_token_share"] == 3_300 / 4_200
     assert found["overall_usage_prompt_cache_read_pct"] == pytest.approx(100 * 3_300 / 4_200)

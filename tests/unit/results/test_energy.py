@@ -11,7 +11,7 @@ SECOND_NS = 1_000_000_000
 POWER, ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 
 
-def test_energy_is_shared_by_all_output_tokens_reasoning_included() -> None:
+def test_energy_per_output_token_includes_reasoning_tokens() -> None:
     # Ten tokens in ten seconds, of which six are reasoning.
     rows = fake_run.request(ttft_ms=1000, gap_ms=1000, tokens=10, reasoning_tokens=6)
     gpu, reader = SourceLog("http://gpu/metrics", is_gpu=True), PageReader()

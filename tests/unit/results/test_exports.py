@@ -66,7 +66,7 @@ def sample() -> dict[str, Any]:
     return found
 
 
-def test_every_metric_has_the_keys_and_units_of_aiperfs(
+def test_every_metric_has_aiperfs_keys_and_units(
     exported: dict[str, Any], sample: dict[str, Any]
 ) -> None:
     shared = [tag for tag in CATALOG if tag in sample]
@@ -102,7 +102,7 @@ def test_aiperfs_percentiles_stay_numbers_and_name_thin_ones() -> None:
     assert found["intended_request_latency"]["p99"] is None
 
 
-def test_our_own_keys_stand_beside(exported: dict[str, Any]) -> None:
+def test_own_results_have_verdict_accounts_and_config(exported: dict[str, Any]) -> None:
     ours = exported["aiperf_svc"]
     assert ours["verdict"] in ("valid", "degraded", "invalid")
     assert ours["accounts"]["issued"] == 100

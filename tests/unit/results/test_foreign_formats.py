@@ -73,7 +73,7 @@ def provenance(**target: str) -> Provenance:
 
 
 @pytest.mark.parametrize("facts", [[], ALL_FACTS])
-def test_report_is_valid_by_the_schema_of_llm_d(facts: list[str]) -> None:
+def test_report_is_valid_by_llm_d_schema(facts: list[str]) -> None:
     report = report_of(run(), provenance(), read_facts(facts))
     jsonschema.validate(report, schema("llm-d-benchmark-report-0.2.1.json"))
     kind = report["scenario"]["stack"][0]["standardized"]["kind"]
@@ -96,7 +96,7 @@ def test_report_has_seconds_and_their_units() -> None:
     assert aggregate["requests"]["failures"] == aggregate["requests"]["incomplete"] == 0
 
 
-def test_row_is_valid_by_the_schema_of_inferencex() -> None:
+def test_row_is_valid_by_inferencex_schema() -> None:
     result = run()
     row = row_of(result, read_facts(ALL_FACTS))
     jsonschema.validate(row, schema("inferencex-row.json"))
@@ -252,7 +252,7 @@ def test_row_states_only_known_places_of_the_server(
     assert (row.get("disagg"), row.get("is_multinode")) == (disaggregated, multinode)
 
 
-def test_row_of_agents_has_the_counters_of_the_server() -> None:
+def test_agentx_row_has_the_servers_counters() -> None:
     rows = agent_rows()
     metrics = {
         "server_prefix_hits": 30.0,

@@ -59,14 +59,14 @@ def test_counts_are_the_sums_of_all_runs(fast: Rows, slow: Rows) -> None:
     assert total.scalars["request_count"] > 3_000
 
 
-def test_every_count_of_requests_or_tokens_has_a_total() -> None:
+def test_request_and_token_counts_have_totals() -> None:
     counts = {m.tag for m in METRICS if m.kind is Kind.SCALAR and m.unit in ("requests", "tokens")}
     totalled = {m.tag for m in METRICS if m.is_additive or isinstance(m.scalar, Derived)}
     # The largest number in flight at once is no sum.
     assert counts - totalled == {"max_concurrency"}
 
 
-def test_percentiles_are_those_of_all_requests_and_no_average(fast: Rows, slow: Rows) -> None:
+def test_total_percentiles_cover_all_requests_without_averaging(fast: Rows, slow: Rows) -> None:
     total = add_up_parts([part(fast), part(slow)])
     values = [
         (rows["last_token_wall_ns"] - rows["start_wall_ns"])[

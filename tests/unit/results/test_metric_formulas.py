@@ -80,7 +80,7 @@ USUAL = fake_run.request(
         ("content_chunk_count", 10.0),
     ],
 )
-def test_a_usual_streamed_request(tag: str, expected: float) -> None:
+def test_streamed_request_has_expected_metric_values(tag: str, expected: float) -> None:
     assert value(tag, USUAL) == pytest.approx(expected)
 
 
@@ -124,7 +124,7 @@ def test_unknown_counts_are_undefined_and_not_minus_one() -> None:
     assert all(math.isnan(value(tag, unknown)) for tag in tags)
 
 
-def test_tokens_that_all_came_at_once_have_no_rate() -> None:
+def test_tokens_in_one_event_have_no_rate() -> None:
     assert math.isnan(value("output_token_throughput_per_user", fake_run.request(gap_ms=0)))
 
 

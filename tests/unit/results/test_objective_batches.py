@@ -49,7 +49,7 @@ def test_values_beyond_a_limit_include_requests_cut_before(
     assert (p90 is not None and p90 <= limit_ms) == (beyond <= 0.1 * sum(found.counts))
 
 
-def test_request_is_in_the_batch_of_its_due_time() -> None:
+def test_request_belongs_to_batch_of_due_time() -> None:
     slo = Slo(objectives=(Objective(metric="time_to_first_token", stat="p90", max=60.0),))
     rows, hour = served(), 3600 * S
     away = rows.copy()

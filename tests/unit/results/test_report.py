@@ -102,7 +102,7 @@ def test_plot_numbers_are_those_of_its_lines() -> None:
     assert found["bands"] == [[0.0, 0.5, ""]]
 
 
-def test_what_comes_from_outside_is_escaped() -> None:
+def test_external_text_is_escaped() -> None:
     message = "<script>alert('x')</script> & \"more\""
     errors = (ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 500, message, 7),)
     text = report(fake_run.closed_loop(requests=50), errors=errors)
@@ -166,7 +166,7 @@ def test_numbers_have_four_digits_that_mean_something(value: float, text: str) -
     assert number(value) == text
 
 
-def test_axes_end_at_round_numbers_that_hold_all_values() -> None:
+def test_axes_end_at_round_numbers_beyond_values() -> None:
     for high in (0.003, 0.9, 1.0, 7.3, 99, 1_234, 5e6):
         axis = scales.linear(high)
         assert axis.place(high) <= 1.0
@@ -178,7 +178,7 @@ def test_axes_end_at_round_numbers_that_hold_all_values() -> None:
         assert len(axis.ticks) >= 2
 
 
-def test_every_nine_is_as_wide_as_the_one_before() -> None:
+def test_every_nine_has_equal_width() -> None:
     axis = scales.nines(0.9999)
     assert [axis.place(q) for q in (0.0, 0.9, 0.99, 0.999, 0.9999)] == pytest.approx(
         [0, 0.25, 0.5, 0.75, 1]

@@ -34,7 +34,7 @@ def sliced(rows: Rows, width_ns: int) -> list[Slice]:
     return list(slices(fake_run.columns_of(rows), fake_run.context(rows), width_ns=width_ns))
 
 
-def test_each_request_is_in_the_slice_of_its_start(rows: Rows) -> None:
+def test_each_request_is_in_its_start_slice(rows: Rows) -> None:
     found = sliced(rows, SECOND // 2)
     assert len(found) > 3
     profiling = rows[rows["phase"] == Phase.PROFILING]
@@ -82,7 +82,7 @@ def test_slice_rates_are_over_time_with_load(rows: Rows) -> None:
         assert avg_of(each.metrics, "request_throughput") == pytest.approx(rate)
 
 
-def test_late_last_request_raises_no_rate_of_its_slice() -> None:
+def test_late_last_request_does_not_raise_slice_rate() -> None:
     # 10 requests a second; the last one starts 1 ns before the end of what is sent.
     rows = np.concatenate([fake_run.request(start_ms=100 * n, ttft_ms=80) for n in range(101)])
     *others, last = sliced(rows, SECOND)

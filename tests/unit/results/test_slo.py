@@ -147,7 +147,7 @@ def held(metric: str, failures: Failures, **limits: object) -> str:
 
 
 @pytest.mark.parametrize("kind", ["errored", "cancelled", "unsent", "lost"])
-def test_latencies_of_survivors_hold_only_within_the_error_budget(kind: str) -> None:
+def test_latencies_hold_only_within_the_error_budget(kind: str) -> None:
     within = Failures(completed=99, **{kind: 1})
     beyond = Failures(completed=980, **{kind: 20})
     for metric in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency"):
@@ -237,7 +237,7 @@ def test_error_budget_is_per_cent_or_a_share(written: object, share: float) -> N
 
 
 @pytest.mark.parametrize("written", [1, "1", 5, "5", "101%", -0.1, "few", True, None])
-def test_budget_that_may_be_meant_otherwise_is_refused(written: object) -> None:
+def test_ambiguous_budget_is_refused(written: object) -> None:
     with pytest.raises(ValidationError, match=r'expected a share such as "1%" or 0\.01'):
         slo(error_budget=written)
 

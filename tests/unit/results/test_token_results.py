@@ -13,7 +13,7 @@ from tests.support import fake_run
 from tests.support.fake_run import results
 
 
-def test_output_lengths_are_held_against_what_was_asked_for() -> None:
+def test_output_lengths_are_compared_with_requested_lengths() -> None:
     rows = np.concatenate(
         [
             *(fake_run.request(tokens=n, requested_tokens=100) for n in (100, 95, 94, 106, 2)),
@@ -96,7 +96,7 @@ def test_missing_count_without_output_is_not_named(
     assert results(rows, config=config).verdict.notes == ()
 
 
-def test_finish_reasons_of_the_phase_are_counted_by_name() -> None:
+def test_finish_reasons_are_counted_by_name() -> None:
     rows = np.concatenate(
         [
             *(fake_run.request(finish_reason=FinishReason.STOP) for _ in range(3)),
@@ -129,7 +129,7 @@ def checks_of(**columns: Any) -> dict[str, str]:
         ({"text_bytes": 40, "output_tokens": 1_000, "flags": 0}, "degraded"),
     ],
 )
-def test_tokens_that_cannot_be_are_named(columns: dict[str, int], severity: str) -> None:
+def test_impossible_tokens_are_named(columns: dict[str, int], severity: str) -> None:
     assert checks_of(**columns)["token_bytes"] == severity
 
 
@@ -148,7 +148,7 @@ def test_tokens_that_cannot_be_are_named(columns: dict[str, int], severity: str)
         ({"output_tokens": 66, "hidden_tokens": 50}, "valid"),
     ],
 )
-def test_tokens_that_do_not_fit_their_events_are_named(
+def test_tokens_contradicting_their_events_are_named(
     columns: dict[str, int], severity: str
 ) -> None:
     assert checks_of(text_bytes=99, **columns)["token_events"] == severity
@@ -237,7 +237,7 @@ def test_server_counts_more_than_the_prompt(
     assert by_tokenizer(counted(**columns), **endpoint)["input_tokens"].severity == "valid"
 
 
-def test_far_more_tokens_than_a_template_adds_are_named() -> None:
+def test_input_tokens_far_beyond_template_are_named() -> None:
     check = by_tokenizer(counted(usage_prompt_tokens=900))["input_tokens"]
     assert (check.severity, check.measured) == ("degraded", pytest.approx(8 / 9))
     assert "counts 18,000 input tokens in 20 of 20 prompts that have 2,000" in check.text

@@ -85,7 +85,7 @@ def test_percentiles_have_an_axis_of_nines() -> None:
     ]
 
 
-def test_what_was_not_measured_is_no_point() -> None:
+def test_unmeasured_values_are_no_points() -> None:
     text = report(run(tables=(by_size((1.0, None), (2.0, 3.0)),)), BY_SIZE)
     assert lines(text) == 1
 
@@ -107,7 +107,7 @@ def test_a_plot_without_numbers_is_left_out(plot: Plot) -> None:
     assert "<figure" not in report(fake.result(), plot)
 
 
-def test_what_comes_from_outside_is_escaped() -> None:
+def test_external_text_is_escaped() -> None:
     bad = "<script>alert(1)</script>"
     read = fake.reading(facts={bad: bad}, tool=bad, series=(series(1.0, 2.0, label=bad),))
     step = fake.step(bad, labels={"from": bad, "to": bad})
@@ -161,7 +161,7 @@ def test_a_binary_scale_has_few_ticks() -> None:
     assert scale.place(2**22) == 1.0
 
 
-def test_what_couriers_cannot_see_is_a_dash() -> None:
+def test_values_unknown_to_couriers_are_dashes() -> None:
     """Of a local rank unknown its CPU time and its memory, and not every kernel counts
     pressure: 0 would be a number."""
 
