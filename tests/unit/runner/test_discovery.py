@@ -157,7 +157,7 @@ async def test_unknown_api_server_allows_all_with_note(known: dict[str, Any], wh
 
 
 @pytest.mark.parametrize("own", [{"api_server_cidrs": ["10.0.0.0/8"]}, {"network_policies": False}])
-async def test_what_the_file_says_of_the_api_server_stays(own: dict[str, Any]) -> None:
+async def test_configured_api_server_addresses_are_kept(own: dict[str, Any]) -> None:
     found, said = await _narrowed(KNOWN, **own)
     assert found.config.deployment.api_server_cidrs == tuple(own.get("api_server_cidrs", ()))
     assert not said
@@ -268,13 +268,13 @@ async def test_no_exporter_without_gpus_of_the_target(
     assert (found, said) == ((), [])
 
 
-async def test_more_exporters_than_a_run_reads_are_said() -> None:
+async def test_unread_exporters_are_noted() -> None:
     found, (said,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
     assert found == ()
     assert "65 exporters are candidates, and a run reads at most 64" in said
 
 
-async def test_exporters_that_have_moved_make_no_other_run() -> None:
+async def test_moved_exporters_keep_the_run_id() -> None:
     ids = set()
     for exporters in ([], [exporter(1)], [exporter(2)]):
         request = await with_gpu_exporters(

@@ -49,7 +49,7 @@ CONFIG = Artifacts.model_validate({"mlflow": {"tracking_uri": "http://127.0.0.1:
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "stopped by the user; `aiperf-svc track"),
     ],
 )
-def test_whatever_a_tracker_does_the_results_are_kept(
+def test_failing_tracker_keeps_the_results(
     error: BaseException, code: ExitCode, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(*_: object) -> list[str]:

@@ -148,7 +148,7 @@ def test_tool_secrets_reach_couriers_only(tmp_path: Path) -> None:
     assert set(who_gets("TOKEN", run, {"TOKEN": "from the shell"})) == {WORKER}
 
 
-def test_all_other_variables_are_given_to_all(tmp_path: Path) -> None:
+def test_other_variables_reach_every_service(tmp_path: Path) -> None:
     assert set(who_gets("HOME", make_run(tmp_path), {"HOME": "/home/me"})) == set(Service)
 
 

@@ -77,7 +77,7 @@ async def do_it(run: EventRun) -> None:
     run.verify("gone")
 
 
-async def test_event_is_reported_with_the_start_of_its_load() -> None:
+async def test_event_is_reported_with_load_start() -> None:
     load, start = Load(KILL, perform=do_it), time_ns()
     load.set_start(start)
     of, (report,) = await load.last_reports()

@@ -50,7 +50,7 @@ REFUSED = RunEnd(error=ConfigError("no such model")).outcome()
         ([outcome(was_interrupted=True), outcome(left=("Pod x",))], ExitCode.LEAKED),
     ],
 )
-def test_the_exit_code_is_that_of_the_worst(outcomes: list[RunOutcome], code: ExitCode) -> None:
+def test_joint_exit_code_is_the_worst(outcomes: list[RunOutcome], code: ExitCode) -> None:
     assert joint_exit_code(outcomes) is code
 
 

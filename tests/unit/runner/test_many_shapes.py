@@ -41,7 +41,7 @@ def calls_for(number: int, parallel: int) -> int:
 
 
 @pytest.mark.parametrize("parallel", [1, 2], ids=["in turn", "at once"])
-def test_ten_more_shapes_cost_the_same_whatever_their_number(parallel: int) -> None:
+def test_cost_grows_linearly_with_shapes(parallel: int) -> None:
     calls_for(2, parallel)  # What is imported and kept at the first use.
     few, more, most = (calls_for(MOST_SHAPES + n, parallel) for n in (0, 10, 20))
     # 1% of them is five calls for each pair of shapes.

@@ -57,7 +57,7 @@ def outcome(**fields: Any) -> RunOutcome:
         ({"results": None, "was_interrupted": True}, ExitCode.INTERRUPTED),
     ],
 )
-def test_the_most_serious_thing_is_the_exit_code(fields: dict[str, Any], code: ExitCode) -> None:
+def test_most_serious_problem_decides_exit_code(fields: dict[str, Any], code: ExitCode) -> None:
     assert outcome(**fields).exit_code is code
 
 
@@ -106,7 +106,7 @@ def test_reason_names_trials_whose_slo_is_not_judged() -> None:
     assert end.as_json()["reason"] == said
 
 
-def test_json_has_the_results_and_how_it_ended() -> None:
+def test_json_has_results_exit_code_and_state() -> None:
     found = msgspec.json.decode(
         msgspec.json.encode(outcome(results=result(slo=(False,))).as_json())
     )
@@ -201,7 +201,7 @@ def test_experiment_with_all_outcomes_is_done(has_all: bool, state: str) -> None
     assert (found.results, found.reason) == (ONE_TRIAL, "the second shape has no room")
 
 
-def test_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> None:
+def test_interrupted_experiment_is_cancelled() -> None:
     found = judged(was_interrupted=True, results=ONE_TRIAL, is_whole=True)
     assert found == ("cancelled", "", ExitCode.INTERRUPTED)
 

@@ -126,7 +126,7 @@ def test_clusters_cannot_repeat_trials_of_a_qualification() -> None:
         expand(members, "cluster")
 
 
-async def test_part_that_fails_does_not_touch_the_others(
+async def test_failed_part_does_not_affect_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = Fake(tmp_path)
@@ -140,7 +140,7 @@ async def test_part_that_fails_does_not_touch_the_others(
     assert "asia  error: unexpected ValueError: x" in said
 
 
-async def test_every_line_begins_with_the_name_of_its_part(
+async def test_every_line_begins_with_its_part(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await Fake(tmp_path).run()
@@ -193,7 +193,7 @@ async def test_error_of_only_part_ends_the_session(tmp_path: Path) -> None:
         await fake.run()
 
 
-def test_table_counts_what_it_has_no_room_for(tmp_path: Path) -> None:
+def test_table_counts_hidden_parts(tmp_path: Path) -> None:
     names = [f"stack-{number}" for number in range(MEMBER_ROWS + 4)]
     console = Console(file=StringIO(), force_terminal=True, width=100)
     with LiveTable(names, console) as table:

@@ -19,7 +19,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-async def test_every_signal_that_asks_for_a_stop_is_counted() -> None:
+async def test_every_stop_signal_is_counted() -> None:
     with Interrupts() as interrupts:
         for number in SIGNALS:
             signal.raise_signal(number)

@@ -56,7 +56,7 @@ async def test_the_second_interrupt_ends_the_fetch(stack_run: FakeStackRun) -> N
     assert is_cancelled.is_set()
 
 
-async def test_first_error_is_the_one_that_is_told(
+async def test_first_collection_error_is_reported(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_shapes(stack_run)

@@ -177,7 +177,7 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
 CORDON = Undo(kind="uncordon", name="n1", uid="u")
 
 
-async def test_event_of_a_stack_that_is_gone_is_undone(stack_run: FakeStackRun) -> None:
+async def test_event_of_a_gone_stack_is_undone(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     stack_run.changed, stack_run.roots = [("s", CORDON), ("t", CORDON)], []
     done = await stack_run.collected()
@@ -252,7 +252,7 @@ async def test_silent_cluster_is_named_others_are_searched(stack_run: FakeStackR
     }
 
 
-async def test_what_could_not_be_looked_for_is_an_error(stack_run: FakeStackRun) -> None:
+async def test_stack_in_unreachable_cluster_is_an_error(stack_run: FakeStackRun) -> None:
     request = GarbageRequest(stacks=(), environ=stack_run.environ, yes=True)
     for stack in "tu":
         record = msgspec.structs.replace(RECORD, stack=stack, cluster="third", context="gone")
@@ -476,7 +476,7 @@ async def test_nothing_is_removed_unasked(
     assert stack_run.removed == []
 
 
-async def test_a_name_that_is_none_is_refused(stack_run: FakeStackRun) -> None:
+async def test_invalid_stack_name_is_refused(stack_run: FakeStackRun) -> None:
     with pytest.raises(ConfigError, match=r"'\.\./s'"):
         await stack_run.collected("../s")
 

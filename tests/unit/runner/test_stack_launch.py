@@ -42,7 +42,7 @@ async def test_gpu_pods_are_reported_gone_after_the_check(
     assert (words in capsys.readouterr().err) is bool(gpus)
 
 
-async def test_state_on_which_somebody_works_is_left_alone(stack_run: FakeStackRun) -> None:
+async def test_locked_state_is_left_alone(stack_run: FakeStackRun) -> None:
     earlier = msgspec.structs.replace(RECORD, namespace="earlier")
     stack_run.up_error = bring_up.StateLocked("somebody else works on its state")
     for known in (None, earlier):
@@ -88,7 +88,7 @@ async def test_failed_leak_check_decides_exit_code(
     assert stack_run.home.load("s") is not None
 
 
-async def test_results_that_cannot_be_fetched_keep_their_stack(
+async def test_unfetched_results_keep_their_stack(
     stack_run: FakeStackRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
@@ -139,7 +139,7 @@ async def test_service_logs_are_saved_missing_ones_noted(
         assert words in said
 
 
-async def test_results_that_are_in_a_bucket_keep_no_stack(stack_run: FakeStackRun) -> None:
+async def test_uploaded_results_do_not_keep_the_stack(stack_run: FakeStackRun) -> None:
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
     stack_run.uploaded_to = "s3://bucket/run"
     outcome = await stack_run.launched()

@@ -177,7 +177,7 @@ async def test_lost_target_is_noted_and_run_continues(stack_run: FakeStackRun) -
     assert stack_run.notes == ["pod x was deleted: requests fail until the server is back"]
 
 
-async def test_services_that_end_after_the_run_are_no_losses(stack_run: FakeStackRun) -> None:
+async def test_services_ending_after_run_are_no_losses(stack_run: FakeStackRun) -> None:
     stack_run.losses.append((Loss("timing-manager", "pod t ended"), Loss("target", "pod x ended")))
     stack_run.is_over = True
     run = measuring(stack_run)

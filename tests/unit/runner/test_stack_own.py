@@ -132,7 +132,7 @@ async def test_without_state_record_or_label_decides(there: list[ObjectRef]) -> 
         assert (await own_of(RECORD, cli)).own == ("ours", "theirs")
 
 
-def test_names_that_a_stack_would_take_over_are_refused() -> None:
+def test_existing_objects_with_stack_names_are_refused() -> None:
     taken = ObjectRef(kind="Deployment", namespace="n", name="worker-s", uid="1", path="")
     other = ObjectRef(kind="Deployment", namespace="n", name="web-s", uid="2", path="")
     bring_up.refuse_taken(Inventory(namespace="n", objects=(other,), not_listed=()), stack="s")
@@ -141,7 +141,7 @@ def test_names_that_a_stack_would_take_over_are_refused() -> None:
         bring_up.refuse_taken(before, stack="s")
 
 
-def test_objects_of_a_runner_that_died_are_not_foreign() -> None:
+def test_objects_of_dead_runner_are_not_foreign() -> None:
     left = ObjectRef(
         kind="Secret", namespace="n", name="keys-s", uid="1", path="", owners=("anchor",)
     )

@@ -143,7 +143,7 @@ async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStack
     assert len(list((folder / "trials").iterdir())) == 12
 
 
-async def test_trials_that_were_fetched_and_not_moved_are_moved(stack_run: FakeStackRun) -> None:
+async def test_fetched_but_unmoved_trials_are_moved(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     folder = await killed(stack_run, in_run=3)
     second = folder / "shapes" / "2"

@@ -274,7 +274,7 @@ def test_parallel_auto_needs_the_room(stacks: Stacks, capsys: pytest.CaptureFixt
     assert list((stacks.folder / "artifacts").iterdir()) == []
 
 
-def test_what_only_one_stack_can_have_is_refused(stacks: Stacks) -> None:
+def test_options_for_one_stack_are_refused(stacks: Stacks) -> None:
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
     space = {"namespace": {"name": "mine", "mode": "create"}}
     with pytest.raises(ConfigError, match="mine would be made by one stack"):

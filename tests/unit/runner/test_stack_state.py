@@ -88,7 +88,7 @@ async def test_only_killed_runners_processes_are_awaited(home: StateHome, tmp_pa
         pass
 
 
-def test_an_ephemeral_stack_keeps_its_passphrase_to_itself(home: StateHome) -> None:
+def test_ephemeral_stack_has_a_private_passphrase(home: StateHome) -> None:
     folder = home.ephemeral("s")
     backend = project.ephemeral_backend(folder)
     secret = folder / project.PASSPHRASE_FILE
@@ -225,7 +225,7 @@ async def test_lock_of_an_ended_pod_is_taken_over(has_ended: bool) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about processes")
-def test_process_that_nobody_has_asked_about_is_dead() -> None:
+def test_zombie_process_is_dead() -> None:
     with subprocess.Popen(("sleep", "300")) as process:
         assert is_alive(process.pid)
         process.kill()
@@ -262,7 +262,7 @@ STATE = {
 }
 
 
-def test_the_state_knows_namespace_and_benchmark() -> None:
+def test_state_has_namespace_and_benchmark() -> None:
     assert deployed.namespace_of(STATE) == ("n", "u")
     assert deployed.benchmark_of(STATE) == {"load": {"concurrency": 8}}
     assert deployed.benchmark_of({"deployment": {}}) is None
@@ -332,7 +332,7 @@ def test_unreadable_state_is_not_a_new_stack() -> None:
     assert "export PULUMI_CONFIG_PASSPHRASE=" in found.not_compared
 
 
-def test_another_generation_in_the_file_is_another_run(tmp_path: Path) -> None:
+def test_changed_generation_in_file_is_new_run(tmp_path: Path) -> None:
     content = yaml.safe_load((STACKS / "Pulumi.bench-smoke.yaml").read_text())
     content["config"]["aiperf:generation"] = 2
     old = tmp_path / "Pulumi.bench-smoke.yaml"
@@ -341,7 +341,7 @@ def test_another_generation_in_the_file_is_another_run(tmp_path: Path) -> None:
     assert (found.changed, found.is_new_run, found.is_deployed) == ((), True, False)
 
 
-def test_another_cluster_is_never_touched_with_a_stacks_state() -> None:
+def test_state_is_never_used_on_another_cluster() -> None:
     deployed.check_cluster(STATE, stack="s", identity="uid")
     with pytest.raises(EnvironmentProblem, match="in another cluster"):
         deployed.check_cluster(STATE, stack="s", identity="another")
@@ -369,11 +369,6 @@ def test_project_file_adds_flags_to_committed_file(tmp_path: Path) -> None:
     assert said.pop("aiperf:context") == "c"
     assert said == committed
     assert (tmp_path / "infra" / "__main__.py").is_file()
-
-
-def test_another_generation_is_another_run() -> None:
-    first, second = (request_of("bench-smoke", generation=number).plan for number in (1, 2))
-    assert first.identity.run_id != second.identity.run_id
 
 
 def test_place_of_stack_follows_flags_record_file(
@@ -455,7 +450,7 @@ def test_progress_keeps_each_error_once() -> None:
 # --- the program ---------------------------------------------------------------------------------
 
 
-def test_program_is_found_where_a_wheel_has_it(
+def test_program_is_found_in_an_installed_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     included = tomllib.loads((STACKS.parent / "pyproject.toml").read_text())["tool"]["hatch"]
@@ -472,7 +467,7 @@ def test_program_is_found_where_a_wheel_has_it(
     assert yaml.safe_load((tmp_path / "p" / "Pulumi.yaml").read_text())["main"] == "infra/"
 
 
-def test_a_broken_installation_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiperf_svc, "__file__", str(tmp_path / "aiperf_svc" / "__init__.py"))
     with pytest.raises(EnvironmentProblem, match="install aiperf-svc again"):
         project.find_program()

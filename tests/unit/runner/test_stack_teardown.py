@@ -128,7 +128,7 @@ async def test_destroy_waiting_for_existing_objects_continues(reports: list[Leak
     assert (cli.did, len(reports)) == (["destroy", "destroy"], 1)
 
 
-async def test_what_a_destroy_left_is_deleted_by_label(reports: list[LeakReport]) -> None:
+async def test_destroy_leftovers_are_deleted_by_label(reports: list[LeakReport]) -> None:
     reports.extend([HELD, CLEAN])
     cli, said = Cli(), list[str]()
     assert await teardown_of(cli, said).check() == CLEAN
@@ -237,7 +237,7 @@ def removed(home: StateHome, said: list[str]) -> StackRemoval:
     return StackRemoval(home, cast("Cluster", None), cast("PulumiCli", None), said.append)
 
 
-async def test_stack_of_which_nothing_is_left_is_forgotten(
+async def test_fully_removed_stack_is_forgotten(
     stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
     await removed.destroy(RECORD, Interrupts())

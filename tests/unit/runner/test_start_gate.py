@@ -82,7 +82,7 @@ class Round:
         await asyncio.gather(*opening)
 
 
-async def test_all_get_one_time_each_by_its_own_clock() -> None:
+async def test_runs_start_together_by_their_own_clocks() -> None:
     eu, us = Run("pending", "ready"), Run("configuring", "ready", ahead_ns=-40_000_000_000)
     round_ = Round("eu", "us")
     before = time_ns()
@@ -96,7 +96,7 @@ async def test_all_get_one_time_each_by_its_own_clock() -> None:
 
 
 @pytest.mark.parametrize("state", ["cancelled", "failed", "profiling"])
-async def test_a_run_that_is_over_gets_no_start(state: str) -> None:
+async def test_ended_run_gets_no_start(state: str) -> None:
     run = Run(state)
     await Round("eu").open(eu=run)
     assert run.started == []
@@ -124,7 +124,7 @@ async def test_trial_failed_in_one_run_starts_elsewhere() -> None:
     assert (eu.trials, us.trials) == ([1, 2, 3], [1, 3])
 
 
-async def test_trial_that_fails_while_waiting_is_skipped() -> None:
+async def test_trial_failing_while_waiting_is_skipped() -> None:
     eu = Run((1, "ready"), (1, "processing"), (2, "ready"), total=2)
     eu.refused = (1,)
     round_ = Round("eu")
