@@ -67,7 +67,7 @@ def test_moment_is_that_of_the_first_message() -> None:
     assert (replica.node, replica.gpus, replica.was_there) == ("n1", 4, False)
 
 
-def test_replica_that_was_there_is_not_followed() -> None:
+def test_initial_ready_replica_is_not_followed() -> None:
     log = ReplicaLog(LABELS)
     ready = pod("PodScheduled", "Ready", is_running=True)
     assert log.handle("Pod", "ADDED", ready, now_wall_ns=1, is_first=True) == []

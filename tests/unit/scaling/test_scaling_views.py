@@ -13,7 +13,7 @@ from tests.support.scaled import FOUND, UP
 from tests.support.terminal import on_console
 
 
-def test_rows_have_the_times_of_each_decision_and_replica() -> None:
+def test_rows_have_decision_and_replica_times() -> None:
     assert list(up_rows(FOUND)) == [
         ["1 → 2 at 30.0 s", "Deployment llm", "20.0 s", "10.0 s", "30.0 s", "1.0 s", "> 100 s"]
     ]
@@ -23,7 +23,7 @@ def test_rows_have_the_times_of_each_decision_and_replica() -> None:
     ]  # fmt: skip
 
 
-def test_notes_name_limit_reason_and_what_was_not_seen() -> None:
+def test_notes_have_limit_reason_and_unwatched_objects() -> None:
     assert list(scaling_notes(FOUND)) == [
         "the SLO holds again when 95% of the requests are within ttft 1s",
         "reason of the autoscaler: cpu above target",

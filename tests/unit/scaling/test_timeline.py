@@ -60,7 +60,7 @@ def result(
     )
 
 
-def test_times_of_a_scale_up_follow_from_its_moments() -> None:
+def test_scale_up_times_follow_from_recorded_moments() -> None:
     replicas = there("a"), coming("b", 70.5), coming("c", 71.0)
     (up,) = result((change(70, 1, 3),), replicas).scale_ups
     assert (up.before, up.after, up.replicas) == (1, 3, ("b", "c"))
@@ -77,12 +77,12 @@ def test_replicas_belong_to_the_decision_before_them() -> None:
     assert second.replicas == ("c", "d"), "e replaces a pod, and no decision asked for it"
 
 
-def test_scale_up_without_all_its_replicas_is_not_reached() -> None:
+def test_scale_up_with_missing_replicas_is_unreached() -> None:
     (up,) = result((change(70, 1, 3),), (coming("b", 70.5),)).scale_ups
     assert (up.scale_up_s, up.use_s) == (None, None)
 
 
-def test_replica_without_a_first_token_is_not_of_use() -> None:
+def test_replica_without_first_token_is_not_useful() -> None:
     late = replica("b", created=71, scheduled=72, ready=90)
     (up,) = result((change(70, 1, 2),), (late,)).scale_ups
     assert (up.scale_up_s, up.use_s) == (20.0, None)
@@ -108,7 +108,7 @@ def test_slo_is_judged_until_the_next_change() -> None:
     assert (up.recovery_s, up.judged_s) == (None, 40.0)
 
 
-def test_gpu_time_without_work_ends_with_the_first_token() -> None:
+def test_idle_gpu_time_ends_with_first_token() -> None:
     replicas = (
         coming("b", 70, first_token=100),
         replica("c", gpus=8, created=80, scheduled=81, gone=91),
@@ -130,7 +130,7 @@ def test_curves_begin_with_the_load() -> None:
     assert len(found.scale_ups) == 1
 
 
-def test_replica_that_was_there_counts_once_it_is_ready() -> None:
+def test_initial_replica_counts_once_ready() -> None:
     late = Replica(name="b", was_there=True, wall_ns={"created": at(-50), "ready": at(30)})
     assert result((), (there("a"), late)).ready == ((0.0, 1), (30.0, 2))
 
@@ -172,7 +172,7 @@ def test_metrics_are_the_longest_times() -> None:
     }
 
 
-def test_increase_that_was_not_reached_has_no_metric() -> None:
+def test_unreached_increase_has_no_metric() -> None:
     changes = change(70, 1, 2), change(100, 2, 4)
     found = scaling_scalars(result(changes, (coming("b", 71), coming("c", 130))))
     assert "scale_up_time" not in found

@@ -22,7 +22,7 @@ def test_two_overlapping_requests_by_hand() -> None:
     assert found.std == pytest.approx((0.2 * 1 + 0.2 * 1) ** 0.5)
 
 
-def test_the_window_cuts_what_reaches_over_its_edges() -> None:
+def test_requests_are_cut_at_window_edges() -> None:
     found = held_over_time(times(-5, 3), times(2, 50), begin_ns=0, stop_ns=4 * S)
     assert found is not None
     assert found.avg == pytest.approx((2 + 1) / 4)

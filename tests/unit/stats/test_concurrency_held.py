@@ -70,7 +70,7 @@ def test_each_worker_has_its_own_window() -> None:
     assert use(np.concatenate([mine, other]), concurrency=2, workers=2).ratio == pytest.approx(1.0)
 
 
-def test_silent_worker_had_its_share_of_slots() -> None:
+def test_worker_without_requests_has_its_slots() -> None:
     rows = np.concatenate([a_request(0, 100), a_request(100, 150)])
     assert use(rows, concurrency=2, workers=2).ratio == pytest.approx(0.5)
 
@@ -124,7 +124,7 @@ def test_a_late_turn_is_lost_slot_time() -> None:
     assert use(rows, stop_ms=70).ratio == pytest.approx(50 / 70)
 
 
-def test_conversation_that_begins_with_a_pause_holds_its_slot() -> None:
+def test_conversation_beginning_with_pause_holds_its_slot() -> None:
     rows = np.concatenate([a_request(60, 80, flags=LAST_TURN), a_request(80, 100, index=1)])
     assert use(rows, stop_ms=100, longest_pause_ms=1).ratio == pytest.approx(0.4)
     assert use(rows, stop_ms=100, longest_pause_ms=1, begun=1).ratio == pytest.approx(1.0)
@@ -140,7 +140,7 @@ def test_think_time_at_the_stop_holds_the_slot() -> None:
     assert use(rows, stop_ms=150, longest_pause_ms=50).ratio == pytest.approx(120 / 150)
 
 
-def test_think_time_longer_than_the_run_holds_the_slot() -> None:
+def test_think_time_beyond_run_holds_slot() -> None:
     rows = a_request(0, 10)
     assert use(rows, stop_ms=100, longest_pause_ms=1000).ratio == pytest.approx(1.0)
     assert use(rows, stop_ms=100, longest_pause_ms=1000, prefill=1).ratio == pytest.approx(1.0)
@@ -186,7 +186,7 @@ def test_users_that_wait_for_a_slot_lose_nothing() -> None:
     assert use(rows, concurrency=4, prefill=1).ratio == pytest.approx(1.0)
 
 
-def test_free_slot_is_unused_only_while_a_user_waits() -> None:
+def test_free_slot_counts_unused_only_while_users_wait() -> None:
     rows = np.concatenate([a_prefill(0, 10, 100), a_prefill(10, 20, 100)])
     # Both users read their responses: nobody waits for the slot.
     assert use(rows, concurrency=2, prefill=1, stop_ms=100).ratio == pytest.approx(1.0)
@@ -195,7 +195,7 @@ def test_free_slot_is_unused_only_while_a_user_waits() -> None:
     assert use(rows, concurrency=3, prefill=2, stop_ms=100).ratio == pytest.approx(0.5)
 
 
-def test_client_that_stands_still_leaves_prefill_slots_unused() -> None:
+def test_stalled_client_leaves_prefill_slots_unused() -> None:
     before = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(10)]
     after = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(15, 25)]
     rows = np.concatenate(before + after)
@@ -211,7 +211,7 @@ def test_each_worker_has_its_own_prefill_slots() -> None:
     assert both.ratio == pytest.approx(0.5)
 
 
-def test_prefill_slot_is_held_until_first_token_or_end() -> None:
+def test_prefill_slot_is_held_to_end_without_token() -> None:
     row = a_prefill(0, 10, 50)
     row["first_token_wall_ns"] = 0
     assert use(row, concurrency=2, prefill=1, stop_ms=100).ratio == pytest.approx(0.5)

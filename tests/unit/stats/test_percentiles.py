@@ -24,7 +24,7 @@ def test_moments_are_the_populations(count: int) -> None:
     assert found["sum"] == pytest.approx(values.sum())
 
 
-def test_percentile_among_censored_values_is_null_with_a_bound() -> None:
+def test_percentile_among_censored_values_has_a_bound() -> None:
     completed = np.arange(1.0, 98.0)
     found = describe(completed, bounds=np.full(3, 500.0))
     assert found.stats["p50"] == 50.5
@@ -50,7 +50,7 @@ def test_abandoned_requests_bound_by_the_time_waited() -> None:
     assert found.beyond["p95"] == np.percentile(everything, 95) < 90
 
 
-def test_mean_maximum_and_spread_of_censored_values_are_unknown() -> None:
+def test_censored_mean_maximum_and_spread_are_unknown() -> None:
     found = describe(np.array([1.0, 3.0]), bounds=np.array([8.0]))
     assert [found.stats[name] for name in ("avg", "max", "std", "sum")] == [None] * 4
     assert found.stats["min"] == 1.0

@@ -44,7 +44,7 @@ def test_shares_are_of_the_time_of_sending() -> None:
 
 
 @pytest.mark.parametrize("stop_s", [0.0, 0.5])
-def test_load_ends_with_its_stop_or_its_last_request(stop_s: float) -> None:
+def test_load_ends_with_stop_or_last_request(stop_s: float) -> None:
     rows = fake_run.closed_loop(requests=100)
     totals = add_up(PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap([]))
     begin_ns = int(rows["start_wall_ns"].min())

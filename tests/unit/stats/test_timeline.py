@@ -30,7 +30,7 @@ def series(rows: Rows, *, end_ms: float) -> Timeline:
     return found
 
 
-def test_bins_hold_what_happened_in_them() -> None:
+def test_bins_count_starts_ends_and_errors() -> None:
     rows = np.concatenate(
         [
             fake_run.request(start_ms=5, ttft_ms=20, tokens=1),
@@ -55,7 +55,7 @@ def test_bins_hold_what_happened_in_them() -> None:
     assert np.isnan(median[1:]).all()
 
 
-def test_time_in_flight_is_neither_lost_nor_made() -> None:
+def test_bins_conserve_time_in_flight() -> None:
     rows = fake_run.closed_loop(requests=400)
     end = int(rows["end_wall_ns"].max())
     found = series(rows, end_ms=(end - START_NS) / MS)

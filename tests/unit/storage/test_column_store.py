@@ -38,7 +38,7 @@ def test_an_empty_store_has_empty_columns(tmp_path: Path) -> None:
         assert {len(column) for column in store.open().values()} == {0}
 
 
-def test_more_can_be_appended_after_a_look(tmp_path: Path) -> None:
+def test_rows_can_be_appended_after_reading(tmp_path: Path) -> None:
     with ColumnStore(tmp_path / "columns") as store:
         store.append(fake_run.make_rows(3))
         assert len(store.open()["seq"]) == 3

@@ -82,7 +82,7 @@ def test_the_runs_of_a_collected_experiment_are_linked(tmp_path: Path) -> None:
     assert (folder / "profile_runs" / "run_0003" / "report.html").read_text() == "it"
 
 
-def test_folder_that_a_killed_runner_left_is_removed(temporary: Path) -> None:
+def test_folder_of_a_killed_runner_is_removed(temporary: Path) -> None:
     with folders.private_folder() as folder:
         left = temporary / f"{folders.PREFIX}left"
         shutil.copytree(folder, left)
@@ -98,13 +98,13 @@ def test_folder_of_a_running_benchmark_is_kept(temporary: Path) -> None:
         assert second.exists()
 
 
-def test_folder_that_is_just_being_made_is_kept(temporary: Path) -> None:
+def test_new_folder_without_lock_is_kept(temporary: Path) -> None:
     (temporary / f"{folders.PREFIX}new").mkdir()
     folders.remove_stale()
     assert (temporary / f"{folders.PREFIX}new").exists()
 
 
-def test_lock_is_the_last_thing_that_goes(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_removed_last(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class KilledError(Exception):
         pass
 
@@ -122,7 +122,7 @@ def test_lock_is_the_last_thing_that_goes(temporary: Path, monkeypatch: pytest.M
     assert list(temporary.iterdir()) == []
 
 
-def test_a_folder_whose_maker_was_killed_is_removed(temporary: Path) -> None:
+def test_old_folder_without_lock_is_removed(temporary: Path) -> None:
     left = temporary / f"{folders.PREFIX}left"
     left.mkdir()
     long_ago = time.time() - 2 * folders.MAKING_S
@@ -164,7 +164,7 @@ def test_temporary_folder_that_cannot_be_made_is_named(
         pass
 
 
-def test_artifacts_are_in_a_folder_of_name_and_time(tmp_path: Path) -> None:
+def test_artifact_folder_has_name_and_time(tmp_path: Path) -> None:
     folder = folders.make_dated_folder(tmp_path / "a" / "b", "bench", now=NOW)
     assert folder == tmp_path / "a" / "b" / "bench-20261121T053136Z"
     assert folder.is_dir()
@@ -196,9 +196,7 @@ def test_file_in_the_way_is_a_clear_error(tmp_path: Path, parent: str) -> None:
         folders.make_dated_folder(tmp_path / parent, "bench")
 
 
-def test_why_a_folder_cannot_be_made_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_error_has_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object, **_kwargs: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

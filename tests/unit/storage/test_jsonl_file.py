@@ -61,7 +61,7 @@ def test_file_is_written_at_the_end_without_leftovers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 3, 1_000])
 @pytest.mark.parametrize("sizes", [(4,), (2, 2), (3, 1), (1, 1, 1, 1)])
-def test_it_ends_at_the_limit(
+def test_file_ends_at_the_line_limit(
     tmp_path: Path, sizes: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jsonl_file, "LINES_AT_ONCE", at_once)
@@ -72,7 +72,7 @@ def test_it_ends_at_the_limit(
     assert numbers(tmp_path) == [0, 1, 2]
 
 
-def test_its_entry_is_of_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_entry_matches_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl_file, "LINES_AT_ONCE", 7)
     file = file_in(tmp_path)
     for first in range(0, 100, 5):
@@ -118,7 +118,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("batches", [1, 10], ids=["at the end", "at once"])
-def test_what_cannot_be_kept_is_told(tmp_path: Path, batches: int) -> None:
+def test_unwritable_lines_are_reported(tmp_path: Path, batches: int) -> None:
     file = file_in(tmp_path, limit=10_000)
     with files_of_at_most(5_000):
         for first in range(batches):
@@ -128,7 +128,7 @@ def test_what_cannot_be_kept_is_told(tmp_path: Path, batches: int) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     file = file_in(tmp_path / "file")
     file.append(batch(0, 1), 1)

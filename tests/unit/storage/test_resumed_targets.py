@@ -51,7 +51,7 @@ def write_trials(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_trial_unfinished_on_one_target_is_run_by_all(tmp_path: Path) -> None:
+def test_trial_unfinished_on_one_target_repeats_on_all(tmp_path: Path) -> None:
     eu, us = write_trials(tmp_path / "eu", 2), write_trials(tmp_path / "us", 1)
     opened = [ShapeTrials(config(), (), folder) for folder in (eu, us)]
     assert keep_finished(opened, may_split_shapes=True) == {1}

@@ -82,9 +82,7 @@ def test_trials_of_an_attempt_replace_those_kept(
     assert reasons(trials) == {"of the third"}
 
 
-def test_trials_that_were_being_taken_are_taken_again(
-    trials: ShapeTrials, attempts: Attempts
-) -> None:
+def test_partly_taken_trials_are_taken_again(trials: ShapeTrials, attempts: Attempts) -> None:
     sent(trials.folder / "shapes" / "2", reason="of the second shape", shape=2)
     attempts.collect_begun()
     assert (reasons(trials), reasons(trials, 2)) == (set(), {"of the second shape"})

@@ -21,7 +21,7 @@ LARGE_BYTES = 200_000
 """Size of the results of a trial."""
 
 
-def test_whole_results_of_trials_are_not_kept_in_memory(tmp_path: Path) -> None:
+def test_trial_results_are_not_kept_in_memory(tmp_path: Path) -> None:
     config = parse_benchmark(jobs({"explicit": [{}], "repetitions": COUNT}), "")
     shapes = index_shapes(config)
     trials = ShapeTrials(config, shapes, tmp_path)
@@ -46,7 +46,7 @@ def test_whole_results_of_trials_are_not_kept_in_memory(tmp_path: Path) -> None:
     assert kept < COUNT * LARGE_BYTES / 10
 
 
-def test_progress_of_many_shapes_is_cheap_and_survives_kills(
+def test_progress_of_many_shapes_is_cheap_and_recoverable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s, writes = 0.0, 0
