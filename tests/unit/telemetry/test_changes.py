@@ -11,7 +11,7 @@ def _page(values: dict[str, float]) -> Page:
     return Page({Series(name): value for name, value in values.items()}, {}, None)
 
 
-def test_a_page_that_repeats_has_no_changes() -> None:
+def test_repeated_page_has_no_changes() -> None:
     finder = ChangeFinder()
     first = finder.take(_page({"a": 1.0, "b": math.nan}))
     assert [new.series.name for new in first.new] == ["a", "b"]

@@ -82,12 +82,12 @@ def test_page_equal_to_one_copy_is_that_server() -> None:
     assert without_copies([one, third, other]) == [one]
 
 
-def test_replicas_with_equal_times_at_different_moments_count_separately() -> None:
+def test_replicas_with_shifted_times_count_separately() -> None:
     one, other = spent("a", 30.0, 31.0, 32.0), spent("b", 30.0, 31.5, 33.0, first_s=60)
     assert without_copies([one, other]) == [one, other]
 
 
-def test_a_finder_knows_what_pages_said_once() -> None:
+def test_copy_finder_remembers_earlier_matches() -> None:
     finder = CopyFinder()
     one, other = spent("a", 2.5), spent("b", 2.5)
     assert without_copies([one, other], finder) == [one]
@@ -115,7 +115,7 @@ def test_comparisons_per_page_do_not_grow_with_replicas(
     assert len(looked_at) <= 4 * len(replicas)
 
 
-def test_times_that_were_never_spent_tell_nothing() -> None:
+def test_zero_time_counters_identify_no_copy() -> None:
     begin = {SUM: 0.0}
     one, other = (
         source([RUNNING | begin, RUNNING | {SUM: last}], url=f"http://{last}/metrics")
@@ -125,7 +125,7 @@ def test_times_that_were_never_spent_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("label", ["instance", "server"])
-def test_own_page_is_not_counted_beside_a_federated_one(label: str) -> None:
+def test_own_page_is_ignored_beside_federated_page(label: str) -> None:
     several = {f'vllm:num_requests_running{{{label}="{name}"}}': 3.0 for name in "ab"}
     federation = page("prometheus", several)
     own = page("target", RUNNING, is_guess=True)
@@ -136,7 +136,7 @@ def test_own_page_is_not_counted_beside_a_federated_one(label: str) -> None:
     assert without_copies([router, *replicas]) == replicas
 
 
-def test_who_names_both_pages_has_both_counted() -> None:
+def test_explicitly_named_pages_are_both_counted() -> None:
     several = page("prometheus", {'vllm:num_requests_running{instance="a"}': 3.0})
     assert server_load([several, page("target", RUNNING)]).running == 6
 

@@ -112,7 +112,7 @@ def test_portable_quantities_match_the_page_of_each_server(
     assert _portable(page) == pytest.approx(expected)
 
 
-def test_routers_count_only_what_no_server_reports() -> None:
+def test_routers_count_only_values_missing_on_servers() -> None:
     dynamo, vllm = recorded("dynamo"), recorded("vllm")
     assert server_load([dynamo]).running == 12
     assert server_load([dynamo, vllm]).running == 32
@@ -134,7 +134,7 @@ def test_data_parallel_ranks_count_as_separate_servers() -> None:
     assert server_load([log]).running == 6
 
 
-def test_running_is_summed_and_kv_usage_is_the_maximum() -> None:
+def test_running_is_summed_and_kv_usage_maximal() -> None:
     logs = []
     for running, usage in ((2, 0.25), (3, 0.75)):
         log = SourceLog(f"http://replica-{running}/metrics")

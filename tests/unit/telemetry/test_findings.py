@@ -138,7 +138,7 @@ def test_acceptance_is_that_of_sums_over_replicas() -> None:
     assert report.verdict is Severity.VALID
 
 
-def test_length_of_sglang_is_of_generated_tokens_and_steps() -> None:
+def test_sglang_acceptance_length_uses_tokens_and_steps() -> None:
     pages = (
         {
             "sglang:spec_verify_calls_total": 40 * n, "sglang:generation_tokens_total": 101 * n,
@@ -172,7 +172,7 @@ def test_speculation_on_forced_ends_is_not_comparable() -> None:
     assert "the load has forced ends (ignore_eos, min_tokens)" in found.text
 
 
-def test_drafts_that_responses_state_are_judged_without_a_page() -> None:
+def test_drafts_in_responses_are_judged_without_page() -> None:
     report = judged(unnatural="random text (dataset.kind: synthetic)", has_drafts=True)
     assert "the responses state drafted tokens" in check(report, "speculation").text
     assert check(report, "speculation_comparable").severity is Severity.INVALID
@@ -225,7 +225,7 @@ def test_samples_outside_the_load_give_no_energy() -> None:
     assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
 
 
-def test_energy_is_not_that_of_some_gpus_only() -> None:
+def test_energy_needs_values_of_all_gpus() -> None:
     one, two = ('{gpu="0",UUID="GPU-1"}', '{gpu="1",UUID="GPU-2"}')
     power, energy = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
     pages = [
@@ -252,14 +252,14 @@ def test_energy_before_a_gpu_appears_is_excluded() -> None:
     assert check(report, "gpu_throttling").measured == 0
 
 
-def test_reasons_of_a_low_clock_count_without_a_counter() -> None:
+def test_throttle_reasons_count_without_a_counter() -> None:
     reasons = [0x1, 0x4, 0x21]  # idle, cap of power, idle and heat
     report = judged(gpu({"CLOCKS_EVENT_REASONS": reasons[n % 3]} for n in range(25)))
     found = check(report, "gpu_throttling")
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(1 / 3, abs=0.02))
 
 
-def test_energy_without_a_counter_is_the_integral_of_power() -> None:
+def test_energy_without_counter_integrates_power() -> None:
     # From 2 s to 22 s, 300 W and 500 W in turns: their mean, and the ends are interpolated.
     pages = [{"POWER_USAGE": 300 + 200 * (n % 2)} for n in range(25)]
     report = judged(gpu(pages))
@@ -335,14 +335,14 @@ def test_counter_grows_between_pages_around_the_load() -> None:
     assert grown(Curve(times, last), at(1), at(4.5)) == 4
 
 
-def test_curves_with_different_times_are_added_on_a_grid() -> None:
+def test_curves_are_added_on_a_common_grid() -> None:
     first = source(({RUNNING: 2} for _ in range(10)), url="a")
     second = source(({RUNNING: 3} for _ in range(10)), url="b", first_s=0.4)
     values = series.gauge([first, second], "running", at(2), at(8))
     assert set(values) == {5.0}
 
 
-def test_first_read_of_a_late_replica_is_no_growth() -> None:
+def test_late_replicas_first_value_is_no_growth() -> None:
     first = source(({TOKENS: 100 * n} for n in range(10)), url="a")
     second = source(({TOKENS: 1e9 + 50 * n} for n in range(6)), url="b", first_s=4.4)
     found = {each.name: each.lines for each in series.plotted([first, second])}

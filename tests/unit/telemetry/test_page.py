@@ -166,7 +166,7 @@ def test_known_lines_are_read_five_times_as_fast() -> None:
         ("x" * 500, "line 1 is not a sample: " + "x" * 60 + "…"),
     ],
 )
-def test_invalid_page_is_refused_with_its_first_bad_line(text: str, message: str) -> None:
+def test_invalid_page_names_its_first_bad_line(text: str, message: str) -> None:
     with pytest.raises(PageError, match=message):
         PageReader().read(text)
 

@@ -54,7 +54,7 @@ def test_slow_exporter_has_an_interval_of_its_own() -> None:
         (source([]), "no page was read"),
     ],
 )
-def test_a_source_that_cannot_be_believed_is_named(log: SourceLog, problem: str) -> None:
+def test_implausible_source_is_named(log: SourceLog, problem: str) -> None:
     report = judged(log)
     assert not report.is_used
     assert report.problem == problem

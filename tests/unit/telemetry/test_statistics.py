@@ -30,14 +30,14 @@ odd_sum 0
     assert found["buckets"] == {"0.5": 1.0, "+Inf": 1.0}
 
 
-def test_counter_and_gauge_of_one_name_are_two_families() -> None:
+def test_same_named_counter_and_gauge_stay_separate() -> None:
     log = read("# TYPE jobs gauge\njobs 7\n# TYPE jobs_total counter\njobs_total NOW\n")
     found = {each.type: statistics(each, log, START_NS, at(1))["stats"] for each in families(log)}
     assert found["gauge"]["avg"] == 7  # type: ignore[index]
     assert found["counter"]["total"] == 1  # type: ignore[index]
 
 
-def test_gpu_with_a_non_numeric_index_has_a_line() -> None:
+def test_gpu_with_non_numeric_index_has_line() -> None:
     log = read('DCGM_FI_DEV_GPU_UTIL{gpu="first",UUID="GPU-a"} NOW\n')
     assert len(list(render_gpu_lines([log]))) == 2
 

@@ -16,5 +16,5 @@ def test_a_small_value_is_seen() -> None:
     assert bar_chart([1000, 1], height=1) == ["█▁"]
 
 
-def test_nothing_has_no_chart() -> None:
+def test_empty_values_have_no_chart() -> None:
     assert bar_chart([], height=2) == bar_chart([0.0], height=2) == []

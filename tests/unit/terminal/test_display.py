@@ -67,7 +67,7 @@ def test_requests_on_the_server_stand_beside_our_own() -> None:
     assert "8 (server 8) in flight" in plain_line(status(in_flight=8, server_running=8.0))
 
 
-def test_the_share_counts_requests_whatever_became_of_them() -> None:
+def test_progress_counts_requests_with_any_outcome() -> None:
     assert share_done(status(requested_requests=10, completed=3, errored=1, cancelled=1)) == 0.5
 
 
@@ -103,7 +103,7 @@ def test_nearest_end_decides_share_and_time_left() -> None:
 
 
 @pytest.mark.parametrize("state", ["pending", "configuring", "draining", "done"])
-def test_outside_a_phase_there_is_no_share(state: str) -> None:
+def test_progress_is_unknown_outside_a_phase(state: str) -> None:
     now = status(state=state, requested_requests=10, completed=3, requests_per_s=1.0)
     assert (share_done(now), remaining_s(now)) == (None, None)
 
@@ -153,7 +153,7 @@ def test_time_left_counts_failed_requests() -> None:
     assert remaining_s(half) == 2.0
 
 
-def test_plain_line_says_what_the_run_waits_for() -> None:
+def test_plain_line_names_the_awaited_service() -> None:
     line = plain_line(status(state="pending", message="waiting for worker-1"))
     assert line.endswith("pending: waiting for worker-1")
 

@@ -40,7 +40,7 @@ def test_six_runs_fit_80_columns(name: str) -> None:
     assert rows.split().count("123,457") == 7
 
 
-def test_what_fits_is_one_table() -> None:
+def test_fitting_columns_are_one_table() -> None:
     names = [f"eu-west{number}" for number in range(6)]
     assert sum(line.endswith("unit") for line in printed(*names, width=120)) == 1
     assert sum(line.endswith("unit") for line in printed("eu", "us")) == 1

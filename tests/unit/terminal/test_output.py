@@ -20,7 +20,7 @@ def left() -> Iterator[TextIO]:
         yield stream
 
 
-def test_reader_that_has_left_stops_nothing(left: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_stderr_is_ignored(left: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", left)
     with output.ignore_closed_stderr():
         for _ in range(2):
@@ -29,7 +29,9 @@ def test_reader_that_has_left_stops_nothing(left: TextIO, monkeypatch: pytest.Mo
     assert sys.stderr is left
 
 
-def test_without_that_it_would(left: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_stderr_raises_without_the_context(
+    left: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", left)
     with pytest.raises(BrokenPipeError):
         output.say("destroying the stack")
@@ -38,7 +40,7 @@ def test_without_that_it_would(left: TextIO, monkeypatch: pytest.MonkeyPatch) ->
         sys.stderr.flush()
 
 
-def test_what_is_read_arrives(capsys: pytest.CaptureFixture[str]) -> None:
+def test_open_stderr_gets_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     with output.ignore_closed_stderr():
         output.say("leak check: nothing is left")
     assert capsys.readouterr().err == "leak check: nothing is left\n"

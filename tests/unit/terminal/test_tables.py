@@ -72,7 +72,7 @@ def test_percentiles_without_enough_requests_are_marked(summary: dict[str, Any])
     assert "*" not in printed(reliable)
 
 
-def test_a_censored_percentile_says_what_it_lies_beyond(summary: dict[str, Any]) -> None:
+def test_censored_percentile_shows_its_bound(summary: dict[str, Any]) -> None:
     metric = summary["intended_request_latency"]
     metric = {**metric, "p99": None, "beyond": {"p99": 187.4}, "censored_share": 0.1111}
     text = printed({**summary, "intended_request_latency": metric})
@@ -80,7 +80,7 @@ def test_a_censored_percentile_says_what_it_lies_beyond(summary: dict[str, Any])
     assert "Intended Request Latency 11.11%" in text
 
 
-def test_errors_are_listed_by_kind_with_the_first_message(summary: dict[str, Any]) -> None:
+def test_errors_are_listed_with_the_first_message(summary: dict[str, Any]) -> None:
     errors = [
         {"error_details": {"code": 503, "type": "Status", "message": "over\nloaded"}, "count": 1200}
     ]
@@ -97,7 +97,7 @@ def test_an_errors_message_is_shown_whole(summary: dict[str, Any]) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_certificate_that_was_not_checked_is_said(summary: dict[str, Any]) -> None:
+def test_unchecked_certificate_is_reported(summary: dict[str, Any]) -> None:
     endpoint = {"url": "https://h", "tls": {"verify": False}}
     text = printed(changed(summary, config={"endpoint": endpoint}))
     assert "certificate was not checked (endpoint.tls.verify: false)" in text
@@ -189,7 +189,7 @@ def test_repeated_and_equal_prompts_are_named(summary: dict[str, Any]) -> None:
     assert "(3 of them distinct), each sent 1 times on average" in printed(alike)
 
 
-def test_whose_token_counts_the_table_has_is_printed(summary: dict[str, Any]) -> None:
+def test_source_of_token_counts_is_printed(summary: dict[str, Any]) -> None:
     config = summary["aiperf_svc"]["config"]
     assert "Tokens: as the server counts them (usage)" in printed(summary)
     named = config | {"tokenizer": {"name": "gpt2"}}
@@ -199,7 +199,7 @@ def test_whose_token_counts_the_table_has_is_printed(summary: dict[str, Any]) ->
     assert "Tokens: as the server counts them" in printed(changed(summary, config=servers))
 
 
-def test_connections_that_were_made_ahead_are_named(summary: dict[str, Any]) -> None:
+def test_early_connections_are_reported(summary: dict[str, Any]) -> None:
     counts = {"preconnected_request_count": {"unit": "requests", "avg": 10}}
     counts["connected_request_count"] = {"unit": "requests", "avg": 3}
     line = "Connections: 10 were opened before a request needed them; first requests on these do"
@@ -208,15 +208,13 @@ def test_connections_that_were_made_ahead_are_named(summary: dict[str, Any]) -> 
     assert "Connections:" not in printed(summary | counts)
 
 
-def test_prompts_that_are_all_different_need_no_word(summary: dict[str, Any]) -> None:
+def test_distinct_prompts_are_not_mentioned(summary: dict[str, Any]) -> None:
     once = with_prompts(summary, issued=500, used=500, entries=1_000, distinct=1_000)
     assert "Prompts:" not in printed(once)
 
 
 @pytest.mark.parametrize("finding", ["refused", "accepted", "unknown"])
-def test_requests_that_went_without_a_forced_length_are_named(
-    summary: dict[str, Any], finding: str
-) -> None:
+def test_requests_without_forced_length_are_named(summary: dict[str, Any], finding: str) -> None:
     asked = {"finding": finding, "said": "Extra inputs [red]are not permitted", "requests": 2}
     text = printed(
         changed(summary, topology={"dataset": {**DATASET, "forced_output_length": asked}})
@@ -253,7 +251,7 @@ def test_markup_in_a_message_is_only_text(summary: dict[str, Any]) -> None:
     assert "[/red] [bold" in printed({**summary, "error_summary": [error]}, reason="[/x]")
 
 
-def test_what_each_of_several_addresses_got_is_said(summary: dict[str, Any]) -> None:
+def test_requests_per_address_are_printed(summary: dict[str, Any]) -> None:
     up = {"address": "10.0.0.1", "connections": 12, "requests": 3_400}
     down = {"address": "10.0.0.2", "connections": 0, "requests": 0}
     up |= {"failures": 0, "error": "", "is_down": False}
@@ -289,7 +287,7 @@ def test_interrupted_experiment_shows_how_to_resume(tmp_path: Path) -> None:
     assert "--resume" not in printed(content, **given)
 
 
-def test_a_proxy_that_was_measured_too_is_named(summary: dict[str, Any]) -> None:
+def test_measured_proxy_is_named(summary: dict[str, Any]) -> None:
     config = summary["aiperf_svc"]["config"]
     endpoint = {**config["endpoint"], "proxy": "http://proxy:3128"}
     shown = printed(changed(summary, config={**config, "endpoint": endpoint}))

@@ -106,5 +106,5 @@ STARVED = fake.record(witnesses=(fake.witness(0), fake.witness(1, throttled_ns=f
         (fake.result(config=MISSED), ExitCode.SLO_MISSED),
     ],
 )
-def test_the_most_serious_thing_is_the_exit_code(result: ToolResult, code: ExitCode) -> None:
+def test_most_serious_problem_decides_exit_code(result: ToolResult, code: ExitCode) -> None:
     assert outcome(result).exit_code is code

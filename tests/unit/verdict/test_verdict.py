@@ -268,7 +268,7 @@ def test_too_few_health_samples_say_nothing() -> None:
     assert judge(short).label == "valid"
 
 
-def test_client_that_is_the_limit_is_named_so() -> None:
+def test_limiting_client_is_named() -> None:
     null_server = changed(CLOSED, held_ratio=0.05)
     assert judge(null_server).label == "invalid: client-bound"
 
@@ -318,7 +318,7 @@ def test_explained_shortfall_is_not_blamed_on_the_client(
     assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
 
 
-def test_unused_prefill_slots_are_not_blamed_on_the_slots() -> None:
+def test_unused_prefill_slots_are_blamed_on_client() -> None:
     verdict = judge(changed(CLOSED, held_ratio=0.8, prefill_concurrency=4, capped=5_000))
     (reason,) = verdict.reasons
     assert (verdict.verdict, reason.check) == ("invalid", "concurrency")
@@ -334,7 +334,7 @@ def test_client_shortage_is_not_the_targets_failure() -> None:
 @pytest.mark.parametrize(
     ("budget", "label"), [(0.3, "invalid: client-bound"), (0.1, "invalid: target-failing")]
 )
-def test_errors_within_their_budget_do_not_explain_a_shortfall(budget: float, label: str) -> None:
+def test_errors_within_budget_do_not_explain_shortfall(budget: float, label: str) -> None:
     failing = changed(CLOSED, held_ratio=0.5, errored=2_000, error_budget=budget)
     assert judge(failing).label == label
 
@@ -365,7 +365,7 @@ def test_the_worst_reason_comes_first() -> None:
     assert [r.check for r in verdict.reasons] == ["concurrency", "errors", "clock_jumps"]
 
 
-def test_the_tolerance_of_arrivals_is_what_chance_explains() -> None:
+def test_arrival_tolerance_covers_random_variation() -> None:
     found = arrivals_ratio(9_700, rate=100, duration_s=100, ramp_s=0, variation=1.0)
     assert found == pytest.approx((0.97, 0.0401))
     # Half of the ramp's arrivals are missing by design.
@@ -414,7 +414,7 @@ def test_text_of_failures_fits_their_outcomes() -> None:
     assert "did not respond" in hung.remedy
 
 
-def test_status_of_few_errors_is_not_the_common_one() -> None:
+def test_rare_error_status_is_not_most_frequent() -> None:
     timeouts = ErrorSample(Phase.PROFILING, ErrorKind.TIMEOUT, 0, "no response", 9)
     busy = ErrorSample(Phase.PROFILING, ErrorKind.STATUS, 429, "busy", 2)
     warm = ErrorSample(Phase.WARMUP, ErrorKind.STATUS, 500, "", 50)
