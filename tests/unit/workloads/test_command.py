@@ -35,7 +35,7 @@ def reading_of(config: WorkloadConfig[CommandSpec], *texts: str, file: str = "")
     ("take", "expected"),
     [("first", 1.0), ("last", 3.5), ("min", 1.0), ("max", 6.0), ("avg", 3.5), ("sum", 10.5)],
 )
-def test_pattern_takes_what_is_asked_of_several_matches(take: str, expected: float) -> None:
+def test_pattern_takes_the_configured_match(take: str, expected: float) -> None:
     config = config_of(pattern=r"^speed: ([\d.]+)", take=take)
     assert reading_of(config, "speed: 1\nspeed: 6.0\nspeed: 3.5\n") == expected
 
@@ -79,7 +79,7 @@ def test_output_without_the_number_is_unreadable(
     assert said in str(error.value)
 
 
-def test_every_rank_runs_the_command_and_knows_the_others() -> None:
+def test_every_rank_runs_command_with_all_addresses() -> None:
     step = WORKLOAD.steps(config_of(pattern="(x)"), RANKS)[0]
     assert [(c.rank, c.argv) for c in step.commands] == [
         (0, ("sysbench", "cpu", "run")),

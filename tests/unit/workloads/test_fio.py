@@ -140,12 +140,12 @@ def test_job_without_reads_counts_with_the_others() -> None:
         ({"bs": 1000, "direct": False}, 8),
     ],
 )
-def test_file_of_odd_size_is_written_to_its_end(spec: dict[str, Any], smallest: int) -> None:
+def test_file_of_odd_size_is_written_completely(spec: dict[str, Any], smallest: int) -> None:
     writing = WORKLOAD.steps(tool_config("fio", **spec), make_ranks(1))[0]
     assert f"--bsrange={smallest}-1048576" in writing.commands[0].argv
 
 
-def test_a_run_through_the_page_cache_says_so() -> None:
+def test_run_through_the_page_cache_is_noted() -> None:
     assert WORKLOAD.checks(tool_config("fio"), ()) == ()
     (reason,) = WORKLOAD.checks(tool_config("fio", direct=False), ())
     assert (reason.check, reason.severity) == ("page-cache", "info")
@@ -166,7 +166,7 @@ def test_percentiles_are_of_all_workers_samples() -> None:
         assert percentile_ns(bins, percent) == pytest.approx(pooled, rel=BIN_WIDTH)
 
 
-def test_percentiles_of_one_job_are_those_that_fio_prints() -> None:
+def test_percentiles_of_one_job_equal_fio_output() -> None:
     for n in (0, 1):
         latency = json.loads(recorded(f"fio/fio-3.33-worker{n}.json"))["jobs"][0]["read"]["lat_ns"]
         bins = added(iter([{int(ns): count for ns, count in latency["bins"].items()}]))
@@ -184,7 +184,7 @@ def test_series_add_jobs_and_start_after_the_ramp() -> None:
 @pytest.mark.parametrize(
     "spec", [RANDRW, {"suite": "volume", "ramp": "1s"}], ids=["one run", "suite"]
 )
-def test_reading_has_the_metrics_that_the_config_announces(spec: dict[str, Any]) -> None:
+def test_reading_has_exactly_the_announced_metrics(spec: dict[str, Any]) -> None:
     parsed = tool_config("fio", **spec)
     announced = [info.tag for info in WORKLOAD.metrics_of(parsed)]
     assert len(set(announced)) == len(announced)
@@ -204,7 +204,7 @@ def test_warnings_before_the_json_are_skipped() -> None:
     assert reading_of(text).values["iops"] > 0
 
 
-def test_failed_job_is_an_error_despite_exit_code_0() -> None:
+def test_failed_job_with_exit_code_0_is_error() -> None:
     document = recorded_document()
     document["jobs"][1]["error"] = 28
     reading = reading_of(document)

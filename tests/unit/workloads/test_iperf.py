@@ -60,7 +60,7 @@ def test_every_key_of_the_spec_reaches_iperf3() -> None:
     assert step.timeout_ns == 82 * 10**9
 
 
-def test_with_reverse_the_rank_that_sends_runs_the_server() -> None:
+def test_reverse_runs_the_server_on_the_sender() -> None:
     (step,) = WORKLOAD.steps(tool_config("iperf", reverse=True), make_ranks(2))
     assert (step.servers[0].rank, step.commands[0].rank) == (0, 1)
     assert step.commands[0].argv[-1] == "-R"
@@ -168,7 +168,7 @@ def test_reading_has_exactly_the_announced_metrics(names: list[str], spec: dict[
     assert announced[0] == WORKLOAD.metrics[0].tag == "bandwidth"
 
 
-def test_reported_error_with_exit_code_0_is_an_error() -> None:
+def test_reported_error_with_exit_code_0_counts() -> None:
     refused = (
         b'{\n\t"start":\t{\n\t\t"connected":\t[],\n\t\t"version":\t"iperf 3.12"\n\t},\n'
         b'\t"intervals":\t[],\n\t"end":\t{\n\t},\n'

@@ -38,7 +38,7 @@ def after(argv: Sequence[str], option: str) -> list[str]:
         (["127.0.0.1", "127.0.0.1"], ["", ""], "lo"),
     ],
 )
-def test_open_mpi_uses_the_network_that_the_ranks_share(
+def test_open_mpi_uses_network_shared_by_ranks(
     addresses: list[str], interfaces: list[str], expected: str
 ) -> None:
     hosts = [(rank, 1) for rank in ranks(*addresses, interfaces=interfaces)]

@@ -31,7 +31,7 @@ def test_headline_is_latency_at_0_bytes() -> None:
         assert reading.values["bandwidth"] == max(row[3] or 0 for row in rows)
 
 
-def test_bandwidth_agrees_with_the_rate_that_the_tool_rounds() -> None:
+def test_bandwidth_agrees_with_the_tools_rounded_rate() -> None:
     rates = {row[0]: row[3] or 0 for row in reading_of(IMB).tables[0].rows}
     printed = {
         int(parts[0]): float(parts[3])

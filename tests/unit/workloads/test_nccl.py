@@ -68,7 +68,7 @@ def test_the_average_agrees_with_the_rows() -> None:
     assert reading.values["bus_bandwidth"] == pytest.approx(sum(halves) / 14, rel=1e-4)
 
 
-def test_versions_without_a_name_of_their_own_are_read() -> None:
+def test_output_without_a_version_is_read() -> None:
     text = "\n".join(
         line
         for line in SAMPLE.splitlines()
@@ -77,7 +77,7 @@ def test_versions_without_a_name_of_their_own_are_read() -> None:
     assert reading_of(text).tool == "nccl-tests"
 
 
-def test_wrong_values_are_errors_although_the_table_is_whole() -> None:
+def test_wrong_values_in_whole_table_are_errors() -> None:
     wrong = changed("  12.53      0 ", "  12.53      3 ")
     assert reading_of(wrong).errors == ("3 wrong values at 1048576 bytes, out of place",)
     failed = changed("bounds values : 0 OK", "bounds values : 3 FAILED")
@@ -88,7 +88,7 @@ def test_half_that_is_not_checked_has_no_errors() -> None:
     assert reading_of(changed("  12.78      0\n", "  12.78    N/A\n")).errors == ()
 
 
-def test_sizes_that_memory_did_not_allow_are_a_fact() -> None:
+def test_size_reduced_by_memory_is_a_fact() -> None:
     last = SAMPLE[SAMPLE.index("    67108864      16777216") : SAMPLE.index("# Out of bounds")]
     text = changed(last, "").replace("# Using", "# Reducing maxBytes to 40000000 due to\n# Using")
     reading = reading_of(text)
@@ -109,7 +109,7 @@ def test_sizes_that_memory_did_not_allow_are_a_fact() -> None:
         (SAMPLE.replace("float     sum      -1     83.7", "sum 83.7"), {}, "12 other fields"),
     ],
 )
-def test_output_that_is_not_one_whole_table_is_unreadable(
+def test_output_without_one_whole_table_is_unreadable(
     text: str, spec: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UnreadableOutput) as error:

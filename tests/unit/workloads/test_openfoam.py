@@ -42,7 +42,7 @@ def test_the_series_has_each_step_but_the_first() -> None:
     assert sum(series.values) == pytest.approx(reading_of(LOG).values["step_time"] * 19)
 
 
-def test_fixed_iterations_did_the_same_work_in_each_step() -> None:
+def test_fixed_iterations_do_equal_work_per_step() -> None:
     assert reading_of(LOG).values["pressure_iterations"] == 250 * 2 * 20
 
 

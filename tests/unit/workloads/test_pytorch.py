@@ -91,7 +91,7 @@ def test_a_gpu_has_its_own_times_and_memory() -> None:
         (left_by(), {"device": "cuda"}, "expected times and memory of a GPU, found none"),
     ],
 )
-def test_files_that_do_not_say_all_are_unreadable(
+def test_incomplete_files_are_unreadable(
     files: dict[str, bytes], spec: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UnreadableOutput) as error:
@@ -150,7 +150,7 @@ def test_cuda_needs_a_gpu_per_process(devices: dict[str, int], gpus: int, count:
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])
-def test_gpus_of_every_vendor_and_parts_of_them_count(resource: str) -> None:
+def test_gpus_of_every_vendor_and_slices_count(resource: str) -> None:
     config = config_of({"devices": {resource: 2, "rdma/hca": 1}}, device="cuda", gpus=2)
     assert WORKLOAD.device_problems(config) == []
     assert WORKLOAD.device_problems(config_of(gpus=8)) == []

@@ -69,7 +69,7 @@ def test_config_without_defaults_is_read_in_pods() -> None:
     assert parse_benchmark(non_defaults(config), "") == config
 
 
-def test_nodes_alone_run_the_tool_at_the_same_time() -> None:
+def test_single_nodes_run_the_tool_in_parallel() -> None:
     found = steps(parsed(FIO), make_ranks(3), stage="fio", without=("node-1",))
     assert [(step.name, step.group, step.is_measured) for step in found] == [
         ("write files on node-0", 1, False),
@@ -97,7 +97,7 @@ def test_round_leaves_out_failed_nodes() -> None:
     assert [step.name for step in found] == ["node-1 to node-2"]
 
 
-def test_at_most_so_many_nodes_are_measured_at_once() -> None:
+def test_parallel_nodes_are_limited_as_configured() -> None:
     config = parsed(FIO, max_nodes_at_once=2)
     found = steps(config, make_ranks(4), stage="fio")
     assert [step.group for step in found if step.is_measured] == [3, 3, 4, 4]
@@ -113,7 +113,7 @@ def test_suspects_are_measured_one_after_the_other() -> None:
     ]
 
 
-def test_all_nodes_run_one_command_with_the_stage_environment() -> None:
+def test_all_nodes_run_command_with_stage_environment() -> None:
     (step,) = steps(parsed(NCCL), make_ranks(3), stage="nccl", without=("node-1",))
     assert (step.name, step.ranks) == ("all_reduce on all nodes", (0, 2))
     assert step.commands[0].env["NCCL_ALGO"] == "RING"
@@ -196,7 +196,7 @@ def test_limits_of_other_hardware_are_ignored() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(
+def test_invalid_qualification_settings_are_named(
     stages: list[dict[str, Any]], spec: dict[str, Any], expected: str
 ) -> None:
     (problem,) = problems(*stages, **spec)

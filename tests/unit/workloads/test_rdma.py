@@ -90,7 +90,7 @@ def test_bandwidth_is_the_largest_average_in_bits() -> None:
     assert sizes == [2**n for n in range(1, 24)]
 
 
-def test_latency_is_the_typical_one_of_the_smallest_message() -> None:
+def test_latency_is_typical_for_smallest_message() -> None:
     reading = read("rdma-latency", sample("rdma-latency"))
     assert reading.values == {
         "latency": 0.98,

@@ -55,7 +55,7 @@ def test_every_image_is_shown_with_its_digest() -> None:
         assert "registry/aiperf:1" in text
 
 
-def test_a_cost_is_said_when_there_are_prices() -> None:
+def test_cost_is_shown_with_prices() -> None:
     assert "an hour" not in totals_line(plan_with())
     priced = plan_with(prices={"cpu": 1.0, "currency": "EUR"})
     assert f"{priced.totals.cost_per_hour:g} EUR an hour" in totals_line(priced)
@@ -69,7 +69,7 @@ def test_a_cost_is_said_when_there_are_prices() -> None:
         ({"mode": "existing", "name": "n"}, "n: exists and is kept"),
     ],
 )
-def test_what_becomes_of_the_namespace_is_said(namespace: dict[str, str], expected: str) -> None:
+def test_fate_of_the_namespace_is_shown(namespace: dict[str, str], expected: str) -> None:
     text = as_text(plan_with(namespace=namespace), NEW)
     assert expected in text
     assert ("1 Namespace," in text) == (namespace.get("mode") != "existing")
@@ -92,7 +92,7 @@ def test_changes_are_shown_as_a_diff() -> None:
     assert "2 keys of the benchmark changed: a new run; results that were not collected" in text
 
 
-def test_an_unchanged_benchmark_is_said_to_be_so() -> None:
+def test_unchanged_benchmark_is_reported() -> None:
     assert changes({"a": {"b": [1]}}, {"a": {"b": [1]}}) == ()
     text = as_text(plan_of("bench-smoke"), deployed(is_new_run=False))
     assert "The benchmark is unchanged: no new run" in text
@@ -107,7 +107,7 @@ def test_changed_image_or_generation_discards_results(
     assert "no new run" not in text
 
 
-def test_comparison_of_two_files_says_nothing_of_results() -> None:
+def test_comparison_of_files_does_not_mention_results() -> None:
     found = StackChanges(base="`old.yaml`", changed=(Change("name", "a", "b"),))
     text = as_markdown(plan_of("bench-smoke"), found)
     assert "1 key of the benchmark changed: a new run.\n" in text
@@ -137,7 +137,7 @@ def test_failed_comparison_is_reported_in_words() -> None:
     assert f"what is deployed: {reason}. --against" in " ".join(line.strip() for line in said)
 
 
-def test_a_key_that_is_gone_is_a_change() -> None:
+def test_removed_key_is_a_change() -> None:
     assert changes({"a": {"b": 1}}, {}) == (Change("a.b", 1, None),)
     assert str(Change("a.b", 1, None)) == "a.b: 1 → (default)"
 

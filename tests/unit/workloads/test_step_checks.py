@@ -140,7 +140,7 @@ def local(claim: int, loopback: int, **keys: Any) -> StepRecord:
     )
 
 
-def test_on_one_machine_the_loopback_is_the_witness() -> None:
+def test_loopback_counts_traffic_on_one_machine() -> None:
     assert check("interface-bytes", local(100, 120), is_local=True).severity == VALID
     assert check("interface-bytes", local(100, 9_000), is_local=True).severity == VALID
     assert check("interface-bytes", local(1000, 120), is_local=True).severity == INVALID
@@ -220,7 +220,7 @@ def test_a_step_starts_when_it_is_due(late_ms: int, severity: str) -> None:
         ("oom", "oom_kills", 0, None, 1),
     ],
 )
-def test_what_a_rank_suffered_is_judged(
+def test_disturbances_of_a_rank_are_judged(
     name: str, field: str, at_limit: float, beyond: float | None, far_beyond: float | None
 ) -> None:
     for value, severity in ((at_limit, VALID), (beyond, DEGRADED), (far_beyond, INVALID)):
@@ -378,7 +378,7 @@ def test_nonzero_exit_is_allowed_only_when_stopped(
     assert check("exit-codes", fake.record(ends=(end,))).severity == severity
 
 
-def test_a_rank_that_does_not_report_is_lost() -> None:
+def test_unreporting_rank_is_lost() -> None:
     lost = fake.record(witnesses=(fake.witness(0),), problem="rank 1 was lost")
     assert outcome(fake.result(lost)) == (INVALID, "rank-lost")
     assert check("rank-lost", lost).text.startswith("rank 1 ")
@@ -388,7 +388,7 @@ def test_a_failed_run_is_invalid() -> None:
     assert outcome(fake.result(failure="no rank came")) == (INVALID, "run-failed")
 
 
-def test_steps_that_were_not_run_are_missed() -> None:
+def test_missing_steps_are_reported() -> None:
     assert check("steps", fake.record(), planned=2).severity == INVALID
     assert check("steps", fake.record(), planned=2, was_cancelled=True).severity == DEGRADED
     nothing = fake.result(fake.record(problem="stopped"), planned=2, was_cancelled=True)

@@ -148,7 +148,7 @@ def test_failed_step_is_not_repeated_others_continue() -> None:
     assert (m.end, m.ended) == (StepsEnd.COMPLETE, 4)
 
 
-def test_nothing_is_measured_after_a_preparing_step_that_failed() -> None:
+def test_failed_preparing_step_ends_the_run() -> None:
     m = machine(step("mesh", measured=False), step("a"))
     run_whole_step(m, 0, problem="rank 1: exit code 1")
     assert m.end is StepsEnd.PREPARATION_FAILED
@@ -162,7 +162,7 @@ def test_nothing_is_measured_after_a_preparing_step_that_failed() -> None:
         ((PREPARE,), START_AHEAD_NS + 10 * S, "rank 1: still running after 10 s"),
     ],
 )
-def test_stage_that_takes_too_long_ends_the_attempt(
+def test_stage_timeout_ends_the_attempt(
     reached: tuple[StepStage, ...], limit_ns: int, said: str
 ) -> None:
     m = machine(step("a"))
@@ -225,7 +225,7 @@ def test_a_stop_before_the_first_step_starts_nothing() -> None:
     assert m.end is StepsEnd.STOPPED
 
 
-def test_steps_of_a_group_start_at_one_due_time() -> None:
+def test_steps_of_group_start_at_one_time() -> None:
     m = machine(step("a", 0, 1, group=1), step("b", 2, 3, group=1), step("c", 0, 2, group=2))
     assert [rank for rank, _, _ in orders(m.handle(TimePassed(0)))] == [0, 1, 2, 3]
     done(m, PREPARE, 0, 1, 2)
@@ -291,7 +291,7 @@ def test_group_steps_sharing_a_rank_are_refused() -> None:
 
 
 @pytest.mark.parametrize("are_grouped", [False, True])
-def test_any_order_of_events_ends_every_attempt_exactly_once(are_grouped: bool) -> None:
+def test_random_events_end_every_attempt_exactly_once(are_grouped: bool) -> None:
     for seed in range(300):
         random = Random(seed)
         steps = [step(f"s{n}", *range(3), measured=n > 0) for n in range(4)]

@@ -52,7 +52,7 @@ def test_retried_attempt_is_a_step_but_no_value() -> None:
     assert accounts.retried == 1
 
 
-def test_steps_that_never_came_are_lost() -> None:
+def test_missing_steps_are_lost() -> None:
     accounts = fake.result(fake.record(), fake.record(number=2, problem="x"), planned=4).accounts
     assert (accounts.completed, accounts.failed, accounts.lost) == (1, 1, 2)
 
@@ -73,7 +73,7 @@ def test_series_and_tables_say_their_step() -> None:
         assert (found.step, found.repetition, found.labels) == ("a", 2, {"from": "n"})
 
 
-def test_facts_that_differ_are_all_said() -> None:
+def test_differing_facts_are_all_listed() -> None:
     facts = [{"path MTU": mtu, "protocol": "tcp"} for mtu in ("1500", "9000")]
     records = [
         fake.record(fake.reading(facts=each), number=n, repetition=n)
@@ -167,7 +167,7 @@ def test_an_objective_is_judged(objective: dict[str, str], ok: bool, reason: str
     assert found.judged
 
 
-def test_what_was_not_measured_leaves_its_objective_unjudged() -> None:
+def test_unmeasured_metric_leaves_its_objective_unjudged() -> None:
     config = fake.config(slo=slo(min="9Gbit/s"))
     (found,) = fake.result(fake.record(problem="x"), config=config).slo
     assert (found.ok, found.judged, found.reason, found.measured, found.limit) == (

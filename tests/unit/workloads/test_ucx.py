@@ -70,7 +70,7 @@ def test_small_message_bandwidth_is_not_rounded() -> None:
     assert table.rows[2][3] == 16 * 947 * 8
 
 
-def test_bandwidth_is_the_largest_of_all_sizes_in_bits() -> None:
+def test_bandwidth_is_largest_over_sizes_in_bits() -> None:
     values = reading("tag_bw").values
     assert values == {"bandwidth": 1024 * 996035 * 8, "message_rate": 1179501}
 
