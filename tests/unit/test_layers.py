@@ -1,5 +1,5 @@
-"""Rules of the layers that import-linter and ruff cannot see: names of modules in strings, and
-builtins that do I/O."""
+"""Rules that import-linter and ruff cannot see: names of modules in strings, builtins that do I/O,
+imports in functions and names of tests."""
 
 import ast
 import re
@@ -16,6 +16,8 @@ IO_BUILTINS = {"open", "print", "input"}
 MOST_IMPORTS_IN_FUNCTIONS = 120
 """Lower it when you move one to the top of its module. CONTRIBUTING.md has the reasons for one."""
 IO_CALL = re.compile(rf"\b({'|'.join(IO_BUILTINS)})\(")
+TEST_NAME = re.compile(r"^ *(?:async )?def test_(\w+)", re.MULTILINE)
+MOST_WORDS = 8
 
 
 def modules(*folders: str) -> list[Path]:
@@ -60,3 +62,9 @@ def test_imports_in_functions_are_few() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert len(found) <= MOST_IMPORTS_IN_FUNCTIONS
+
+
+def test_test_names_have_at_most_eight_words() -> None:
+    names = [name for path in modules("tests") for name in TEST_NAME.findall(path.read_text())]
+    assert "test_names_have_at_most_eight_words" in names
+    assert [name for name in names if len(name.split("_")) > MOST_WORDS] == []
