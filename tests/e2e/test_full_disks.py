@@ -107,7 +107,7 @@ def assert_no_half_results(folder: Path) -> None:
         assert lines.read_text().count("\n") == REQUESTS
 
 
-def test_a_disk_that_is_full_from_the_start(tmp_path: Path, run_on: RunOn) -> None:
+def test_full_disk_at_start_is_an_error(tmp_path: Path, run_on: RunOn) -> None:
     command = run_on(tmp_path, "artifacts", "size=8k")
     assert command.code == ExitCode.ERROR
     assert "No space left on device; free some space or choose another folder" in command.errors

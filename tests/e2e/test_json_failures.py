@@ -59,7 +59,7 @@ def failure(command: Command) -> tuple[ExitCode, str]:
         ((*SMALL, "--kubernetes", "--yes"), "-u"),
     ],
 )
-def test_what_is_refused(
+def test_invalid_flags_have_json_with_the_reason(
     mock: RunningMockServer, tmp_path: Path, flags: tuple[str, ...], reason: str
 ) -> None:
     before = mock.truth()["requests"]
@@ -69,12 +69,14 @@ def test_what_is_refused(
     assert mock.truth()["requests"] == before
 
 
-def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+def test_unknown_command_has_json_with_the_reason(tmp_path: Path) -> None:
     assert failure(Command(tmp_path, None, words=("profle",)))[0] is ExitCode.BAD_CONFIG
 
 
 @pytest.mark.parametrize("words", [("gc",), ("check-cluster",)])
-def test_a_cluster_that_is_away(tmp_path: Path, nobody: str, words: tuple[str, ...]) -> None:
+def test_unreachable_cluster_has_json_with_the_reason(
+    tmp_path: Path, nobody: str, words: tuple[str, ...]
+) -> None:
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -91,41 +93,43 @@ def test_a_cluster_that_is_away(tmp_path: Path, nobody: str, words: tuple[str, .
     assert nobody in said["reason"]
 
 
-def test_a_server_that_is_away(tmp_path: Path, nobody: str) -> None:
+def test_unreachable_server_has_json_with_the_reason(tmp_path: Path, nobody: str) -> None:
     code, reason = failure(Command(tmp_path, nobody, *SMALL))
     assert code is ExitCode.BENCHMARK_FAILED
     assert "refused" in reason
 
 
-def test_a_server_that_does_not_get_ready(tmp_path: Path, nobody: str) -> None:
+def test_unready_server_has_json_with_the_reason(tmp_path: Path, nobody: str) -> None:
     wait = ("--wait-for-model-timeout", "1")
     code, reason = failure(Command(tmp_path, nobody, *SMALL, *wait))
     assert code in (ExitCode.ERROR, ExitCode.BENCHMARK_FAILED)
     assert "not ready" in reason
 
 
-def test_a_model_that_the_server_does_not_have(mock: RunningMockServer, tmp_path: Path) -> None:
+def test_unknown_model_has_json_with_the_reason(mock: RunningMockServer, tmp_path: Path) -> None:
     flags = ("-u", mock.url, "-m", "mock-error-404", *SMALL)
     code, reason = failure(Command(tmp_path, None, *flags))
     assert code is ExitCode.BENCHMARK_FAILED
     assert "404" in reason
 
 
-def test_an_experiment_all_of_whose_trials_fail(tmp_path: Path, nobody: str) -> None:
+def test_failed_experiment_has_json_with_the_reason(tmp_path: Path, nobody: str) -> None:
     flags = ("--concurrency", "1,2", "--request-count", "4")
     code, reason = failure(Command(tmp_path, nobody, *flags))
     assert code is ExitCode.BENCHMARK_FAILED
     assert "connection refused" in reason
 
 
-def test_a_folder_that_is_none(mock: RunningMockServer, tmp_path: Path) -> None:
+def test_artifact_path_as_file_has_json_with_reason(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
     (tmp_path / "artifacts").write_text("a file where the folder should be")
     code, reason = failure(Command(tmp_path, mock.url, *SMALL))
     assert code is ExitCode.BAD_CONFIG
     assert "artifacts" in reason
 
 
-def test_an_slo_that_is_missed(tmp_path: Path) -> None:
+def test_missed_slo_has_json_with_the_reason(tmp_path: Path) -> None:
     slo = ("--slo", "time_to_first_token:p50<1ms", "--concurrency", "2", "--request-count", "6")
     with running(MockServerConfig(ttft="500ms", tokens=1)) as slow:
         code, reason = failure(Command(tmp_path, slow.url, *slo))
@@ -160,7 +164,7 @@ def kill_the_worker(command: Command) -> None:
         (kill_the_worker, ExitCode.VERDICT_INVALID),
     ],
 )
-def test_what_happens_in_the_load(
+def test_interrupted_or_failed_load_has_json_with_reason(
     mock: RunningMockServer, tmp_path: Path, event: Event, code: ExitCode
 ) -> None:
     flags = ("--concurrency", "5", "--duration", "4", "--workers-max", "1", "--grace-period", "0")
@@ -170,7 +174,7 @@ def test_what_happens_in_the_load(
     assert failure(command)[0] in (code, ExitCode.BENCHMARK_FAILED)
 
 
-def test_ctrl_c_before_the_load(tmp_path: Path) -> None:
+def test_ctrl_c_before_load_has_json_with_reason(tmp_path: Path) -> None:
     with running(MockServerConfig(ttft="30s", tokens=1, truth=True)) as mock:
         command = Command(tmp_path, mock.url, *SMALL)
         command.wait_for_requests(mock, 1)
@@ -178,7 +182,7 @@ def test_ctrl_c_before_the_load(tmp_path: Path) -> None:
         assert failure(command)[0] is ExitCode.INTERRUPTED
 
 
-def test_a_step_of_a_tool_that_fails(tmp_path: Path) -> None:
+def test_failed_tool_step_has_json_with_the_reason(tmp_path: Path) -> None:
     workload: dict[str, Any] = {"kind": "command", "command": ["sh", "-c", "exit 3"]}
     workload["metrics"] = {"speed": {"unit": "GB/s", "pattern": r"speed: (\d+)"}}
     (tmp_path / "input.jsonl").write_text(json.dumps({"workload": workload}))

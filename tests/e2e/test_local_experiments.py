@@ -75,7 +75,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Levels]:
         yield Levels(command, command.finish(), server.truth()["requests"], server.url)
 
 
-def test_every_trial_is_a_run_of_its_own(levels: Levels) -> None:
+def test_every_trial_is_a_separate_run(levels: Levels) -> None:
     command = levels.command
     assert command.code in FINISHED, command.errors
     assert [t["parameters"] for t in levels.printed["results"]["trials"]] == [

@@ -13,7 +13,7 @@ REQUESTS = 60
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
-def test_http2_run_matches_what_the_server_sent(
+def test_http2_run_matches_the_servers_responses(
     tmp_path: Path, certificate: tuple[Path, Path], has_tls: bool
 ) -> None:
     tls: dict[str, Any] = {}

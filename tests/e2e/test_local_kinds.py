@@ -59,7 +59,7 @@ def free_port() -> int:
     ],
     ids=["tcp", "reverse", "bidirectional", "udp"],
 )
-def test_iperf_says_what_its_receiver_counted(
+def test_iperf_reports_the_receivers_count(
     tmp_path: Path, keys: dict[str, Any], received: str
 ) -> None:
     needs("iperf3", "iperf3")

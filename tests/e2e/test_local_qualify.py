@@ -140,7 +140,7 @@ def test_tool_is_a_stage(
         assert judged["value"] > 0
 
 
-def test_interrupted_qualification_goes_on_with_the_next_round(tmp_path: Path) -> None:
+def test_interrupted_qualification_resumes_with_next_round(tmp_path: Path) -> None:
     content = config("sleep 0.2; echo speed: 100", count=4)
     first = started(tmp_path, content)
     wait_until(first, lambda: len(list(tmp_path.glob("artifacts/*/trials/*/results.json"))) >= 2)
@@ -162,7 +162,7 @@ def test_interrupted_qualification_goes_on_with_the_next_round(tmp_path: Path) -
     assert nodes(tmp_path) == dict.fromkeys("0123", "pass")
 
 
-def test_rank_whose_tool_fails_is_not_measured(tmp_path: Path) -> None:
+def test_rank_with_failed_tool_is_not_measured(tmp_path: Path) -> None:
     script = "test $AIPERF_RANK -ne 2 || exit 3; echo speed: 100"
     command = started(tmp_path, config(script, count=4))
     printed = command.finish()

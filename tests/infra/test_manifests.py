@@ -35,6 +35,6 @@ def test_manifests_equal_the_programs_objects() -> None:
             assert all(base64.b64decode(value, validate=True) for value in each["data"].values())
 
 
-def test_a_program_that_fails_says_why() -> None:
+def test_failing_program_has_a_reason() -> None:
     with pytest.raises(EnvironmentProblem, match="benchmark"):
         _read({})

@@ -61,7 +61,7 @@ def resumed_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     return record(STACK, {"aiperf:removal": "true"})
 
 
-def test_pods_of_resumed_shape_run_what_is_left(resumed_shape: Recording) -> None:
+def test_pods_of_resumed_shape_run_remaining_trials(resumed_shape: Recording) -> None:
     config = msgspec.yaml.decode(config_file(resumed_shape))
     assert config["experiment"]["part"]["trials"] == [4]
     assert config["deployment"]["target"]["args"] == ["--ttft", "9ms"]

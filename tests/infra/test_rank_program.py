@@ -116,7 +116,7 @@ def test_shared_claim_is_one_that_all_ranks_mount(together: Recording) -> None:
     assert {"name": "volume", "persistentVolumeClaim": {"claimName": "volume-s"}} in volumes
 
 
-def test_a_folder_of_the_node_must_be_there(on_named_nodes: Recording) -> None:
+def test_host_path_directory_must_exist(on_named_nodes: Recording) -> None:
     pod = pod_of(on_named_nodes, "rank-0-s")
     there = {"name": "volume", "hostPath": {"path": "/mnt/nvme", "type": "Directory"}}
     assert there in pod["spec"]["volumes"]

@@ -130,7 +130,7 @@ def test_history_of_one_run_by_its_url(nightly: Store, capsys: pytest.CaptureFix
         ("s3://", 2, "expected s3://BUCKET/PREFIX"),
     ],
 )
-def test_bucket_that_cannot_be_read_is_one_line(
+def test_unreadable_bucket_is_one_line(
     nightly: Store, capsys: pytest.CaptureFixture[str], url: str, code: int, words: str
 ) -> None:
     assert main(["history", url]) == code

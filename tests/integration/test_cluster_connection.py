@@ -160,7 +160,7 @@ async def test_cluster_with_unknown_host_is_reported(write: Callable[..., str]) 
     assert "ssl:" not in message
 
 
-async def test_a_proxy_that_does_not_respond_is_named(write: Callable[..., str]) -> None:
+async def test_unresponsive_proxy_is_named(write: Callable[..., str]) -> None:
     proxied = write("http://127.0.0.1:9", **{"proxy-url": "http://127.0.0.1:2"})
     assert ": its proxy 127.0.0.1:2: Connection refused; " in await _message(kubeconfig=proxied)
 
@@ -191,7 +191,7 @@ async def test_invalid_address_is_named_with_its_context(
         (502, "does not respond as Kubernetes' API does: no (502); check context 'there' of"),
     ],
 )
-async def test_server_that_is_not_kubernetes_is_reported(
+async def test_server_without_kubernetes_is_reported(
     api: ApiServer, write: Callable[..., str], response: Any, words: str
 ) -> None:
     api.responses["/version"] = [response]

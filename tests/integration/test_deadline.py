@@ -374,7 +374,7 @@ def test_budget_is_the_one_that_the_stack_names(tmp_path: Path) -> None:
     assert deadline.objects == (Expiring(path=PATH, ttl_s=90), HELD)
 
 
-def test_outside_a_pod_the_missing_variable_is_named(tmp_path: Path) -> None:
+def test_missing_variable_outside_a_pod_is_named(tmp_path: Path) -> None:
     environ = _environ()
     del environ["KUBERNETES_SERVICE_HOST"]
     with pytest.raises(EnvironmentProblem, match="KUBERNETES_SERVICE_HOST is not set"):

@@ -133,7 +133,7 @@ async def test_connection_is_reused_if_framing_ends_after_done(
 
 
 @pytest.mark.parametrize("after", ["close", "reset", "garbage", "time-out"])
-async def test_what_comes_after_done_is_no_error(after: str) -> None:
+async def test_data_after_done_is_no_error(after: str) -> None:
     header, parts = FRAMINGS["no last chunk"]
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

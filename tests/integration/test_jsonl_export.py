@@ -49,7 +49,7 @@ async def run_once(folder: Path, *, model: str = "mock", **load: Any) -> Path:
         ("mock", {"request_rate": 2000, "concurrency": 2, "duration": "300ms"}),
     ],
 )
-async def test_exported_lines_are_those_of_the_run(
+async def test_exported_lines_equal_the_runs(
     tmp_path: Path, model: str, load: dict[str, Any]
 ) -> None:
     folder = await run_once(tmp_path, model=model, **load)
@@ -62,7 +62,7 @@ async def test_exported_lines_are_those_of_the_run(
     assert any(line["metrics"] for line in exported.values())
 
 
-async def test_the_manifest_covers_what_was_exported(
+async def test_manifest_lists_the_exported_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = await run_once(tmp_path, concurrency=2, requests=10)

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_command_is_there_without_an_install(tmp_path: Path) -> None:
+def test_linked_command_works_without_an_install(tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=False)
     programs = tmp_path / "env" / "bin"
     link = [programs / "python", ROOT / "scripts" / "link_command.py"]

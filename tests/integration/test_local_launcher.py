@@ -100,7 +100,7 @@ def test_failed_metrics_receiver_is_only_reported(
     assert "s3cret" not in out + err + "".join(path.read_text("latin-1") for path in files)
 
 
-def test_per_service_starts_every_service_by_itself(
+def test_per_service_layout_starts_every_service_separately(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert play("run", layout="per-service") is ExitCode.OK
@@ -122,7 +122,7 @@ def test_progress_is_not_shown_without_a_display(
     assert "profiling" not in capsys.readouterr().err
 
 
-def test_a_failed_run_says_why(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_run_has_a_reason(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     assert play("failed run") is ExitCode.BENCHMARK_FAILED
     assert "Failed: the target is not there" in capsys.readouterr().out
 
@@ -146,7 +146,7 @@ def test_dead_control_process_ends_the_run(play: Play, tmp_path: Path) -> None:
     assert [path.name for path in logs.iterdir()] == ["control.stderr"]
 
 
-def test_a_run_goes_on_without_a_worker(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_continues_without_a_worker(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     assert play("lost worker") is ExitCode.OK
     err = capsys.readouterr().err
     assert "worker-0 ended with code 9; the run continues without it" in err
@@ -157,9 +157,7 @@ def test_missing_command_is_named(play: Play) -> None:
         play("run", command=("/no-such-program",))
 
 
-def test_the_first_interrupt_keeps_what_was_measured(
-    play: Play, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_first_interrupt_keeps_the_results(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     assert play("interrupted") is ExitCode.INTERRUPTED
     out, err = capsys.readouterr()
     assert "Stopping. Results so far are kept." in err

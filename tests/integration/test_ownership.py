@@ -112,7 +112,7 @@ async def test_run_holds_and_releases_its_lease() -> None:
     await refuse_held(api.typed, "s", "n", BOB)
 
 
-async def test_renewal_goes_on_after_errors() -> None:
+async def test_renewal_continues_after_errors() -> None:
     api, said = OneLease(), list[str]()
     refused = Refused("no right to get leases", status=403, reason="Forbidden")
     api.errors = [refused, refused, KeyError("metadata")]

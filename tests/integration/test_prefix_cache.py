@@ -22,7 +22,7 @@ def test_only_whole_blocks_from_the_beginning_are_found() -> None:
 
 @pytest.mark.parametrize("api", ["chat"])
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_hits_by_turn_are_those_of_the_server(
+async def test_cache_hits_by_turn_equal_the_servers(
     api: str, streaming: bool, tmp_path: Path
 ) -> None:
     turns = [{"text": " ".join(f"w{turn}-{n}" for n in range(10))} for turn in range(TURNS)]

@@ -93,7 +93,7 @@ def _close_locks() -> Iterator[None]:
         os.close(_locks.pop())
 
 
-async def test_interrupted_command_is_told_once_and_awaited(cli: PulumiCli, tmp_path: Path) -> None:
+async def test_interrupted_command_gets_one_signal_and_ends(cli: PulumiCli, tmp_path: Path) -> None:
     stop, events = asyncio.Event(), []
 
     def on_event(event: dict[str, Any]) -> None:

@@ -219,7 +219,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         read_gate(config("http://h", tmp_path / "none.jsonl"))
 
 
-async def test_tokens_are_kept_if_asked_for(tmp_path: Path) -> None:
+async def test_tokens_are_kept_on_request(tmp_path: Path) -> None:
     bodies: list[dict[str, Any]] = []
 
     async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -61,7 +61,7 @@ def test_before_all_sets_real_time_or_short_slice() -> None:
     assert is_real_time == "False"
 
 
-def test_record_processor_gives_way_and_its_session_does() -> None:
+def test_record_processor_and_session_have_low_priority() -> None:
     done, group, *_ = said("lower_priority()")
     assert done == f"True {max(NICE, LOW_PRIORITY_NICE)}"
     assert group in ("['10']", "[]")  # kernels without autogroups have no file

@@ -104,7 +104,7 @@ async def gets_in(kind: int, address: str, server: bytes, own: KeyPair | None) -
         context.destroy(0)
 
 
-def test_socket_kinds_are_those_of_the_port_map() -> None:
+def test_every_port_has_a_socket_kind() -> None:
     assert set(PEER) == set(CONNECTED_BY) == set(BOUND_BY) - {Port.RESULTS_API}
 
 

@@ -74,7 +74,7 @@ async def fetched(*responses: bytes, times: int = 1) -> tuple[list[FetchedPage],
     ],
     ids=["length", "chunks", "early hints", "until it closes", "moved", "moved five times"],
 )
-async def test_a_page_is_read_however_it_is_sent(responses: tuple[bytes, ...]) -> None:
+async def test_page_is_read_from_any_legal_response(responses: tuple[bytes, ...]) -> None:
     (page,), _ = await fetched(*responses)
     assert (page.failure, page.text) == ("", "up 1\n")
 
@@ -142,7 +142,7 @@ async def test_a_redirect_to_another_server_is_not_followed(host: str, is_same_p
 @pytest.mark.parametrize(
     ("key", "header"), [("abc.def", "Bearer abc.def"), ("me:open", "Basic bWU6b3Blbg==")]
 )
-async def test_a_page_is_asked_for_with_its_key(key: str, header: str) -> None:
+async def test_page_is_requested_with_its_key(key: str, header: str) -> None:
     asked: list[str] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -151,7 +151,7 @@ def test_partly_filed_run_is_ended_in_the_store(
     assert run.info.status == "FAILED"
 
 
-def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(EnvironmentProblem, match="cannot be read"):
         read_finished(tmp_path)

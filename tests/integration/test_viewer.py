@@ -147,7 +147,7 @@ async def test_served_pages_are_filtered_and_clicked(address: str, tmp_path: Pat
         assert tab.errors == []
 
 
-def test_run_that_cannot_be_read_says_why(address: str) -> None:
+def test_unreadable_run_has_a_reason(address: str) -> None:
     _, text, _ = get(address)
     assert "its schema is" in text
     assert "<b>9</b>" not in text

@@ -53,7 +53,7 @@ def test_steps_without_library_are_interpreted(monkeypatch: pytest.MonkeyPatch) 
     assert "stamped_reads: interpreted, not compiled" in build.interpreted_notice()
 
 
-def test_compiled_steps_are_those_that_are_built() -> None:
+def test_compiled_steps_match_the_built_ones() -> None:
     from scripts.compile_steps import SOURCES
 
     names = {str(source.relative_to(ROOT).with_suffix("")).replace("/", ".") for source in SOURCES}

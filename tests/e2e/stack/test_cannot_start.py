@@ -82,7 +82,7 @@ def failures(make_shared_stack: Callable[[], Stack], full_namespace: str) -> dic
     return found
 
 
-def test_an_image_that_cannot_be_pulled_is_named(failures: dict[str, Failure]) -> None:
+def test_unpullable_image_is_named(failures: dict[str, Failure]) -> None:
     said = failures["image"].said()
     assert "localhost/aiperf-svc:there-is-none" in said
     assert "ImagePull" in said or "ErrImagePull" in said

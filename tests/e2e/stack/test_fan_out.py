@@ -104,9 +104,7 @@ def test_failed_index_of_a_job_is_retried(
     assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
 
 
-def test_ctrl_c_keeps_the_trials_that_have_ended(
-    cluster: Cluster, make_runner: Callable[[], Runner]
-) -> None:
+def test_ctrl_c_keeps_finished_trials(cluster: Cluster, make_runner: Callable[[], Runner]) -> None:
     runner = make_runner()
     runner.use("bench-variants")
     runner.change(six_servers)
@@ -176,7 +174,7 @@ def wait_for_a_trial(cluster: Cluster, stack: str, job: str) -> str:
     raise AssertionError(f"no trial of {job} has ended")
 
 
-def test_shapes_whose_image_cannot_be_pulled_fail_alone(
+def test_shapes_with_unpullable_images_fail_alone(
     cluster: Cluster, image: str, make_runner: Callable[[], Runner]
 ) -> None:
     def with_images(benchmark: Config) -> None:

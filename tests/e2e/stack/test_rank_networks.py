@@ -44,7 +44,7 @@ def test_ranks_on_one_node_are_measured(cluster: Cluster, runner: Runner) -> Non
 
 
 @pytest.mark.two_nodes
-def test_ranks_apart_are_measured_between_two_nodes(cluster: Cluster, runner: Runner) -> None:
+def test_separate_ranks_are_measured_between_two_nodes(cluster: Cluster, runner: Runner) -> None:
     measure(cluster, runner, "apart")
     text = json.dumps(results_of(runner))
     assert all(node in text for node in cluster.nodes())

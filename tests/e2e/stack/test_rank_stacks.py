@@ -69,7 +69,7 @@ def test_more_ranks_than_nodes_are_refused_before_creation(
     assert cluster.of_stack(runner.name) == []
 
 
-def test_missing_node_is_refused_with_existing_ones(cluster: Cluster, runner: Runner) -> None:
+def test_missing_node_is_refused_with_existing_names(cluster: Cluster, runner: Runner) -> None:
     runner.change(use_ranks(nodes=["no-such-node"]))
     ended = runner.run()
     assert ended.code == ExitCode.BAD_CONFIG

@@ -54,7 +54,7 @@ def test_an_interrupt_ends_in_a_full_teardown(
     assert [*cluster.left_of(runner.name), *kind.left()] == []
 
 
-def test_an_interrupted_run_keeps_what_it_has_measured(
+def test_interrupted_run_keeps_its_results(
     cluster: Cluster, make_runner: Callable[[], Runner], kind: Kind
 ) -> None:
     runner = make_runner()

@@ -22,7 +22,7 @@ def side_by_side(benchmark: dict[str, Any]) -> None:
     benchmark["deployment"]["ttl"] = "30m"
 
 
-def test_parallel_shapes_have_stacks_of_their_own(
+def test_parallel_shapes_have_separate_stacks(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

@@ -185,7 +185,7 @@ def test_missing_type_is_refused_before_anything_is_made(
     assert cluster.of_stack(runner.name) == []
 
 
-def test_target_that_is_never_ready_is_named(make_runner: Callable[[], Runner], image: str) -> None:
+def test_unready_target_is_named(make_runner: Callable[[], Runner], image: str) -> None:
     runner = make_runner()
     (runner.folder / "m.yaml").write_text(yaml.safe_dump_all(engines("decode", image, 1)))
 

@@ -53,7 +53,7 @@ def test_index_server_is_probed_without_the_images_proxy(
         assert why_not_ready(server.server_port, "/health") == "/health: status 404"
 
 
-def test_server_that_speaks_no_http_is_not_ready() -> None:
+def test_server_without_http_is_not_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def respond() -> None:
@@ -69,7 +69,7 @@ def test_server_that_speaks_no_http_is_not_ready() -> None:
         responding.join()
 
 
-async def test_attempt_that_is_tried_again_leaves_no_results(tmp_path: Path) -> None:
+async def test_retried_attempt_leaves_no_results(tmp_path: Path) -> None:
     place = Place(tmp_path, retries=1)
     async with place.collector() as client:
         bad = await place.index(1)

@@ -76,7 +76,7 @@ def test_server_gets_arguments_and_variables_in_its_directory(places: tuple[Path
     assert json.loads(line) == [list(given), "1=2 3", "of the container", str(work)]
 
 
-def test_exit_code_is_reported_and_launcher_stays(places: tuple[Path, Path]) -> None:
+def test_exit_code_is_reported_and_launcher_waits(places: tuple[Path, Path]) -> None:
     with launched(*places, "sh", "-c", "exit 3") as run:
         assert until_ended(places[0]) == "ended with exit code 3"
         assert run.poll() is None
@@ -95,7 +95,7 @@ def test_missing_program_is_named(places: tuple[Path, Path]) -> None:
     assert found == "cannot be started: no-such-server: No such file or directory"
 
 
-def test_a_container_that_is_started_again_was_killed(places: tuple[Path, Path]) -> None:
+def test_restarted_container_is_reported_as_killed(places: tuple[Path, Path]) -> None:
     with launched(*places, "sleep", "60") as run:
         deadline = time.monotonic() + LIMIT_S
         while not (places[0] / "started").exists():
@@ -129,6 +129,6 @@ def test_server_that_ignores_sigterm_is_killed(places: tuple[Path, Path]) -> Non
         assert run.stdout.read() == ""
 
 
-def test_an_image_without_the_launcher_says_so(tmp_path: Path) -> None:
+def test_image_without_the_launcher_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="built without a C compiler"):
         write_server(tmp_path, Server(("x",), {}), launcher=tmp_path / "absent")

@@ -84,7 +84,7 @@ def _check_response(name: str, status: int, body: bytes) -> None:
         assert (b"[DONE]" in body) is (name != "no-done")
 
 
-def test_a_status_can_be_asked_for(plain: RunningMockServer) -> None:
+def test_model_name_chooses_an_error_status(plain: RunningMockServer) -> None:
     with connected(plain) as client:
         status, body = client.send(request_bytes(model="mock-error-429")).response()
     assert (status, json.loads(body)["error"]["code"]) == (429, 429)

@@ -34,7 +34,7 @@ def serve(server: RunningMockServer, clients: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_counters_are_those_of_the_account(processes: int) -> None:
+def test_counters_equal_the_account(processes: int) -> None:
     config = MockServerConfig(
         ttft="30ms",
         itl="2ms",
@@ -62,7 +62,7 @@ def _ttft_ns(row: dict[str, Any]) -> int:
     return int(row["chunk_wall_ns"][0] - row["arrival_wall_ns"])
 
 
-def test_running_and_waiting_are_told_apart() -> None:
+def test_running_and_waiting_are_separate() -> None:
     with running(MockServerConfig(ttft="1h", tokens=1, slots=2)) as server:
         with contextlib.ExitStack() as stack:
             for _ in range(5):

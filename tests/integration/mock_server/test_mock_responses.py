@@ -44,7 +44,7 @@ def test_every_endpoint_responds_on_one_kept_connection(plain: RunningMockServer
         (request_bytes(headers={"X-Mock-Fault": "no-such-fault"}), 400),
     ],
 )
-def test_bad_request_is_answered_and_the_connection_stays(
+def test_bad_request_keeps_the_connection(
     plain: RunningMockServer, data: bytes, status: int
 ) -> None:
     with connected(plain) as client:
@@ -53,9 +53,7 @@ def test_bad_request_is_answered_and_the_connection_stays(
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01 hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
-def test_bytes_that_are_not_http_close_the_connection(
-    plain: RunningMockServer, data: bytes
-) -> None:
+def test_invalid_http_closes_the_connection(plain: RunningMockServer, data: bytes) -> None:
     with connected(plain) as client:
         assert client.send(data).response()[0] == 400
         assert client.rest() == b""

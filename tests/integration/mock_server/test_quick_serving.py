@@ -202,7 +202,7 @@ def without_times(responses: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]
     ("kind", "plain"),
     [("Connection", serving_state.PlainConnectionState), ("Tally", serving_state.PlainTally)],
 )
-def test_the_compiled_fields_are_the_plain_ones(kind: str, plain: type[Any]) -> None:
+def test_compiled_fields_equal_interpreted_ones(kind: str, plain: type[Any]) -> None:
     fields = getattr(serving_state.compiled, kind)  # type: ignore[attr-defined]
     assert {name for name in dir(fields) if not name.startswith("__")} == set(plain.__slots__)
 

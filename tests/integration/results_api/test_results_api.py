@@ -99,7 +99,7 @@ async def test_an_open_page_of_metrics_opens_nothing_else(tmp_path: Path) -> Non
     ("monitoring", "token", "expected"),
     [("none", "", 401), ("annotations", "", 200), ("prometheus-operator", "m", 200)],
 )
-async def test_metrics_readers_are_those_of_the_config(
+async def test_metrics_readers_are_configurable(
     tmp_path: Path, monitoring: str, token: str, expected: int
 ) -> None:
     config = BenchmarkConfig.model_validate(

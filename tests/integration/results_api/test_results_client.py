@@ -86,7 +86,7 @@ async def test_a_download_without_progress_is_given_up(api: Api, tmp_path: Path)
             await client.download(entry, tmp_path)
 
 
-async def test_a_part_of_something_else_is_thrown_away(
+async def test_part_of_another_file_is_discarded(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
     (tmp_path / "large.bin.part").write_bytes(b"of another run")

@@ -191,7 +191,7 @@ def test_missing_constant_of_the_compiled_steps_is_found() -> None:
     ("fields", "plain"),
     [(RequestFields, PlainRequestFields), (ConnectionFields, PlainConnectionFields)],
 )
-def test_the_compiled_fields_are_the_plain_ones(fields: type[Any], plain: type[Any]) -> None:
+def test_compiled_fields_equal_interpreted_ones(fields: type[Any], plain: type[Any]) -> None:
     assert sorted(fields_of(fields)) == sorted(plain.__slots__)
 
 

@@ -149,7 +149,7 @@ def test_bucket_that_cannot_take_results_is_a_problem(monkeypatch: pytest.Monkey
         ({"images": {"folder": "f"}, "sounds": {"depths": [8]}}, None),
     ],
 )
-def test_formats_without_their_library_say_what_to_install(
+def test_formats_without_their_library_name_the_package(
     monkeypatch: pytest.MonkeyPatch, dataset: dict[str, Any], key: str | None
 ) -> None:
     assert local_problems(made(dataset=dataset)) == []
@@ -159,7 +159,7 @@ def test_formats_without_their_library_say_what_to_install(
     assert all("pip install 'aiperf-svc[media]'" in problem.text for problem in found)
 
 
-def test_upload_without_its_library_says_what_to_install(
+def test_upload_without_its_library_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

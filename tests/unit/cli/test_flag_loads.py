@@ -27,7 +27,7 @@ def test_closed_loop_defaults_to_ten_requests_per_user() -> None:
     ]
 
 
-def test_without_a_load_there_is_one_user() -> None:
+def test_default_load_has_one_user() -> None:
     made = draft(*TARGET)
     load = load_of(made)
     assert (load.concurrency, load.requests) == (1, 10)

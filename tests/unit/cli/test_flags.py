@@ -23,7 +23,7 @@ PROMISED = """
 """
 
 
-def test_every_promised_flag_is_there() -> None:
+def test_every_promised_flag_exists() -> None:
     known = {name for action in parser()._actions for name in action.option_strings}
     assert set(PROMISED.split()) <= known
 

@@ -173,7 +173,7 @@ def test_json_has_command_and_missing_flags(capsys: pytest.CaptureFixture[str]) 
     assert printed["missing"] == ["--stream x: MLflow receives finished runs; nothing is streamed"]
 
 
-def test_profile_ignores_what_changes_nothing_and_says_so(
+def test_profile_notes_flags_without_effect(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     args = parser().parse(
@@ -217,7 +217,7 @@ def test_the_negative_form_of_a_switch_is_known() -> None:
     assert advice_for("--no-such-flag") is None
 
 
-def test_the_documented_tables_are_those_of_the_code(
+def test_documented_tables_match_the_code(
     assert_printed: Callable[[Path, str, str], None],
 ) -> None:
     path = Path(__file__).parents[3] / "docs" / "from-aiperf.md"

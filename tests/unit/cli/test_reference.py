@@ -118,7 +118,7 @@ def test_manual_page_has_every_flag_with_its_text(commands: list[reference.Comma
     assert "\n.B aiperf-svc\n" in text
 
 
-def test_roff_text_is_no_request() -> None:
+def test_roff_requests_in_text_are_escaped() -> None:
     assert reference._roff("a\n.SH b\n'c \\d") == "a\n\\&.SH b\n\\&'c \\ed"
 
 

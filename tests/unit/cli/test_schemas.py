@@ -43,7 +43,7 @@ def problems(name: str, data: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_published_schema_is_that_of_the_models(
+def test_published_schema_matches_the_models(
     name: str, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["schema", name]) == 0

@@ -201,7 +201,7 @@ def test_ca_file_goes_to_the_pods_as_text(
         (("run", "images/requirements.lock.yaml"), "no such file"),
     ],
 )  # fmt: skip
-def test_what_a_cluster_cannot_do_is_refused(
+def test_settings_unsupported_on_a_cluster_are_refused(
     arguments: tuple[str, ...],
     message: str,
     asked: list[tuple[StackRequest, StackOptions]],
@@ -261,7 +261,7 @@ def test_invalid_stack_name_is_refused(command: str, capsys: pytest.CaptureFixtu
     assert "the stack's name is '../bench-smoke'" in capsys.readouterr().err
 
 
-def test_gc_without_a_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_without_a_cluster_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gc", "--yes"]) == ExitCode.ERROR
     assert "no kubeconfig at" in capsys.readouterr().err
 

@@ -115,14 +115,14 @@ async def test_refused_deployment_names_the_config_keys() -> None:
     assert "deployment.labels" in check.remedy
 
 
-async def test_without_pod_rights_only_objects_are_tried() -> None:
+async def test_missing_pod_rights_limit_the_dry_run() -> None:
     api = _Api({}, may_make_pods=False)
     check = await _tried(api)
     assert check.detail.endswith("their pods were not tried: not allowed to create pods")
     assert [each["kind"] for each in api.tried] == ["Role", "Deployment"]
 
 
-async def test_a_namespace_that_is_refused_ends_the_check() -> None:
+async def test_refused_namespace_ends_the_check() -> None:
     check = await _tried(_Api({("Namespace", ""): NO_OWNER}), None, NAMESPACE)
     assert check.state == "failed"
     assert "as its namespace: Namespace: " in check.detail

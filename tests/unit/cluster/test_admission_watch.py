@@ -67,7 +67,7 @@ def test_all_pods_except_the_deadline_form_one_group() -> None:
         assert (each.annotations.get(RETRIABLE_ANNOTATION) == "false") is is_in
 
 
-def test_waiting_in_the_queue_is_no_slow_start() -> None:
+def test_queue_time_extends_the_readiness_limit() -> None:
     plan, usual = queued(), in_existing(ttl="30m")
     waited_s = pod(plan, "worker").ready_timeout_s - pod(usual, "worker").ready_timeout_s
     assert waited_s == 600
@@ -99,7 +99,7 @@ def test_another_run_is_another_group() -> None:
         ({"queue": "Not A Name"}, "queue"),
     ],
 )
-def test_queue_that_cannot_be_used_is_refused(keys: dict[str, Any], words: str) -> None:
+def test_unusable_queue_is_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         queued(**keys)
 

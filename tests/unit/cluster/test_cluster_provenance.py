@@ -87,7 +87,7 @@ async def test_pods_and_nodes_of_a_stack_are_added(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-async def test_facts_that_the_cluster_refuses_stay_unknown(tmp_path: Path) -> None:
+async def test_forbidden_cluster_facts_are_unknown(tmp_path: Path) -> None:
     pods = {"namespace": "serving", "labels": {"app": "vllm"}}
     target = Target.model_validate({"pods": pods})
     found = await added(tmp_path, {PODS: {"items": [pod("worker", "n1")]}}, target)

@@ -238,7 +238,7 @@ async def test_deployment_without_the_stacks_label_is_untouched() -> None:
     assert cluster.calls == []
 
 
-async def test_server_that_is_process_1_gets_no_signal() -> None:
+async def test_server_as_process_1_gets_no_signal() -> None:
     report, _ = await carry_out({"do": "kill"})
     assert "set shareProcessNamespace: true" in report.problem
 
@@ -311,7 +311,7 @@ FOREIGN = {"deployment": "prod/vllm", "foreign": True}
         ({"do": "drain", "duration": "1s"}, {"create pods/eviction", "patch nodes", "get nodes"}),
     ],
 )
-def test_rights_of_each_event_are_asked_for(event: dict[str, Any], rights: set[str]) -> None:
+def test_rights_of_each_event_are_checked(event: dict[str, Any], rights: set[str]) -> None:
     plan = planned(event)
     needed = event_rights(plan)
     assert rights <= set(map(str, needed))
@@ -333,7 +333,7 @@ async def test_missing_deployment_is_found_before_the_stack() -> None:
     assert check.detail == "events: number 1 (delete-pod): there is no Deployment prod/vllm"
 
 
-async def test_deployment_whose_server_ignores_signals_is_refused() -> None:
+async def test_deployment_ignoring_signals_is_refused() -> None:
     found: Json = {"spec": {"template": {"spec": {}}}}
     cluster = FakeCluster({"/apis/apps/v1/namespaces/prod/deployments/vllm": found})
     check = await check_events(cluster.typed, planned({"do": "kill", **FOREIGN}))

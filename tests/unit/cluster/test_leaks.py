@@ -61,7 +61,7 @@ def test_own_types_count_in_the_stacks_namespace(line: str, is_one: bool) -> Non
         (LeakReport(left=(POD,), not_checked=()), "1 objects are left"),
     ],
 )
-def test_report_claims_only_what_was_listed(report: LeakReport, words: str) -> None:
+def test_leak_report_claims_only_listed_types(report: LeakReport, words: str) -> None:
     assert report.in_words == words
 
 
@@ -310,7 +310,7 @@ def test_claim_makes_a_volume_ours() -> None:
     assert not is_left(volume(namespace="ns", name="data-of-theirs"))
 
 
-def test_retained_volume_is_no_leftover() -> None:
+def test_retained_volume_is_not_a_leftover() -> None:
     spec = volume(namespace="ns", name="volume-rank-bench-0")
     assert not is_left(spec | {"persistentVolumeReclaimPolicy": "Retain"})
 

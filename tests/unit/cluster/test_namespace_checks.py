@@ -41,7 +41,7 @@ def _space(**labels: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_namespace_must_be_as_the_config_says(mode: str, namespace: Any, state: str) -> None:
+def test_namespace_must_match_the_configured_mode(mode: str, namespace: Any, state: str) -> None:
     plan = make_plan(namespace={"name": "theirs", "mode": mode})
     check = judge_namespace(plan, namespace)
     assert check.state == state

@@ -96,7 +96,7 @@ async def test_forbidden_image_pull_pod_is_no_failure() -> None:
     assert found == "no pod may be created for it"
 
 
-def test_visits_differ_and_stay_on_their_node() -> None:
+def test_visits_differ_and_keep_their_node() -> None:
     target = plan_of("a:1").target
     assert target is not None
     first, second = (in_visit(target, node="host-7", visit=run) for run in ("r1", "r2"))

@@ -73,7 +73,7 @@ def test_timeout_names_missing_pods_and_reasons() -> None:
     )
 
 
-def test_pods_that_are_being_deleted_do_not_count() -> None:
+def test_terminating_pods_do_not_count() -> None:
     going = _pod("b", is_ready=True)
     going["metadata"]["deletionTimestamp"] = "now"
     assert pool_problem(POOL, [_pod("a", is_ready=True), going]) == (

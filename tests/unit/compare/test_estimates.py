@@ -8,7 +8,7 @@ from aiperf_svc.core.results.slo_results import BATCHES
 
 
 @pytest.mark.parametrize("each", [10, 11, 101, 200, 1999])
-def test_percentiles_of_the_parts_are_those_of_numpy(each: int) -> None:
+def test_percentiles_of_parts_equal_numpys(each: int) -> None:
     shares = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
     values = np.random.default_rng(each).lognormal(size=BATCHES * each)
     times = np.arange(len(values)) * 1_000

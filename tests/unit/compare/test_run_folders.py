@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_folder_stands_for_the_runs_in_it(runs: Path) -> None:
+def test_folder_is_replaced_by_its_runs(runs: Path) -> None:
     assert find_runs([runs / "base"]) == [runs / "base" / str(place) for place in range(3)]
     assert find_runs([runs / "new" / "1"]) == [runs / "new" / "1"]
 
@@ -75,7 +75,7 @@ def test_slower_side_is_worse_and_can_fail_command(
     assert compare(capsys, runs / "new", runs / "base", "--fail-on", "worse")[0] == 0
 
 
-def test_several_folders_stand_on_each_side_of_to(
+def test_several_folders_are_compared_with_to(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sides = [[runs / side / str(place) for place in range(3)] for side in ("base", "new")]

@@ -19,7 +19,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]} degrees")
-def test_quantiles_are_those_of_the_table(row: tuple[float, ...]) -> None:
+def test_quantiles_match_the_published_table(row: tuple[float, ...]) -> None:
     freedom, *values = row
     for confidence, t in zip((0.90, 0.95, 0.99, 0.999), values, strict=True):
         assert student.quantile(confidence, freedom) == pytest.approx(t, abs=6e-4)
@@ -41,12 +41,12 @@ def test_many_degrees_of_freedom_are_the_normal_distribution() -> None:
     assert student.quantile(0.95, 1e6) == pytest.approx(1.959966, abs=1e-5)
 
 
-def test_fractions_of_degrees_lie_between_whole_ones() -> None:
+def test_fractional_degrees_lie_between_whole_degrees() -> None:
     low, middle, high = (student.quantile(0.95, freedom) for freedom in (5, 4.5, 4))
     assert low < middle < high
 
 
-def test_the_sign_does_not_matter() -> None:
+def test_p_value_ignores_the_sign() -> None:
     assert student.two_sided_p(-2.5, 7) == student.two_sided_p(2.5, 7)
 
 

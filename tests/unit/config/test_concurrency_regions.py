@@ -9,9 +9,7 @@ from aiperf_svc.config.concurrency_regions import Region, curve_points, regions_
     ("c_min", "c_max", "low_end", "medium_end"),
     [(32, 8192, 52, 437), (1, 256, 7, 41), (16, 1024, 26, 117)],
 )
-def test_regions_are_those_of_the_rules(
-    c_min: int, c_max: int, low_end: int, medium_end: int
-) -> None:
+def test_regions_match_the_rules(c_min: int, c_max: int, low_end: int, medium_end: int) -> None:
     regions = regions_of(c_min, c_max)
     assert regions.span(Region.LOW) == (c_min + 1, low_end)
     assert regions.span(Region.MEDIUM) == (low_end + 1, medium_end)

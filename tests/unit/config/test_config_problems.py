@@ -186,7 +186,7 @@ def test_misplaced_key_is_named_with_its_places() -> None:
     )
 
 
-def test_the_key_with_the_fewest_parents_is_meant() -> None:
+def test_suggestion_prefers_the_key_with_fewest_parents() -> None:
     assert nearest_key(["endpoint", "duration"]) == "load.duration"
 
 

@@ -90,7 +90,7 @@ def test_deep_nesting_is_refused_when_it_is_compiled() -> None:
         rendered("{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}")
 
 
-def test_loops_are_those_of_jinja() -> None:
+def test_loops_equal_those_of_jinja() -> None:
     text = (
         "{% for m in messages if m.role != 'x' %}{{ loop.index }}/{{ loop.length }}:{{ m.role }}"
         "{% if not loop.last %}, {{ loop.nextitem.role }} next; {% endif %}{% else %}none"
@@ -104,7 +104,7 @@ def test_loops_are_those_of_jinja() -> None:
     assert rendered("{{ 2 ** 10 * 3 }} {{ 'ab' * 2 }} {{ 2 ** -1 }}") == "3072 abab 0.5"
 
 
-def test_an_error_of_a_template_stays_its_own() -> None:
+def test_template_errors_are_raised_unchanged() -> None:
     with pytest.raises(jinja2.UndefinedError, match="'nobody' is undefined"):
         rendered("{% for x in nobody %}{% endfor %}")
     with pytest.raises(jinja2.TemplateSyntaxError):

@@ -104,7 +104,7 @@ def test_times_outside_the_estimates_keep_the_nearest_offset() -> None:
     assert (mapped - walls).tolist() == [0, 99_000]
 
 
-def test_clock_that_is_set_is_uncertain_and_counted() -> None:
+def test_clock_step_is_uncertain_and_counted() -> None:
     before = ClockEstimate(offset_ns=0, at_wall_ns=START, steps_ns=5)
     middle = ClockEstimate(offset_ns=0, at_wall_ns=START + SECOND, steps_ns=5)
     after = ClockEstimate(offset_ns=200 * MS, at_wall_ns=START + 2 * SECOND, steps_ns=5 + 200 * MS)

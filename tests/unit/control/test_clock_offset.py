@@ -77,7 +77,7 @@ def test_a_symmetric_exchange_gives_the_offset() -> None:
     assert found.uncertainty_ns == pytest.approx(50 * US, abs=200)
 
 
-def test_one_slow_way_is_within_the_uncertainty() -> None:
+def test_one_slow_direction_is_within_the_uncertainty() -> None:
     found = one_exchange(6e-3, 50e-6).latest
     assert abs(found.offset_ns - 7_000 * MS) <= found.uncertainty_ns
     assert found.uncertainty_ns == pytest.approx(3.025 * MS, rel=0.01)
@@ -193,5 +193,5 @@ def test_one_host_has_one_clock() -> None:
     assert clock.latest.uncertainty_ns == 0
 
 
-def test_without_a_probe_nothing_is_known() -> None:
+def test_offset_is_unknown_without_a_probe() -> None:
     assert not ClockOffset().is_known

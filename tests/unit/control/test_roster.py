@@ -57,7 +57,7 @@ def test_each_member_is_told_its_peers() -> None:
     }
 
 
-def test_processor_hears_of_gained_and_lost_workers() -> None:
+def test_processor_is_told_gained_and_lost_workers() -> None:
     roster = full_roster()
     roster.freeze()
     alive = ("record-processor-1", "worker-1", "worker-2")
@@ -83,7 +83,7 @@ def test_a_heartbeat_of_a_known_member_changes_nothing() -> None:
     assert roster.number == number
 
 
-def test_more_instances_than_expected_stay_out() -> None:
+def test_excess_instances_are_refused() -> None:
     roster = full_roster()
     assert not roster.handle_heartbeat(beat("worker-3"), 1)
     assert roster.refused == {"worker-3"}
@@ -155,7 +155,7 @@ def test_busy_singleton_is_not_lost() -> None:
     assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
 
 
-def test_registration_costs_the_same_however_many_have_registered() -> None:
+def test_registration_cost_is_independent_of_registered_members() -> None:
     """Counted in calls, not in time: a storm of thousands of joins must not be a square."""
     calls = {}
     for count in (100, 400):

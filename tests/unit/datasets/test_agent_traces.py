@@ -139,7 +139,7 @@ def test_background_fork_is_not_waited_for() -> None:
     assert [plan.after for plan in tree.plans] == [(), (0,), (0,)]
 
 
-def test_context_mode_decides_what_a_prompt_is() -> None:
+def test_context_mode_decides_the_prompts_messages() -> None:
     turns: tuple[dict[str, Any], ...] = (
         {},
         {"messages": [{"role": "assistant", "content": "Hi"}, *HELLO]},

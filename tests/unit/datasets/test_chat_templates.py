@@ -132,7 +132,7 @@ def test_length_that_the_template_alone_exceeds_is_refused(
         synthetic_prompts(given, templated)
 
 
-def test_turns_add_what_they_add_to_a_conversation(templated: LibraryTokenCounter) -> None:
+def test_later_turn_counts_only_its_added_tokens(templated: LibraryTokenCounter) -> None:
     assert templated.template is not None
     turns = tuple(PromptTurn(Prompt(texts=(text,))) for text in ("one two", "three"))
     first, later = templated_tokens([PromptConversation("a", turns)], templated)

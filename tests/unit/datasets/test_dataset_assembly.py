@@ -66,14 +66,14 @@ def test_warmup_gets_at_most_a_tenth_of_file(
     assert built(given, prompts(total)).warmup_entries == kept
 
 
-def test_without_a_warmup_all_entries_are_profilings(config: Config) -> None:
+def test_all_entries_are_for_profiling_without_warmup(config: Config) -> None:
     assert built(config(dataset=FILE), prompts(50)).warmup_entries == 0
 
 
 @pytest.mark.parametrize(
     ("warmup", "extra"), [({"requests": 3}, 3), ({"requests": 99}, 10), ({"duration": "5s"}, 10)]
 )
-def test_a_synthetic_warmup_gets_entries_of_its_own(
+def test_synthetic_warmup_has_separate_entries(
     config: Config, warmup: dict[str, Any], extra: int
 ) -> None:
     dataset = {"entries": 10, "input_tokens": {"mean": 5}}

@@ -45,7 +45,7 @@ async def test_every_kind_is_read_plain_and_packed(
     assert said == [f"building the dataset from {file}"]
 
 
-async def test_entries_limits_what_is_read(config: Config, tmp_path: Path) -> None:
+async def test_entries_limits_the_lines_read(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     file.write_bytes(CONTENT["single_turn"] + b"not read")
     given = config(dataset={"kind": "single_turn", "file": str(file), "entries": 2})

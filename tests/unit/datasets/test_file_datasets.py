@@ -251,7 +251,7 @@ def test_a_conversation_without_a_question_is_left_out(said: list[tuple[str, str
     assert shared(*said) == []
 
 
-def test_skipped_lines_are_counted_and_are_no_entries() -> None:
+def test_skipped_lines_are_counted_without_entries() -> None:
     good = '{"conversations":[{"from":"human","value":"a"}]}'
     odd = '{"conversations":[{"from":"human","value":"a"},{"from":"alien","value":"b"}]}'
     entries, left_out = sharegpt.parse(lines(odd, good, odd, good, good), "f", limit=2)

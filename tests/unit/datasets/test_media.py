@@ -122,7 +122,7 @@ def test_media_over_the_memory_limit_are_refused_early() -> None:
     ],
     ids=["jpeg", "random", "mp3", "mp3-stereo"],
 )
-def test_refused_size_is_that_of_the_format(images: Images, sounds: Sounds) -> None:
+def test_refused_media_size_depends_on_format(images: Images, sounds: Sounds) -> None:
     entries = with_media(
         generate(Dataset(input_tokens=Length(mean=3)), 5, 1, None), images, sounds, 1
     )
@@ -183,7 +183,7 @@ def test_chat_has_parts_for_pictures_and_sounds() -> None:
     ]
 
 
-def test_responses_and_messages_have_parts_of_their_own() -> None:
+def test_responses_and_messages_have_own_part_types() -> None:
     prompt = Prompt(texts=("t",), media=(PICTURE, LINK))
     assert message("responses", prompt) == [
         {
@@ -423,7 +423,7 @@ def test_settings_that_contradict_each_other_are_refused(part: Any, data: Any, w
         part.model_validate(data)
 
 
-def test_a_description_of_pictures_means_one_of_them() -> None:
+def test_media_settings_imply_one_item() -> None:
     assert Images.model_validate({"folder": "f"}).number == 1
     assert Images.model_validate({"folder": "f", "number": 0}).number == 0
     assert Images().number == Sounds().number == 0

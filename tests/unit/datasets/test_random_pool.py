@@ -100,7 +100,7 @@ def test_a_folder_without_pools_is_named(tmp_path: Path, config: Config) -> None
         check_dataset(config(dataset={"kind": "random_pool", "file": str(tmp_path)}))
 
 
-async def test_a_warmup_has_entries_of_its_own(tmp_path: Path, config: Config) -> None:
+async def test_warmup_has_separate_entries(tmp_path: Path, config: Config) -> None:
     pool(tmp_path / "a.jsonl", *({"text": str(i)} for i in range(3)))
     dataset = {"kind": "random_pool", "file": str(tmp_path), "entries": 20}
     load = {"concurrency": 1, "requests": 1, "warmup": {"requests": 5}}

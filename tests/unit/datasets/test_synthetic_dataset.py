@@ -35,7 +35,7 @@ def test_drawn_lengths_are_never_below_one() -> None:
     assert drawn.min() == 1
 
 
-def test_without_deviation_all_lengths_are_the_mean() -> None:
+def test_zero_deviation_makes_all_lengths_the_mean() -> None:
     assert set(draw_lengths(Length(mean=7), 5, np.random.default_rng(1)).tolist()) == {7}
 
 
@@ -47,14 +47,14 @@ def test_prompts_have_exactly_the_wanted_tokens(
     assert any_counter.count_batch(made) == [mean] * 30
 
 
-def test_input_tokens_are_those_of_the_text(counter: LibraryTokenCounter) -> None:
+def test_input_tokens_equal_the_texts_tokens(counter: LibraryTokenCounter) -> None:
     entries = generate(Dataset(input_tokens=Length(mean=60, stddev=30)), 100, 3, counter)
     counts = [counter.count(entry.turns[0].prompt.texts[0]) for entry in entries]
     assert [entry.turns[0].input_tokens for entry in entries] == counts
     assert len(set(counts)) > 20
 
 
-def test_words_stand_for_tokens_without_a_tokenizer() -> None:
+def test_words_replace_tokens_without_a_tokenizer() -> None:
     (entry,) = generate(Dataset(input_tokens=Length(mean=40)), 1, 0, None)
     assert len(entry.turns[0].prompt.texts[0].split()) == 40
     assert entry.turns[0].input_tokens == -1
@@ -71,7 +71,7 @@ def test_prompts_depend_on_the_seed() -> None:
     assert texts(50, 20, seed=1) != texts(50, 20, seed=2)
 
 
-def test_more_entries_begin_with_the_same_ones() -> None:
+def test_first_entries_do_not_depend_on_count() -> None:
     assert texts(50, 30, stddev=10)[:20] == texts(50, 20, stddev=10)
 
 

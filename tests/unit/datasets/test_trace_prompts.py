@@ -193,7 +193,7 @@ def test_a_row_is_due_at_its_time(load: dict[str, Any], due: list[float]) -> Non
     assert due_s(prompts_of(replay(fixed_schedule=True, **load), rows)) == due
 
 
-def test_without_a_fixed_schedule_no_row_is_due() -> None:
+def test_rows_have_due_times_only_with_schedule() -> None:
     assert prompts_of(replay(), [row(5, timestamp=1.0)]).due_ns == b""
 
 

@@ -25,7 +25,7 @@ def described(*rows: TraceRow, units: float = 1.0) -> dict[str, Any]:
     return cast(dict[str, Any], msgspec.to_builtins(found))
 
 
-def test_rates_are_those_of_the_gaps() -> None:
+def test_rates_follow_from_the_gaps() -> None:
     found = described(row(500), row(1000), row(1400), row(2500), units=1000)
     assert found["duration_s"] == 2
     assert found["rate"] == 1.5
@@ -84,7 +84,7 @@ def test_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFi
     assert all(row == row.rstrip() for row in table.splitlines())
 
 
-def test_command_describes_what_a_run_would_send(
+def test_command_describes_the_requests_of_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "t.jsonl"

@@ -46,7 +46,7 @@ def test_one_line_is_printable_and_bounded() -> None:
         shown.encode()
 
 
-def test_a_long_text_is_cut_and_says_so() -> None:
+def test_cut_text_is_marked() -> None:
     assert one_line("x" * 501) == "x" * 500 + CUT
     assert one_line("x" * 500) == "x" * 500
     assert one_line("\x1b" * 10**6, limit=8) == r"\x1b\x1b" + CUT
@@ -73,5 +73,5 @@ def test_other_cells_are_unchanged() -> None:
     assert csv_cell("Time to First Token (ms)") == "Time to First Token (ms)"
 
 
-def test_long_lines_are_cut_and_say_so() -> None:
+def test_cut_lines_are_marked() -> None:
     assert lines("one\ntwo\n" * 100, limit=6) == "one\ntw" + CUT

@@ -72,7 +72,7 @@ def test_responses(usage: dict[str, Any], expected: Counts) -> None:
         ({"cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}, (9, 5, 3)),
     ],
 )
-def test_messages_counts_what_was_read_and_written(usage: dict[str, Any], expected: Counts) -> None:
+def test_messages_counts_cache_reads_and_writes(usage: dict[str, Any], expected: Counts) -> None:
     message = {"content": [], "usage": {"input_tokens": 1} | usage}
     assert counts(MESSAGES.parse_body, message) == expected
     event = {"type": "message_start", "message": message}

@@ -28,7 +28,7 @@ def test_a_streaming_request_asks_for_usage() -> None:
     assert sent["stream_options"] == {"include_usage": True}
 
 
-def test_usage_is_not_asked_for_when_turned_off() -> None:
+def test_usage_is_not_requested_if_disabled() -> None:
     assert "stream_options" not in body(HELLO, streaming=True, request_usage=False)
 
 
@@ -62,7 +62,7 @@ def test_several_texts_are_the_parts_of_one_message() -> None:
     assert sent["messages"] == [{"role": "user", "content": parts}]
 
 
-def test_messages_are_sent_as_they_are() -> None:
+def test_messages_are_sent_unchanged() -> None:
     messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "ü", "name": "n"})
     assert body(Prompt(messages=messages))["messages"] == list(messages)
 
@@ -78,12 +78,12 @@ def test_content_is_read() -> None:
 
 
 @pytest.mark.parametrize("first", [{"role": "assistant"}, {"content": ""}, {"content": None}, {}])
-def test_an_event_without_text_is_no_output(first: dict[str, object]) -> None:
+def test_event_without_text_has_no_output(first: dict[str, object]) -> None:
     assert not CHAT.parse_event(event(first)).has_output
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_reasoning_is_kept_apart_from_content(name: str) -> None:
+def test_reasoning_is_separate_from_content(name: str) -> None:
     delta = CHAT.parse_event(event({name: "hm", "content": "a"}))
     assert (delta.reasoning, delta.content) == ("hm", "a")
 
@@ -140,7 +140,7 @@ def test_an_empty_error_member_is_none(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", [b"5", b"{}", b'"\xff"', b'"\xc3"', b'"\\ud800"', b'"a'])
-def test_content_that_is_no_text_is_malformed(value: bytes) -> None:
+def test_non_text_content_is_malformed(value: bytes) -> None:
     with pytest.raises(MalformedResponse):
         CHAT.parse_event(b'{"choices":[{"delta":{"content":%b}}]}' % value)
     with pytest.raises(MalformedResponse):

@@ -58,7 +58,7 @@ def test_length_under_a_known_name_is_requested() -> None:
     assert endpoint_of(given).render(prompt, given).requested_tokens == 9
 
 
-def test_a_raw_payload_is_sent_as_it_is() -> None:
+def test_raw_payload_is_sent_unchanged() -> None:
     payload = {"z": [1, {"a": None}], "model": "other", "stream": False}
     sent = raw().render(Prompt(payload=payload), options())
     assert json.loads(sent.whole) == payload
@@ -86,7 +86,7 @@ def test_broken_description_is_found_before_the_run(changes: dict[str, Any], pro
     assert "\n" not in found
 
 
-def test_a_good_description_is_no_problem() -> None:
+def test_valid_description_has_no_problems() -> None:
     assert custom_problems(options()) == []
     assert custom_problems(options(type="raw", template=None)) == []  # type: ignore[arg-type]
 
@@ -177,7 +177,7 @@ def test_zero_is_output_and_empty_is_not() -> None:
             raw(response_field="score").parse_body(b'{"score": %s}' % empty)
 
 
-def test_event_without_output_is_no_token() -> None:
+def test_event_without_output_has_no_token() -> None:
     assert not raw().parse_event(b'{"choices": [{"delta": {"role": "assistant"}}]}').has_output
     assert raw().parse_event(b'{"error": {"message": "no"}}').error == "no"
     assert raw().parse_body(b'{"error": {"message": "no"}}').error == "no"

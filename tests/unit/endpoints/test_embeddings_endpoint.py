@@ -16,7 +16,7 @@ def test_one_text_is_string_and_several_are_list() -> None:
     assert body(Prompt(texts=("a", "b")))["input"] == ["a", "b"]
 
 
-def test_output_lengths_mean_nothing_here() -> None:
+def test_output_length_is_not_sent() -> None:
     assert body(Prompt(texts=("a",), output_tokens=5)).keys() == {"model", "input"}
 
 

@@ -280,7 +280,7 @@ def test_messages_keeps_citations() -> None:
     assert items(reply)[0]["content"][0]["citations"] == [{"url": "u"}]
 
 
-def test_messages_names_arguments_that_are_no_json() -> None:
+def test_messages_names_invalid_json_arguments() -> None:
     reply = events(MESSAGES, start(0, BLOCKS[3] | {"input": {}}), add(0, partial_json='{"a'))
     assert reply.defects == (Defect.ARGUMENTS,)
     assert items(reply)[0]["content"][0]["input"] == {}

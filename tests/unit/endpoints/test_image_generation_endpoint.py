@@ -12,13 +12,13 @@ body = partial(request_body, IMAGE_GENERATION)
 CAT = Prompt(texts=("a cat",))
 
 
-def test_the_picture_is_asked_for_in_the_response() -> None:
+def test_picture_is_requested_as_base64() -> None:
     plain = {"prompt": "a cat", "response_format": "b64_json", "n": 1, "model": "m"}
     assert body(CAT) == plain
     assert body(CAT, streaming=True) == plain | {"stream": True}
 
 
-def test_output_lengths_mean_nothing_here() -> None:
+def test_output_length_is_not_sent() -> None:
     assert body(Prompt(texts=("a cat",), output_tokens=5)) == body(CAT)
 
 

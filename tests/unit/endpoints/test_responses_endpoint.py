@@ -113,7 +113,7 @@ def test_a_whole_response_has_all_of_it() -> None:
     assert (delta.prompt_tokens, delta.completion_tokens, delta.reasoning_tokens) == (37, 11, 4)
 
 
-def test_a_response_that_was_cut_names_why() -> None:
+def test_cut_response_has_its_reason() -> None:
     cut = whole(status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     for parse, data in (
         (RESPONSES.parse_body, cut),

@@ -111,7 +111,7 @@ def test_the_share_of_good_requests_of_a_trial(share: float, holds: bool) -> Non
 
 
 @pytest.mark.parametrize(("unsent", "holds"), [(100, True), (1_005, False)])
-def test_requests_that_were_never_sent_are_not_good(unsent: int, holds: bool) -> None:
+def test_unsent_requests_are_not_good(unsent: int, holds: bool) -> None:
     limits = slo(goodput={"time_to_first_token": "50ms"})
     found = trial_result(exported(limits, unsent=unsent), search("goodput >= 95%"))
     (evidence,) = found.evidence

@@ -108,7 +108,7 @@ def test_a_trial_that_ends_early_would_have_broken(stat: str) -> None:
 
 
 @pytest.mark.parametrize("stat", ALLOWED)
-def test_trial_with_possibly_few_long_waits_goes_on(stat: str) -> None:
+def test_trial_with_possibly_few_long_waits_continues(stat: str) -> None:
     arrivals = np.arange(300 * SECONDS) / 300
     for share, ends in ((0.9, False), (2.0, True)):
         # Spread over all batches, but in each of them before the others.
@@ -119,7 +119,7 @@ def test_trial_with_possibly_few_long_waits_goes_on(stat: str) -> None:
 
 
 @pytest.mark.parametrize("holds", ["slo", "goodput >= 99%"])
-def test_early_ended_trial_breaks_and_is_no_measurement(holds: str) -> None:
+def test_early_ended_trial_breaks_without_a_value(holds: str) -> None:
     search = searched(holds=holds)
     config, rows = trial(300.0), served(300.0, 1)
     if holds != "slo":

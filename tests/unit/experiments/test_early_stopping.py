@@ -34,7 +34,7 @@ def test_fewest_queries_for_an_estimate(percentile: float, floor: int) -> None:
     assert estimate(np.arange(floor - 1, dtype=float), percentile) is None
 
 
-def test_numbers_that_are_published() -> None:
+def test_early_stopping_counts_match_published_values() -> None:
     assert least_within(0, 0.99) == 459
     assert most_beyond(10_000, 0.99) == 77
     assert estimate(np.arange(10_000, dtype=float), 0.99) == 10_000 - 77

@@ -38,7 +38,7 @@ def tables(path: Path) -> list[list[list[str]]]:
     return [list(csv.reader(StringIO(part))) for part in parts]
 
 
-def test_json_has_trials_combinations_and_what_is_best(
+def test_json_has_trials_combinations_and_best(
     tmp_path: Path, outcomes: list[TrialOutcome]
 ) -> None:
     write_experiment(tmp_path, CONFIG, summarise(outcomes))
@@ -74,7 +74,7 @@ def test_csv_and_parquet_have_the_same_rows(tmp_path: Path, outcomes: list[Trial
     assert columns["state"][-1] == "failed"
 
 
-def test_a_parameter_that_is_no_number_is_text(tmp_path: Path) -> None:
+def test_non_numeric_parameter_is_text(tmp_path: Path) -> None:
     outcomes = [
         outcome(1, {"endpoint.model": "a"}, throughput=1.0),
         outcome(2, {"dataset": {"kind": "x"}}, throughput=2.0),

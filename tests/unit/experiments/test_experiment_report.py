@@ -117,7 +117,7 @@ def test_experiment_without_results_has_page_and_table() -> None:
     assert "0 trials of 0 combinations" in printed([])
 
 
-def test_table_has_means_intervals_and_what_is_best() -> None:
+def test_table_has_means_intervals_and_best() -> None:
     text = printed(sweep(POINTS, repetitions=3, step=1.0))
     assert re.search(r"\b8 +3 +21 ± 12% +7 ± 35% +\*", text)
     assert re.search(r"\b64 +3 +20 ± 12% +701 ± 0\.4% *\n", text)
@@ -194,7 +194,7 @@ def test_terminal_lists_search_points_with_units() -> None:
         assert "the bracket is 100.0% wide" in text
 
 
-def test_search_recommends_only_what_it_found_to_hold() -> None:
+def test_search_recommends_only_held_loads() -> None:
     points = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (90.0, 700.0)}
     summary = summarise(sweep(points))
     text = on_console(print_experiment, summary, width=140, search=a_search())
@@ -263,7 +263,7 @@ def with_slo(outcome: TrialOutcome, found: ObjectiveResult) -> TrialOutcome:
     return outcome._replace(results=replace(outcome.results, slo=(found,)))
 
 
-def test_trials_whose_slo_is_not_judged_say_so() -> None:
+def test_trials_with_unjudged_slo_are_marked() -> None:
     outcomes = sweep({1: (10.0, 20.0)})
     few = replace(TTFT_MISSED, measured=20.0, judged=False, reason="p99 needs 100 values")
     outcomes = [with_slo(outcomes[0], few)]

@@ -154,7 +154,7 @@ def test_front_agrees_with_its_definition_on_random_points() -> None:
     assert set(concurrencies(found.optimal)) == optimal
 
 
-def test_without_a_common_latency_there_is_no_front() -> None:
+def test_front_needs_a_common_latency() -> None:
     outcomes = [
         outcome(1, {"load.concurrency": 1}, throughput=1.0, ttft=1.0),
         outcome(2, {"load.concurrency": 2}, throughput=2.0),

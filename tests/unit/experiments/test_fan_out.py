@@ -110,11 +110,11 @@ def test_failed_index_fails_its_shape_with_a_reason() -> None:
     assert machine.handle(seen("a", failed="1-2")) == [FailShape(4, UNKNOWN)]
 
 
-def test_results_that_have_not_arrived_are_lost() -> None:
+def test_missing_results_are_lost() -> None:
     assert begun().handle(seen("a", completed="0")) == [FailShape(1, LOST)]
 
 
-def test_job_whose_pods_cannot_start_ends_alone() -> None:
+def test_job_with_unstartable_pods_ends_alone() -> None:
     found = begun().handle(JobFailed("a", "no such image"))
     failed: list[Instruction] = [FailShape(shape, "no such image") for shape in (1, 3, 4)]
     assert found == [*failed, SetParallelism("a", 0)]

@@ -10,5 +10,5 @@ def test_requests_show_throughput_and_first_token_tail() -> None:
     assert headline(found) == "412.3 requests/s, 51 ms TTFT p99"
 
 
-def test_without_streams_there_is_the_throughput() -> None:
+def test_headline_without_streams_has_throughput() -> None:
     assert headline(measured_in(results_of(throughput=412.34))) == "412.3 requests/s"

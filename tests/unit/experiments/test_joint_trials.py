@@ -27,7 +27,7 @@ def joint(*members: JointMember, total_of: tuple[str, ...], **fields: Any) -> Jo
     return Joint(**{**given, "total": total, "total_of": total_of, **fields}, members=members)
 
 
-def test_the_total_is_a_trial_of_its_own() -> None:
+def test_total_is_a_separate_trial() -> None:
     of_both = joint(member("a"), member("b"), total_of=("a", "b"))
     row = row_of(total_outcome(TRIAL, of_both))
     assert row.outcome.trial == TRIAL
@@ -71,7 +71,7 @@ def test_unfinished_trial_of_a_run_has_no_total(broken: dict[str, str], said: st
     assert row.measured is None
 
 
-def test_runs_that_have_no_records_have_no_total() -> None:
+def test_runs_without_records_have_no_total() -> None:
     row = row_of(total_outcome(TRIAL, joint(member("a"), member("b"), total_of=())))
     assert row.left_out == "nothing was measured"
 

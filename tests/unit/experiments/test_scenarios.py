@@ -54,7 +54,7 @@ def test_hidden_tokens_are_generated_and_not_streamed() -> None:
     assert result.value == pytest.approx(1_000 * 10_000 / 702)
 
 
-def test_query_latency_is_that_of_its_slowest_sample() -> None:
+def test_query_latency_is_its_slowest_samples() -> None:
     rng = np.random.default_rng(1)
     start = fake_run.START_NS + np.repeat(np.arange(700) * S, 8)
     took = rng.integers(10 * MS, 90 * MS, 5_600)

@@ -189,7 +189,7 @@ def test_a_search_in_several_shapes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("facts", [CLUSTER, Facts(where="local", cores=8)])
-def test_the_topology_is_that_of_the_largest_trial(facts: Facts) -> None:
+def test_topology_fits_the_largest_trial(facts: Facts) -> None:
     users = [1, 30_000, 700]
     alone = [
         plan_config(config_of(load={**TEMPLATE["load"], "concurrency": n}), facts) for n in users

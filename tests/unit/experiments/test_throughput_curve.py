@@ -46,7 +46,7 @@ def test_percentile_comes_before_the_inverse() -> None:
     assert curve.points == (CurvePoint(100.0, 90.0, 1.0), CurvePoint(50.0, 400.0, 8.0))
 
 
-def test_other_parameters_make_curves_of_their_own() -> None:
+def test_other_parameters_make_separate_curves() -> None:
     found = curves(*(at(users, 90.0, 10.0, model=m) for users in (1, 2) for m in ("a", "b")))
     assert [each.parameters for each in found] == [{"model": "a"}, {"model": "b"}]
 
@@ -63,7 +63,7 @@ def test_other_parameters_make_curves_of_their_own() -> None:
     ],
     ids=["one point", "nothing streamed", "no load varied"],
 )
-def test_without_two_points_there_is_no_curve(combinations: tuple[CombinationResult, ...]) -> None:
+def test_curve_needs_two_points(combinations: tuple[CombinationResult, ...]) -> None:
     assert curves(*combinations) == []
 
 
@@ -101,7 +101,7 @@ def test_several_curves_share_a_front() -> None:
     assert "base, load 8: 300 tokens/s, 60 tokens/s per user" in dots.marks
 
 
-def test_one_curve_has_no_front_of_its_own() -> None:
+def test_single_curve_has_no_front() -> None:
     plot = curve_plot(named([Curve({}, (FAST, FULL))]))
     assert plot is not None
     assert [each.name for each in plot.series] == ["", ""]

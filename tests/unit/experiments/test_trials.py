@@ -77,7 +77,7 @@ def test_repetitions_alone_run_the_template() -> None:
     assert trials(repetitions=3) == [{}, {}, {}]
 
 
-def test_a_search_has_no_trials_of_its_own() -> None:
+def test_search_has_no_listed_trials() -> None:
     assert trials(search={"parameter": "a", "from": 1, "to": 8}) == []
 
 

@@ -81,7 +81,7 @@ def test_folder_of_a_killed_parent_is_removed(tmp_path: Path, ending: str, is_le
         os.close(read_end)
 
 
-def test_a_parent_that_is_gone_before_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_already_gone_parent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiperf_svc.adapters.host.child_processes.ctypes.CDLL", _Library)
     monkeypatch.setenv("AIPERF_PARENT_PID", str(os.getppid()))
     die_with_parent()

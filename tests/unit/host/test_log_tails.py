@@ -49,7 +49,7 @@ def test_only_standard_error_with_content_is_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.stderr", "c.log"]
 
 
-def test_new_lines_are_told_once_and_whole(tmp_path: Path) -> None:
+def test_new_lines_are_reported_once_and_whole(tmp_path: Path) -> None:
     tails = processes.Tails(tmp_path)
     path = tmp_path / "worker-0.log"
     path.write_text(line("one") + '{"level": "in')

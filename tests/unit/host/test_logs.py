@@ -108,7 +108,7 @@ def test_logs_without_a_folder_are_plain_text(capsys: pytest.CaptureFixture[str]
     assert re.fullmatch(r"\S+Z WARNING worker \[profiling\]: slow\n", capsys.readouterr().err)
 
 
-def test_restarted_process_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_restarted_process_appends_to_the_same_file(tmp_path: Path) -> None:
     for number in (1, 2):
         set_up_logs("r1", ("worker",), instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
         logging.getLogger("x").info("start %d", number)

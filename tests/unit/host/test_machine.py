@@ -19,7 +19,7 @@ def own_cgroup(root: Path) -> Path:
     return folders[0]
 
 
-def test_without_a_quota_the_affinity_counts(tmp_path: Path) -> None:
+def test_affinity_counts_without_a_quota(tmp_path: Path) -> None:
     assert machine.usable_cores(tmp_path) == CORES
 
 
@@ -81,7 +81,7 @@ def test_the_port_range_has_two_ends() -> None:
     assert 0 < first < last < 65_536
 
 
-def test_host_facts_are_those_of_the_kernel(tmp_path: Path) -> None:
+def test_host_facts_equal_the_kernels(tmp_path: Path) -> None:
     files = {
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
         "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",

@@ -27,7 +27,7 @@ def test_messages_api_has_own_version_and_key_headers() -> None:
     assert b"Authorization" not in head
 
 
-def test_the_config_goes_before_what_the_api_needs() -> None:
+def test_configured_headers_override_api_headers() -> None:
     head = head_of("messages", headers={"Anthropic-Version": "x"}, api_key_header="Authorization")
     assert VERSION not in head
     assert b"\r\nAnthropic-Version: x\r\n" in head

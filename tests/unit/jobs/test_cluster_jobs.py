@@ -151,7 +151,7 @@ def test_unplaced_pod_fails_its_job_after_a_while() -> None:
     assert "fits on no node" in pods.handle([unplaced(0)], [JOB], now_s=60).jobs[JOB]
 
 
-def test_a_job_that_makes_no_pods_ends() -> None:
+def test_job_without_pods_ends() -> None:
     pods = JobPods(unplaced_s=60)
     pods.handle([], [JOB], now_s=0)
     assert pods.handle([], [JOB], now_s=60).jobs == {JOB: NO_PODS}
@@ -173,7 +173,7 @@ def test_started_job_fails_when_nothing_runs_for_long() -> None:
     assert "fits on no node" in pods.handle([unplaced(1)], [JOB], now_s=160).jobs[JOB]
 
 
-def test_a_failed_pod_says_why_once() -> None:
+def test_failed_pods_reason_is_reported_once() -> None:
     killed = {"name": "index-1", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
     pods = JobPods(unplaced_s=60)
     listed = [pod(4, phase="Failed", containerStatuses=[killed])]
@@ -200,7 +200,7 @@ def test_the_status_of_a_job_is_read() -> None:
     assert job_seen({"metadata": {"name": JOB}}) == JobSeen(JOB, frozenset(), frozenset(), pods=0)
 
 
-def test_a_job_that_is_being_deleted_has_failed() -> None:
+def test_terminating_job_has_failed() -> None:
     metadata = {"name": JOB, "deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert job_seen({"metadata": metadata, "status": {"active": 1}}).problem == DELETED
 

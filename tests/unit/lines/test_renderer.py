@@ -120,7 +120,7 @@ def test_a_streamed_request_has_aiperfs_keys_and_units() -> None:
         assert type(entry["value"]) is expected, tag
 
 
-def test_late_turns_have_the_ids_that_were_sent() -> None:
+def test_late_turns_have_the_sent_ids() -> None:
     turns = (3, 2_345, 65_000)
     records = [record_of(streamed(0, 5, index=12, turn=turn)) for turn in turns]
     found = [line["metadata"] for line in lines_in(records)]
@@ -203,7 +203,7 @@ def mixed() -> tuple[np.ndarray, list[dict[str, Any]], list[Request]]:
     return rows, lines, [r for r in requests if r.phase is Phase.PROFILING]
 
 
-def test_values_are_those_of_the_metric_formulas() -> None:
+def test_values_equal_the_metric_formulas() -> None:
     rows, lines, _ = mixed()
     assert [line["metadata"]["session_num"] for line in lines] == rows["index"].tolist()
     columns = columns_for_formulas(rows)
@@ -232,7 +232,7 @@ def test_gaps_are_stamp_differences_in_milliseconds() -> None:
         assert line["metrics"].get(GAPS_TAG, {}).get("value") == expected
 
 
-def test_some_values_by_hand() -> None:
+def test_values_equal_hand_computed_ones() -> None:
     line = line_of(streamed(0, 10, 30, told=usage(500, 5)))
     values = {tag: entry["value"] for tag, entry in line["metrics"].items()}
     connecting = 0.4
@@ -264,7 +264,7 @@ def test_errored_request_has_its_error_and_no_latency() -> None:
     assert unsent["metadata"]["request_ack_ns"] is None
 
 
-def test_a_cancelled_request_says_so() -> None:
+def test_cancelled_request_is_marked() -> None:
     _, lines, _ = mixed()
     assert [line["metadata"]["was_cancelled"] for line in lines].count(True) == 1
     assert lines[5]["metadata"]["was_cancelled"] is True

@@ -49,7 +49,7 @@ def test_another_seed_or_phase_gives_another_schedule() -> None:
     assert not np.array_equal(due(100), due(100, phase=1))
 
 
-def test_take_returns_what_is_due_strictly_before() -> None:
+def test_take_returns_times_strictly_before() -> None:
     arrivals = Arrivals(rate=100.0, pattern="constant", seed=0, phase=0)
     assert len(arrivals.take(before_ns=SECOND)) == 100
     assert arrivals.take(before_ns=SECOND + 1).tolist() == [SECOND]

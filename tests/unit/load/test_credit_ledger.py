@@ -81,7 +81,7 @@ def test_no_worker_hoards_credits_near_the_end() -> None:
     assert counts == {"a": 20, "b": 20}
 
 
-def test_first_credits_are_those_of_all_users() -> None:
+def test_first_credits_cover_all_users() -> None:
     ledger = CreditLedger(P, users={"a": 3, "b": 2}, total=None)
     first, second, *_ = ledger.closed_loop_grants()
     assert (first, second) == (Grant("a", 0, 3), Grant("b", 3, 2))
@@ -125,7 +125,7 @@ def test_a_repeated_return_changes_nothing() -> None:
     assert ledger.counts() == before
 
 
-def test_reports_ten_microseconds_apart_give_no_rate() -> None:
+def test_close_reports_give_no_rate() -> None:
     ledger = CreditLedger(P, users={"a": 10}, total=None)
     ledger.closed_loop_grants()
     rate_hz, done, at_ns = 10_000, 0, 0

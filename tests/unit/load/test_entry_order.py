@@ -97,7 +97,7 @@ def test_sequential_entries_are_not_drawn(load: Any, dataset: Any, words: str) -
 
 
 @pytest.mark.parametrize("how", ["shuffled", "random"])
-def test_request_count_is_that_of_drawn_conversations(how: str) -> None:
+def test_request_count_follows_the_drawn_conversations(how: str) -> None:
     turns = np.array([1, 5, 2, 9], dtype="<u2")
     settings = config(how, {"concurrency": 1, "requests": 100})
     shape = DatasetShape("run", "dataset-manager", 1, 4, 0, turns.tobytes())

@@ -22,7 +22,7 @@ def test_times_are_taken_in_order_and_once() -> None:
     assert times.take(before_ns=2**62).tolist() == [30 * MS]
 
 
-def test_take_returns_what_is_due_strictly_before() -> None:
+def test_take_returns_times_strictly_before() -> None:
     assert schedule(5).take(before_ns=5 * MS).tolist() == []
 
 

@@ -61,7 +61,7 @@ def test_system_cap_applies_only_without_busy_trees() -> None:
     assert taken(pending) == [DueRequest(2, 0, 50), DueRequest(3, 0, 70)]
 
 
-def test_pause_within_the_cap_stays() -> None:
+def test_pause_within_the_cap_is_unchanged() -> None:
     pending = PendingRequests(system_cap_ns=10, tree_cap_ns=10)
     pending.begin(1, 5)
     pending.add(1, 0, 15)

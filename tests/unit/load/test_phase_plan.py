@@ -158,7 +158,7 @@ def test_the_last_entries_are_the_warmups_own() -> None:
     assert turns_of(Phase.PROFILING, given).tolist() == [1, 2, 3]
 
 
-def test_warmup_without_entries_runs_those_of_profiling() -> None:
+def test_warmup_without_entries_uses_profiling_entries() -> None:
     assert turns_of(Phase.WARMUP, shape(1, 2)).tolist() == [1, 2]
 
 

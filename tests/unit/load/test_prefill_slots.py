@@ -32,7 +32,7 @@ def test_taking_an_occupied_slot_raises() -> None:
         made.take("b")
 
 
-def test_without_a_limit_there_is_always_a_slot() -> None:
+def test_unlimited_slots_are_always_free() -> None:
     made = PrefillSlots(None)
     for request in range(1_000):
         made.take(request)

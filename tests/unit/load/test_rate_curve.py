@@ -52,7 +52,7 @@ def test_constant_pattern_has_expected_count_in_each_part() -> None:
     assert counts.tolist() == pytest.approx([200, 400, 500, 0, 100], abs=1)
 
 
-def test_counts_are_those_of_a_poisson_process() -> None:
+def test_counts_follow_a_poisson_process() -> None:
     """Over many seeds, counts of a part have its area as mean and as variance."""
     bins = [0, 5, 10, 20, 25, 30, 50]
     counts = np.array([np.histogram(arrivals(SERIES, seed=s), bins)[0] for s in range(400)])

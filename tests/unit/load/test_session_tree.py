@@ -67,7 +67,7 @@ def test_tree_waits_for_its_background_streams() -> None:
     assert tree.handle(RequestEnded(1, 9)) == [EndTree(is_complete=True)]
 
 
-def test_failure_cancels_what_depends_on_it_alone() -> None:
+def test_failure_cancels_only_dependent_requests() -> None:
     tree = SessionTree(SPAWN_AND_JOIN)
     play(tree, TreeStarted(0), RequestEnded(0, 10))
     assert tree.handle(RequestEnded(1, 20, is_completed=False)) == []

@@ -51,7 +51,7 @@ def test_row_from_before_a_reset_changes_nothing() -> None:
     assert _rows(rows)[0]["outcome"] == "cut"
 
 
-def test_a_reset_keeps_what_is_open() -> None:
+def test_reset_keeps_open_requests() -> None:
     account = Account(row_limit=None)
     account.requests, account.in_flight, account.max_in_flight = 9, 2, 5
     account.open_connections = 3

@@ -25,7 +25,7 @@ def test_no_flags_are_a_plausible_server() -> None:
     assert _parse("--ttft", "0", "--itl", "0") == MockServerConfig()
 
 
-def test_a_config_survives_the_way_through_arguments() -> None:
+def test_config_round_trips_through_arguments() -> None:
     config = MockServerConfig(
         host="127.0.0.1,127.0.0.2",
         processes=3,

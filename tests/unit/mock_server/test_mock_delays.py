@@ -65,6 +65,6 @@ def test_equal_seeds_draw_equal_delays() -> None:
         ("lognormal:20ms,x", "sigma 'x'"),
     ],
 )
-def test_bad_distribution_is_refused_with_what_was_expected(text: str, message: str) -> None:
+def test_bad_distribution_is_refused_with_expectation(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_delay(text)

@@ -82,7 +82,7 @@ def test_response_longer_than_the_word_list_goes_round() -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, EMBEDDINGS])
-def test_response_that_is_no_stream_states_its_length(path: str) -> None:
+def test_whole_response_states_its_length(path: str) -> None:
     reply = _reply(_draft(params(path, is_stream=False)), close=True)
     head, _, body = reply.writes[0].partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head

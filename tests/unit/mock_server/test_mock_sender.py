@@ -125,7 +125,7 @@ def test_every_token_is_sent_once_in_order(stage: Stage) -> None:
         assert row["end_wall_ns"] == times[-1]
 
 
-def test_gaps_are_those_of_the_plan(stage: Stage) -> None:
+def test_gaps_follow_the_plan(stage: Stage) -> None:
     connection = stage.ask(reply_of(*[b"x"] * 10))
     first_ns, dues = connection.due_ns, []
     while stage.sender.next_due_ns():

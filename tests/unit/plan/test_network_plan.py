@@ -39,7 +39,7 @@ def test_every_port_between_services_is_accounted_for() -> None:
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
 @pytest.mark.parametrize("route", ["proxy", "direct"])
-def test_pods_may_send_whatever_a_peer_may_receive(layout: str, route: str) -> None:
+def test_every_ingress_rule_has_its_egress_rule(layout: str, route: str) -> None:
     plan = plan_it(make_config(layout=layout, raw_route=route))
     assert _ways(plan, direction="ingress") <= _ways(plan, direction="egress")
 

@@ -92,7 +92,7 @@ def test_leader_worker_sets_count_leaders_and_workers() -> None:
     assert [pod.replicas for pod in _release(release_plan(made)).pods] == [2, 6]
 
 
-def test_requests_stand_for_pods_of_operators() -> None:
+def test_configured_requests_count_for_operator_pods() -> None:
     target = release_target(requests={"pods": 4, "cpu": 32, "memory": "64Gi", "gpus": 4})
     plan = release_plan(graph(), target=target)
     assert plan.totals.gpus == 4
@@ -269,7 +269,7 @@ def test_pod_security_is_as_configured() -> None:
         ("Endpoints", "endpoints"),
     ],
 )
-def test_plurals_are_those_of_kubernetes(kind: str, plural: str) -> None:
+def test_plurals_match_kubernetes(kind: str, plural: str) -> None:
     assert resource_of(kind) == plural
 
 

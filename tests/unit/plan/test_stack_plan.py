@@ -124,7 +124,7 @@ def test_drains_wait_for_start_and_load(load: dict[str, Any], hold_s: int | None
         ({"extra_inputs": {"auth": {"api_key": "sk-1"}}}, r"extra_inputs\.auth\.api_key"),
     ],
 )
-def test_target_key_stays_out_of_config_map(given: dict[str, Any], key: str) -> None:
+def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> None:
     config = make_config(url="http://10.0.0.1")
     endpoint = config.endpoint.model_copy(update=given)
     with pytest.raises(ConfigError, match=rf"endpoint\.{key} .*targetApiKey"):

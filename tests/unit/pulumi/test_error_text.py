@@ -63,7 +63,7 @@ def test_message_is_reduced_to_its_cause(message: str, expected: tuple[str, ...]
     assert causes([message]) == expected
 
 
-def test_progress_lines_are_no_causes() -> None:
+def test_progress_lines_are_not_causes() -> None:
     assert causes_in(PROGRESS) == ()
     assert causes_in(f"{PROGRESS}\nerror: no plugin\nerror: no plugin") == ("no plugin",)
     nested = "\n".join(f"    {line}" for line in f"error: {DEPLOYMENT}".splitlines())

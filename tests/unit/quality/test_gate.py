@@ -48,7 +48,7 @@ def result(answers: list[Answer], min_score: float | None = None) -> QualityResu
         (29, 29, 0.883, 1),
     ],
 )
-def test_intervals_are_those_of_wilson(right: int, issued: int, low: float, high: float) -> None:
+def test_intervals_equal_wilsons(right: int, issued: int, low: float, high: float) -> None:
     assert wilson(right, issued) == pytest.approx((low, high), abs=5e-4)
 
 

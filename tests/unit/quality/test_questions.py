@@ -59,7 +59,7 @@ def test_tool_calls_are_compared_as_json(expected: Any, calls: str, right: bool)
     assert is_right(question(grader="tool_call", expected=expected), "text", calls) is right
 
 
-def test_choices_need_a_letter_of_their_own() -> None:
+def test_choices_need_a_separate_letter() -> None:
     assert choice_of("Apples are red") == ""
     assert choice_of("answer is **C**") == "C"
 

@@ -85,7 +85,7 @@ def test_the_timing_managers_own_total_must_agree() -> None:
     assert "timing manager" in books.violations[0]
 
 
-def test_credits_of_a_lost_worker_are_no_violation() -> None:
+def test_lost_workers_credits_violate_nothing() -> None:
     counts = WorkerCounts(
         phase=Phase.PROFILING, granted=100, completed=60, requests_sent=75, in_flight=15
     )
@@ -95,7 +95,7 @@ def test_credits_of_a_lost_worker_are_no_violation() -> None:
     assert (books.lost, books.records_lost, books.requests_sent) == (40, 17, 75)
 
 
-def test_a_lost_workers_retries_are_no_lost_records() -> None:
+def test_lost_workers_retries_lose_no_records() -> None:
     counts = WorkerCounts(
         phase=Phase.PROFILING, granted=100, completed=60, requests_sent=75, retries=5
     )

@@ -36,7 +36,7 @@ def test_gaps_between_chunks_are_pooled_over_completed_requests() -> None:
     assert (histogram.min_ns, histogram.max_ns) == (gaps.min(), gaps.max())
 
 
-def test_phases_are_kept_apart() -> None:
+def test_phases_are_kept_separate() -> None:
     requests = [
         Request(reads=streamed(0, 3), request_id=1, seq=1, phase=Phase.WARMUP),
         Request(reads=streamed(0, 9), request_id=2, seq=2),

@@ -57,7 +57,7 @@ def tokens_of(row: np.void) -> dict[str, int]:
     return {name: int(row[f"{name}_tokens"]) for name in names}
 
 
-def test_without_a_tokenizer_tokens_are_the_servers() -> None:
+def test_tokens_without_a_tokenizer_are_the_servers() -> None:
     raw = stream(delta(content="one two"), finish(), TOLD)
     assert tokens_of(record_of(Request(reads=reads_of(raw))).rows[0]) == {
         "input": 550,
@@ -68,12 +68,12 @@ def test_without_a_tokenizer_tokens_are_the_servers() -> None:
     }
 
 
-def test_without_tokenizer_and_usage_tokens_are_unknown() -> None:
+def test_tokens_without_tokenizer_and_usage_are_unknown() -> None:
     request = Request(reads=reads_of(stream(delta(content="a"), finish())), input_tokens=-1)
     assert set(tokens_of(record_of(request).rows[0]).values()) == {-1}
 
 
-def test_unknown_input_tokens_are_those_of_the_server() -> None:
+def test_unknown_input_tokens_use_the_servers_count() -> None:
     request = Request(reads=reads_of(stream(delta(content="a"), finish(), TOLD)), input_tokens=-1)
     assert record_of(request).rows["input_tokens"] == [500]
 

@@ -83,7 +83,7 @@ def reasoned(total: int, reasoning: int, **more: Any) -> bytes:
 TEXTS = [delta(content=" one") for _ in range(6)]
 
 
-def test_times_between_tokens_are_those_of_streamed_tokens() -> None:
+def test_inter_token_times_use_streamed_tokens_only() -> None:
     rows = streamed(*TEXTS, finish(), reasoned(1006, 1000))
     assert metric("inter_token_latency", rows) == pytest.approx(10.0)
     assert metric("output_token_throughput_per_user", rows) == pytest.approx(100.0)
@@ -102,7 +102,7 @@ def test_hidden_tokens_are_output_of_a_tokenizer_too() -> None:
 
 
 @pytest.mark.parametrize("counter", [None, Words()])
-def test_reasoning_that_was_streamed_is_not_hidden(counter: Any) -> None:
+def test_streamed_reasoning_is_not_hidden(counter: Any) -> None:
     thoughts = [delta(reasoning_content=" hm") for _ in range(4)]
     rows = streamed(*thoughts, *TEXTS, finish(), reasoned(10, 4), counter=counter)
     assert np.isnan(metric("hidden_token_count", rows))

@@ -259,7 +259,7 @@ def test_a_compressed_error_is_not_quoted() -> None:
     assert sample.message == "status 503; the body is compressed, gzip"
 
 
-def test_identity_is_no_compression() -> None:
+def test_identity_encoding_is_accepted() -> None:
     raw = stream(token(b"a")).replace(b"\r\n\r\n", b"\r\nContent-Encoding: identity\r\n\r\n", 1)
     assert row_of(raw)["error"] == ErrorKind.NONE
 

@@ -75,7 +75,7 @@ def pieces(raw: bytes, size: int) -> list[Read]:
 
 @each
 @pytest.mark.parametrize("size", [0, 7, 100, 10_000])
-def test_stream_is_read_whole_however_it_is_split(stream: Stream, size: int) -> None:
+def test_stream_is_complete_under_every_split(stream: Stream, size: int) -> None:
     row = record_of(Request(reads=pieces(stream.raw, size)), kind=stream.kind).rows[0]
     assert (row["usage_prompt_tokens"], row["usage_completion_tokens"]) == stream.usage
     assert (row["error"], row["finish_reason"]) == (ErrorKind.NONE, stream.finish)

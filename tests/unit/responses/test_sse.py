@@ -45,7 +45,7 @@ def events_of(parts: list[bytes]) -> list[tuple[bytes, int, bool]]:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_events_are_those_of_the_standard(name: str) -> None:
+def test_events_follow_the_standard(name: str) -> None:
     raw, expected = STREAMS[name]
     assert [(data, is_error) for data, _, is_error in events_of([raw])] == expected
 

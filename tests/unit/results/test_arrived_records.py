@@ -63,7 +63,7 @@ def test_pieces_add_up_to_all_rows() -> None:
     assert sum(found.sent.values()) == np.count_nonzero(rows["start_wall_ns"])
 
 
-def test_session_tree_ends_once_however_many_requests_fail() -> None:
+def test_session_tree_ends_once_despite_several_failures() -> None:
     rows = fake_run.make_rows(
         7,
         index=[4, 4, 4, 5, 5, 6, 6],

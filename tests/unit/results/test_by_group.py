@@ -52,7 +52,7 @@ def test_requests_are_in_one_target_and_add_up(records: Rows) -> None:
     assert min(counts) > 0
 
 
-def test_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None:
+def test_target_percentiles_cover_only_its_requests(records: Rows) -> None:
     found = summary(records, *URLS)
     done = records[
         (records["phase"] == Phase.PROFILING) & (records["outcome"] == Outcome.COMPLETED)

@@ -26,7 +26,7 @@ def test_cached_share_is_a_ratio_of_sums() -> None:
     assert "total_usage_prompt_cache_write_tokens" not in found
 
 
-def test_turns_and_conversations_have_shares_of_their_own() -> None:
+def test_turns_and_conversations_have_separate_shares() -> None:
     found = results(make_rows(4, **STATED, **TALKS)).cache
     assert found is not None
     assert [(turn.share, turn.known) for turn in found.turns] == [(0.0, 2), (3_300 / 4_000, 2)]
@@ -46,7 +46,7 @@ def test_server_without_cache_fields_has_no_share() -> None:
     assert summary.cache is None
 
 
-def test_unknown_counts_are_no_zeros() -> None:
+def test_unknown_counts_are_not_zero() -> None:
     found = results(make_rows(2, usage_prompt_tokens=[100, 500], cached_tokens=[50, -1])).scalars
     assert found["cached_token_share"] == 0.5
     assert found["cached_token_coverage"] == 0.5

@@ -42,7 +42,7 @@ def text_of(summary: Summary) -> str:
     return next(check.text for check in summary.system.checks if check.check == "economics")
 
 
-def test_figures_are_those_of_the_formulas() -> None:
+def test_figures_follow_the_formulas() -> None:
     found = run(gpus(2), price_per_gpu_hour=3.6, kw_per_gpu=1.5).scalars
     assert found["output_token_throughput"] == pytest.approx(1)
     expected = {

@@ -207,7 +207,7 @@ def test_agentx_row_without_completed_requests_has_no_rates() -> None:
     assert set(AGENTX_NEEDED) - row.keys() >= {"hw", "tp", "allocated_cpu_dram_gb"}
 
 
-def test_unknown_facts_are_no_values() -> None:
+def test_unknown_facts_are_omitted() -> None:
     row = row_of(run(), setup_of(provenance(), {}))
     assert {"hw", "precision", "tp", "tput_per_gpu", "power_valid"} & row.keys() == set()
     assert set(NEEDED) - row.keys() >= {"hw", "precision", "tp", "tput_per_gpu"}

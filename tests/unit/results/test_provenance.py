@@ -26,7 +26,7 @@ def target(*logs: SourceLog) -> dict[str, str]:
     return provenance_of({}, (), logs, begin_ns=at(0), end_ns=at(9)).target
 
 
-def test_every_fact_that_is_not_read_is_unknown() -> None:
+def test_unread_facts_are_unknown() -> None:
     assert target() == dict.fromkeys(TARGET_FACTS, UNKNOWN)
     client = provenance_of({"cpu": "x"}, (), (), begin_ns=at(0), end_ns=at(9)).client
     lost = {"stolen_share": "0.0000", "throttled_share": "0.0000"}
@@ -103,7 +103,7 @@ def test_server_states_version_and_settings(content: object, expected: dict[str,
     assert found == expected
 
 
-def test_page_that_is_no_json_states_nothing() -> None:
+def test_page_without_json_has_no_facts() -> None:
     assert stated_facts("<html>Not found</html>") == {}
 
 

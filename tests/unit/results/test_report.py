@@ -65,7 +65,7 @@ def picture(text: str) -> str:
     return re.sub(r"<script.*?</script>", "", text, flags=re.S)
 
 
-def test_it_loads_nothing_and_runs_only_what_zooms() -> None:
+def test_report_loads_nothing_and_runs_only_zoom_script() -> None:
     text = report(fake_run.closed_loop())
     assert not re.search(r"@import|url\(|\bsrc=|<iframe|\bon\w+=", picture(text))
     assert re.findall(r'href="([^"]*)"', text) == ["data:,"]
@@ -74,7 +74,7 @@ def test_it_loads_nothing_and_runs_only_what_zooms() -> None:
     assert not re.search(r"\bfetch\(|XMLHttpRequest|WebSocket|\bimport\b|\beval\(", text)
 
 
-def test_what_zooms_is_small_and_has_its_licence() -> None:
+def test_zoom_script_is_small_and_has_its_licence() -> None:
     plot = plots.figure("", "", [], plots.Axes(scales.linear(1), scales.linear(1), length=1))
     code = markup(Zoom([plot]))
     assert len(code) < 70_000
@@ -83,7 +83,7 @@ def test_what_zooms_is_small_and_has_its_licence() -> None:
     assert not Zoom([plot])
 
 
-def test_plot_numbers_are_those_of_its_lines() -> None:
+def test_plot_numbers_match_its_lines() -> None:
     lines = [
         Series("p50", "a", [(0.5, 1.23456789), (1.5, math.nan)]),
         Series("p99", "e", [(0.5, 7.0), (1.5, 8.0)]),
@@ -195,7 +195,7 @@ def test_the_wheel_has_the_templates() -> None:
     assert wanted <= packed
 
 
-def test_labels_at_the_edge_stay_inside() -> None:
+def test_labels_at_the_edge_are_inside() -> None:
     corner = plots.Series("load", "a", [(10.0, 10.0)], labels=("1024",), has_line=False)
     both = scales.linear(10.0)
     plot = plots.figure("", "", [corner], plots.Axes(both, both))

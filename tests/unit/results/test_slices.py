@@ -145,7 +145,7 @@ def test_the_files_have_aiperfs_layout(rows: Rows) -> None:
     assert float(shown) == pytest.approx(first["request_latency"]["avg"], abs=0.01)
 
 
-def test_the_files_are_written_if_asked_for(rows: Rows, tmp_path: Path) -> None:
+def test_slice_files_are_written_on_request(rows: Rows, tmp_path: Path) -> None:
     columns, context = fake_run.columns_of(rows), fake_run.context(rows)
     names = {"profile_export_aiperf_timeslices.json", "profile_export_aiperf_timeslices.csv"}
     plain = write_all(tmp_path / "plain", summarise(columns, None, context), columns)

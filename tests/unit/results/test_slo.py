@@ -170,13 +170,13 @@ def test_latencies_hold_only_within_the_error_budget(kind: str) -> None:
         ("effective_concurrency", Failures(completed=50, errored=50), True),
     ],
 )
-def test_the_budget_covers_what_a_metric_leaves_out(
+def test_budget_covers_requests_without_the_metric(
     metric: str, failures: Failures, is_within: bool
 ) -> None:
     assert (held(metric, failures) == "") == is_within
 
 
-def test_rate_counts_failures_itself_and_needs_no_budget() -> None:
+def test_rate_objective_needs_no_error_budget() -> None:
     limited = slo(objectives=[{"metric": "request_throughput", "min": 0.5}])
     failures = Failures(completed=1, errored=99)
     (result,) = judge(limited, lambda tag, stat: 1.0, {}, failures)
@@ -259,7 +259,7 @@ def test_a_request_without_the_metric_is_bad() -> None:
     assert count_good(phase, {"output_token_throughput_per_user": 201}) == 0
 
 
-def test_each_tier_has_a_goodput_of_its_own() -> None:
+def test_each_tier_has_its_own_goodput() -> None:
     rows = np.concatenate([fake_run.request(ttft_ms=ms, gap_ms=5) for ms in (10, 30, 50, 700)])
     phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
     tiers = {
@@ -278,7 +278,7 @@ def test_each_tier_has_a_goodput_of_its_own() -> None:
     assert (nothing.attainment, nothing.goodput) == (None, None)
 
 
-def test_tiers_metrics_are_checked_as_those_of_goodput() -> None:
+def test_tier_metrics_are_checked_like_goodput() -> None:
     (problem,) = check_slo(slo(goodput_tiers={"gold": {"time_to_frist_token": "1s"}}))
     assert problem.startswith("slo.goodput_tiers.gold.time_to_frist_token: ")
     (problem,) = check_slo(

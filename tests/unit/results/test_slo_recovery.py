@@ -79,7 +79,7 @@ def test_slo_missed_to_the_end_never_recovers() -> None:
     assert (up.recovery_s, up.judged_s) == (None, 100.0)
 
 
-def test_without_a_limit_nothing_is_judged() -> None:
+def test_nothing_is_judged_without_a_limit() -> None:
     found = scaled(52.0)
     assert (found.scale_ups[0].recovery_s, found.limit) == (None, "")
 
@@ -106,7 +106,7 @@ def test_limits_of_objectives_count_without_a_goodput() -> None:
         ),
     ],
 )  # fmt: skip
-def test_scaling_that_cannot_be_watched_is_refused(more: dict[str, Any], message: str) -> None:
+def test_unwatchable_scaling_is_refused(more: dict[str, Any], message: str) -> None:
     benchmark = {
         "endpoint": {"url": "http://a", "model": "m"},
         "load": {"concurrency": 1, "requests": 1},

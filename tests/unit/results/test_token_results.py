@@ -201,7 +201,7 @@ def counted(requests: int = 20, **columns: Any) -> Rows:
     return rows
 
 
-def test_special_tokens_are_no_disagreement() -> None:
+def test_special_tokens_do_not_disagree() -> None:
     checks = by_tokenizer(counted())
     assert checks["output_tokens"].severity == checks["input_tokens"].severity == "valid"
 

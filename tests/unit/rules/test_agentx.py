@@ -37,7 +37,7 @@ def finished(**parts: Any) -> dict[str, Any]:
     return BenchmarkConfig.model_validate(written(**parts)).model_dump(mode="json")
 
 
-def test_scenario_sets_what_the_rules_fix() -> None:
+def test_scenario_sets_the_fixed_keys() -> None:
     config = BenchmarkConfig.model_validate(written())
     assert config.load.agentic is not None
     assert config.load.agentic.warmup_requests == 10
@@ -46,7 +46,7 @@ def test_scenario_sets_what_the_rules_fix() -> None:
     assert deviations(finished()) == []
 
 
-def test_config_that_was_written_is_the_same_again() -> None:
+def test_written_config_round_trips() -> None:
     config = BenchmarkConfig.model_validate(written())
     assert BenchmarkConfig.model_validate(config.model_dump(mode="json")) == config
 
@@ -67,7 +67,7 @@ def test_config_that_was_written_is_the_same_again() -> None:
         ({"dataset": {"max_delay": "9s"}}, "dataset.max_delay 9s, expected not set"),
     ],
 )
-def test_key_of_the_user_stays_and_is_named(parts: dict[str, Any], reason: str) -> None:
+def test_users_deviating_key_is_named(parts: dict[str, Any], reason: str) -> None:
     assert deviations(finished(**parts)) == [reason]
 
 
@@ -126,7 +126,7 @@ def test_run_that_conforms_meets_every_requirement() -> None:
     assert missed(1200.0, load={"duration": "20m", "agentic": {"warmup_requests": 1}}) == {}
 
 
-def test_missed_requirements_say_by_how_much() -> None:
+def test_missed_requirements_state_the_difference() -> None:
     assert missed(1200.0) == {"duration": "1,200 s, expected 3,600"}
     assert missed(600.0) == {"duration": "600 s, under 900 s a run is not valid"}
     short = {"duration": "3,540 s, expected 3,600"}

@@ -223,7 +223,7 @@ def test_warmup_of_a_count_has_no_known_length() -> None:
     assert found.outcome is Outcome.UNCHECKED
 
 
-def test_without_records_times_are_not_checkable() -> None:
+def test_times_need_records() -> None:
     points = [each.__class__(each.folder, each.result, None) for each in curve()]
     report = verify(points)
     unchecked = [e.rule for e in report.requirements if e.outcome is Outcome.UNCHECKED]
@@ -266,7 +266,9 @@ def test_failed_requests_count_in_the_window() -> None:
     assert failing.steady.tpot_p90_ms is None
 
 
-def test_command_names_what_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_names_missed_requirements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for concurrency in (1, 64):
         rows = fake_run.closed_loop(requests=300, concurrency=concurrency)
         context = fake_run.context(rows)

@@ -69,12 +69,12 @@ def test_incomplete_pass_is_not_used() -> None:
     assert (found.super_passes, found.end) == (6, 6 * SIZE)
 
 
-def test_without_streams_there_is_no_window() -> None:
+def test_steady_window_needs_streams() -> None:
     found = find_window(requests(np.full(SIZE * 6, np.nan)), SIZE, 0.0)
     assert found == Window(super_passes=6, ramp=1)
 
 
-def test_trend_probability_is_that_of_tables() -> None:
+def test_trend_probability_matches_published_tables() -> None:
     # Five rising values: S = 10 and variance 50/3, so z = 9 / 4.082 and p = 0.0275.
     assert trend_p(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx(0.0275, abs=2e-4)
     assert trend_p(np.full(5, 3.0)) == 1.0

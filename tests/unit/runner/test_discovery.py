@@ -133,7 +133,7 @@ async def _narrowed(known: dict[str, Any], **deployment: Any) -> tuple[StackRequ
     return found, said
 
 
-async def test_program_is_told_where_the_api_server_is() -> None:
+async def test_program_gets_the_api_server_address() -> None:
     found, said = await _narrowed(KNOWN)
     cidrs = ("10.96.0.1/32", "172.30.0.2/32")
     assert found.config.deployment.api_server_cidrs == cidrs

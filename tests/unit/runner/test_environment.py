@@ -54,7 +54,7 @@ def make_run(
     )
 
 
-def test_a_service_reads_what_the_launcher_wrote(tmp_path: Path) -> None:
+def test_service_reads_the_launchers_environment(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.write_files()
     shared = run.shared_environment({})

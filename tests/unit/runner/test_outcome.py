@@ -100,7 +100,7 @@ def test_unjudged_slo_has_its_own_exit_code(others_judged: bool, word: str, code
     assert end.as_json()["reason"] == f"SLO {word}: m p99 thin; m p50 thin"
 
 
-def test_reason_names_trials_whose_slo_is_not_judged() -> None:
+def test_reason_names_trials_with_unjudged_slo() -> None:
     end = outcome(results=experiment([trial(1, slo="missed"), trial(2, slo="not judged")]))
     said = "SLO not judged: no trial certainly holds it, see trial 2"
     assert end.as_json()["reason"] == said
@@ -141,7 +141,7 @@ def test_failed_benchmark_of_completed_run_has_reason(found: Results | None, rea
     assert outcome(results=found).as_json()["reason"] == reason
 
 
-def test_reason_of_unplanned_end_stays() -> None:
+def test_reason_of_unplanned_end_is_kept() -> None:
     failed = outcome(state="failed", reason="the target is away", results=result(0))
     assert failed.as_json()["reason"] == "the target is away"
 

@@ -178,7 +178,7 @@ async def test_no_part_begins_after_the_time_limit(tmp_path: Path) -> None:
     assert {each.reason for each in outcomes} == {"not begun: --timeout was over before"}
 
 
-async def test_parts_share_the_time_that_is_left(tmp_path: Path) -> None:
+async def test_parts_share_the_remaining_time(tmp_path: Path) -> None:
     fake = Fake(tmp_path, rounds=3)
     await fake.run(timeout_s=100.0)
     first, *others = fake.placement.limits_s

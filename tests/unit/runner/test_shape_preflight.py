@@ -21,7 +21,7 @@ async def checked(stack_run: FakeStackRun, said: list[str]) -> CheckedShapes:
     )
 
 
-async def test_a_shape_that_is_refused_leaves_the_others(stack_run: FakeStackRun) -> None:
+async def test_refused_shape_leaves_the_others(stack_run: FakeStackRun) -> None:
     _, second, _ = in_shapes(stack_run)
     error = stack_run.check_errors[second] = EnvironmentProblem("no such node")
     said: list[str] = []

@@ -196,7 +196,7 @@ async def test_failed_shape_fails_only_its_trials(stack_run: FakeStackRun) -> No
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.BENCHMARK_FAILED)
 
 
-async def test_shape_that_preflight_refuses_is_not_brought_up(stack_run: FakeStackRun) -> None:
+async def test_shape_refused_by_preflight_is_not_created(stack_run: FakeStackRun) -> None:
     first, _, _ = in_shapes(stack_run)
     stack_run.check_errors[first] = EnvironmentProblem("no such node")
     outcome = await stack_run.launched()

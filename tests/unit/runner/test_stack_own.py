@@ -124,7 +124,7 @@ async def test_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectRef
     assert (await own_of(GUEST, Cli(state()))).own == ()
 
 
-async def test_without_state_record_or_label_decides(there: list[ObjectRef]) -> None:
+async def test_ownership_without_state_needs_record_or_label(there: list[ObjectRef]) -> None:
     there.extend([space("theirs"), space("ours")])
     known = msgspec.structs.replace(RECORD, own=("ours",))
     for cli in (None, Cli(None)):

@@ -205,9 +205,7 @@ def test_unbegun_trials_do_not_count_as_failed(
     assert trials == [(1, "failed"), (2, "done"), (5, "done")]
 
 
-def test_a_stack_that_stays_ends_the_experiment(
-    stacks: Stacks, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kept_stack_ends_the_experiment(stacks: Stacks, capsys: pytest.CaptureFixture[str]) -> None:
     stacks.failures[2], stacks.kept = "no room", {2}
     code, _ = stacks.run(capsys)
     assert (code, stacks.begun) == (ExitCode.BENCHMARK_FAILED, [1, 2])

@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> StateHome:
 # --- records -------------------------------------------------------------------------------------
 
 
-def test_a_record_is_there_until_it_is_forgotten(home: StateHome) -> None:
+def test_record_exists_until_forgotten(home: StateHome) -> None:
     home.save(RECORD)
     assert (home.load("s"), home.records()) == (RECORD, (RECORD,))
     home.forget("s")

@@ -150,7 +150,7 @@ async def test_a_clean_cluster_needs_nothing(reports: list[LeakReport]) -> None:
     assert cli.did == []
 
 
-async def test_silent_removal_reports_what_it_waits_for(
+async def test_slow_removal_names_the_blocking_objects(
     reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(HELD)
@@ -292,7 +292,7 @@ async def test_unlisted_stack_keeps_its_record(
     assert said == ["destroying the stack"]
 
 
-async def test_foreign_objects_are_no_leak(
+async def test_foreign_objects_are_not_leaks(
     stack_run: FakeTeardown, removed: StackRemoval, said: list[str]
 ) -> None:
     stack_run.report = msgspec.structs.replace(CLEAN, others=(OTHER,), strays=(OTHER,))

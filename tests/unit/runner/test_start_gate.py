@@ -149,6 +149,6 @@ async def test_start_is_resent_until_its_time() -> None:
         await Round("us", lead_s=0.0).open(us=lost)
 
 
-async def test_offset_is_that_of_the_shortest_round_trip() -> None:
+async def test_offset_uses_the_shortest_round_trip() -> None:
     offset = await measure_offset(Run(ahead_ns=7_000_000_000).api)
     assert abs(offset.ns - 7_000_000_000) <= offset.uncertainty_ns

@@ -46,7 +46,7 @@ def event(reason: str, message: str, **about: str) -> Json:
     return {"reason": reason, "message": message, "involvedObject": about}
 
 
-def test_moment_is_that_of_the_first_message() -> None:
+def test_moment_is_the_first_messages_time() -> None:
     log = ReplicaLog(LABELS)
     scheduled = "PodScheduled"
     steps = [

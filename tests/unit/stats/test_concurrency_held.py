@@ -97,7 +97,7 @@ def test_first_starts_are_no_lost_slot_time() -> None:
     assert use(rows, concurrency=2, stop_ms=306, prefill=2).ratio > 0.99
 
 
-def test_user_that_starts_late_is_lost_slot_time() -> None:
+def test_late_starting_user_is_lost_slot_time() -> None:
     rows = np.concatenate([a_request(1, 500), a_request(50, 500)])
     assert use(rows, concurrency=2, stop_ms=500).ratio == pytest.approx(949 / 1000)
 
@@ -160,7 +160,7 @@ def test_drain_after_the_last_conversation_does_not_count() -> None:
 @pytest.mark.parametrize(
     "end", [{"flags": LAST_TURN}, {"outcome": Outcome.ERRORED}], ids=["last", "failed"]
 )
-def test_conversation_that_has_ended_has_no_think_time(end: dict[str, int]) -> None:
+def test_ended_conversation_has_no_think_time(end: dict[str, int]) -> None:
     first = a_request(0, 10, index=0, turn=0)
     second = a_request(60, 70, index=0, turn=1, **end)
     assert use(np.concatenate([first, second]), stop_ms=140).ratio == pytest.approx(0.5)

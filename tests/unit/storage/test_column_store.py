@@ -22,7 +22,7 @@ def many_rows() -> Rows:
 
 
 @pytest.mark.parametrize("size", [7, 500, BUFFER_ROWS, BUFFER_ROWS + 1, 50_000])
-def test_every_row_comes_back_in_order(tmp_path: Path, many_rows: Rows, size: int) -> None:
+def test_rows_are_returned_in_order(tmp_path: Path, many_rows: Rows, size: int) -> None:
     with ColumnStore(tmp_path / "columns") as store:
         for begin in range(0, len(many_rows), size):
             store.append(many_rows[begin : begin + size])

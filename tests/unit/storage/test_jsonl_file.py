@@ -85,7 +85,7 @@ def test_manifest_entry_matches_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     )
 
 
-def test_without_requests_there_is_no_file(tmp_path: Path) -> None:
+def test_no_file_is_written_without_requests(tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append(batch(0, 1), 0)
     file.write()

@@ -123,7 +123,7 @@ def test_prefix_hits_are_a_share_of_queries() -> None:
 SPEC = "vllm:spec_decode_num_"
 
 
-def test_acceptance_is_that_of_sums_over_replicas() -> None:
+def test_acceptance_is_a_ratio_over_replicas() -> None:
     # A step of the first accepts 2 of 3 drafts, one of the second 1 of 3; the second has a third
     # of the steps.
     def replica(steps: int, accepted: int) -> SourceLog:
@@ -363,7 +363,7 @@ def test_growth_during_a_gap_is_in_the_rates() -> None:
     assert token_rates(100, 110, -1, -1, 140, 150) == [10, 10, 10, 10, 10]
 
 
-def test_a_counter_that_is_gone_has_no_rate() -> None:
+def test_missing_counter_has_no_rate() -> None:
     first, *rest = token_rates(100, 110, -1, -1)
     assert first == 10
     assert np.isnan(rest).all()
@@ -383,7 +383,7 @@ def labelled(label: str, count: float) -> dict[str, float]:
     return {f'{TOKENS}{{pod="{label}"}}': count}
 
 
-def test_a_counter_whose_labels_change_goes_on() -> None:
+def test_counter_with_changed_labels_continues() -> None:
     log = source(labelled(f"pod-{n}", 1_000.0 + 10 * n) for n in range(6))
     assert series.counter([log], "generation_tokens", at(1), at(4)) == 30
     (found,) = series.plotted([log])

@@ -51,7 +51,7 @@ def _ours(text: str, reader: PageReader) -> Found | None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_samples_equal_those_of_prometheus_client(path: Path) -> None:
+def test_samples_equal_prometheus_clients(path: Path) -> None:
     text, reader = path.read_text(), PageReader()
     first = _ours(text, reader)
     assert first == _theirs(text)

@@ -24,7 +24,7 @@ def test_changing_source_is_used_with_its_interval() -> None:
     assert report.latency_ms == pytest.approx(2.0)
 
 
-def test_slow_exporter_has_an_interval_of_its_own() -> None:
+def test_slow_exporter_has_its_own_interval() -> None:
     report = judged(source({"power": float(second // 30)} for second in range(121)), end_s=120)
     assert report.is_used
     assert report.update_interval_s == pytest.approx(30.0)

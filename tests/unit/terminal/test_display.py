@@ -58,7 +58,7 @@ def drawn(now: Status, *, width: int, title: str = "knee") -> str:
     return capture.get()
 
 
-def test_requests_on_the_server_stand_beside_our_own() -> None:
+def test_requests_on_the_server_are_shown() -> None:
     assert in_flight(status(in_flight=1_200)) == "1,200"
     assert in_flight(status(in_flight=8, server_running=8.0)) == "8 (server 8)"
     assert in_flight(status(in_flight=8, server_running=5.0, server_waiting=3.0)) == (

@@ -121,7 +121,7 @@ def test_missing_metrics_are_named_below_the_table(summary: dict[str, Any]) -> N
     assert note not in printed(summary)
 
 
-def test_objectives_say_what_was_measured_against_which_limit(summary: dict[str, Any]) -> None:
+def test_objectives_show_measured_value_and_limit(summary: dict[str, Any]) -> None:
     common = {"metric": "time_to_first_token", "stat": "p99", "unit": "ms", "bound": "max"}
     slo = [
         {**common, "limit": 200.0, "measured": 23.45, "ok": True},

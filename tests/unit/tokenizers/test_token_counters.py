@@ -73,7 +73,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"model": {"type": "BPE"}}'])
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_tokenizer_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"tokenizer\.json is no tokenizer: .*; give the path"):

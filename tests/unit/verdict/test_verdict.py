@@ -263,7 +263,7 @@ def test_checks_of_the_other_load_do_not_apply(check: str) -> None:
     assert check not in {c.check for c in judge(other).checks}
 
 
-def test_too_few_health_samples_say_nothing() -> None:
+def test_too_few_health_samples_are_ignored() -> None:
     short = changed(CLOSED, workers=(replace(HEALTH, samples=2, busy_share=1.0),))
     assert judge(short).label == "valid"
 

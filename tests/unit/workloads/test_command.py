@@ -103,7 +103,7 @@ def test_every_rank_runs_command_with_all_addresses() -> None:
         ({"pattern": "(a)", "uint": "s"}, "unknown key"),
     ],
 )
-def test_metrics_that_cannot_be_read_are_refused(metric: dict[str, str], said: str) -> None:
+def test_unreadable_metrics_are_refused(metric: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as error:
         config_of(**metric)
     assert "workload.metrics.speed" in str(error.value)

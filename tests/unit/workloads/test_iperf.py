@@ -83,7 +83,7 @@ def test_server_counts_received_and_client_sent_bytes() -> None:
     assert read.facts["path MTU"] == "65535"
 
 
-def test_the_rtt_is_that_of_the_measured_time() -> None:
+def test_rtt_covers_only_the_measured_time() -> None:
     """While TCP finds its rate, queues are full or empty as never after; iperf3's own mean_rtt,
     min_rtt and max_rtt count it."""
     read = reading("tcp", streams=2)
@@ -116,7 +116,7 @@ def test_series_exclude_omitted_time_and_remainder() -> None:
     assert min(series["bandwidth"].values) > 1e9
 
 
-def test_both_directions_are_told_apart() -> None:
+def test_both_directions_are_reported_separately() -> None:
     read = reading("bidirectional", bidirectional=True)
     client = document("bidirectional-client")["end"]
     server = document("bidirectional-server")["end"]

@@ -84,7 +84,7 @@ def test_wrong_values_in_whole_table_are_errors() -> None:
     assert reading_of(failed).errors == ("3 values out of bounds: FAILED",)
 
 
-def test_half_that_is_not_checked_has_no_errors() -> None:
+def test_unchecked_half_has_no_errors() -> None:
     assert reading_of(changed("  12.78      0\n", "  12.78    N/A\n")).errors == ()
 
 

@@ -203,7 +203,7 @@ def rows_of(**changes: Any) -> dict[str, str]:
          "results by", "LoadBalancer without TLS from 10.0.0.0/8"),
     ],
 )  # fmt: skip
-def test_a_reviewer_is_told(changes: dict[str, Any], row: str, text: str) -> None:
+def test_summary_has_rows_for_review(changes: dict[str, Any], row: str, text: str) -> None:
     assert rows_of(**changes)[row] == text
 
 

@@ -74,9 +74,7 @@ def test_the_page_on_workloads_lists_every_check() -> None:
         ({"sent": fake.SENT // 2}, INVALID),
     ],
 )
-def test_claimed_bytes_lie_within_those_of_the_interface(
-    payload: dict[str, int], severity: str
-) -> None:
+def test_claimed_bytes_are_within_interface_bytes(payload: dict[str, int], severity: str) -> None:
     assert check("interface-bytes", claimed(**payload)).severity == severity
 
 
@@ -117,7 +115,7 @@ def test_headers_explain_more_where_packets_are_small() -> None:
     assert check("interface-bytes", record).severity == DEGRADED
 
 
-def test_bytes_that_no_interface_saw_are_a_lie() -> None:
+def test_bytes_missing_on_every_interface_are_invalid() -> None:
     record = claimed(fake.SENT, interface_tx_bytes=0)
     result = fake.result(record)
     assert (result.verdict, result.cause) == (INVALID, "bytes-differ")
@@ -146,7 +144,7 @@ def test_loopback_counts_traffic_on_one_machine() -> None:
     assert check("interface-bytes", local(1000, 120), is_local=True).severity == INVALID
 
 
-def test_shared_interfaces_show_only_what_is_too_much() -> None:
+def test_shared_interfaces_reveal_only_excess_claims() -> None:
     nodes: dict[str, Any] = {"is_shared_network": True, "interface_tx_bytes": 9 * fake.SENT}
     assert check("interface-bytes", claimed(fake.SENT, **nodes)).severity == VALID
     nodes["interface_tx_bytes"] = fake.SENT // 2
@@ -356,7 +354,7 @@ def test_step_needs_only_its_own_headline() -> None:
     assert found.severity == VALID
 
 
-def test_a_retried_step_counts_once_and_is_said() -> None:
+def test_retried_step_counts_once_and_is_noted() -> None:
     records = (
         fake.record(number=1, problem="rank 0: exit code 1"),
         fake.record(number=2, attempt=2),
@@ -404,11 +402,11 @@ def test_repetitions_agree(last: float, severity: str) -> None:
     assert check("repetitions", *records).severity == severity
 
 
-def test_one_repetition_says_nothing_about_noise() -> None:
+def test_noise_needs_several_repetitions() -> None:
     assert check("repetitions", fake.record()).severity == "info"
 
 
-def test_steps_of_other_pairs_are_no_repetitions() -> None:
+def test_steps_of_other_pairs_are_not_repetitions() -> None:
     records = [
         fake.record(fake.reading(value), number=n, of=fake.step(f"pair {n}"))
         for n, value in enumerate((1e9, 9e9), start=1)

@@ -178,7 +178,7 @@ def test_stage_timeout_ends_the_attempt(
     assert end.problem == said
 
 
-def test_rank_whose_output_never_comes_ends_the_run() -> None:
+def test_rank_without_output_ends_the_run() -> None:
     m = machine(step("a"), step("b"))
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, 1)
@@ -205,7 +205,7 @@ def test_lost_rank_ends_the_steps_that_need_it() -> None:
     assert m.end is StepsEnd.RANK_LOST
 
 
-def test_stop_ends_what_runs_and_begins_nothing_more() -> None:
+def test_stop_ends_the_current_step_only() -> None:
     m = machine(step("a"), step("b"), retries=3)
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, 1)

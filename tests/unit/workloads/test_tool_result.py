@@ -64,7 +64,7 @@ def test_a_step_that_prepares_has_no_values() -> None:
     assert [step.is_measured for step in result.steps] == [False, True]
 
 
-def test_series_and_tables_say_their_step() -> None:
+def test_series_and_tables_name_their_step() -> None:
     table = Table(name="t", columns=(Column("size", "bytes"),), rows=((1.0,), (None,)))
     series = Series(name="bandwidth", unit="bit/s", times_s=(0.5,), values=(1.0,))
     read = fake.reading(series=(series,), tables=(table,))

@@ -95,7 +95,7 @@ def test_long_list_is_cut_but_whole_as_json() -> None:
     }
 
 
-def test_a_search_says_where_it_looks() -> None:
+def test_search_shows_its_range() -> None:
     search = {"parameter": "load.concurrency", "from": 1, "to": 64, "maximize": "goodput"}
     config = parse_benchmark(data_of({"search": search}, LOAD), "f")
     members = trial_configs(config)

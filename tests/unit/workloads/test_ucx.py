@@ -50,7 +50,7 @@ def test_latency_is_the_median_at_one_byte() -> None:
     assert result.facts == {"transports": "tag(tcp/lo)"}
 
 
-def test_time_among_many_messages_is_no_latency() -> None:
+def test_message_rate_time_is_not_latency() -> None:
     """The median of a MiB is below a microsecond: so long its submission took."""
     for test, time in (("tag_lat", "latency"), ("tag_bw", "overhead")):
         (table,) = reading(test).tables
