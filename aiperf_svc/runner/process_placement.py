@@ -306,8 +306,9 @@ class LocalServices:
             return
         is_first = status is None or status.experiment is None or not status.experiment.ended
         is_starting = state is RunState.PENDING and is_first
-        # A process that ends with 0 has seen the end of the run before this one.
-        if code == 0 and not is_starting:
+        # A process that ends with 0 has seen the end of the run before this one. A run that failed
+        # at once may still be pending here.
+        if code == 0:
             return
         if process in self._control or is_starting:
             story = processes.last_lines(self._run.logs, process.name)

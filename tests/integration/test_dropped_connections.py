@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.client_bench import read_request
 from tests.support.in_one_loop import config, stack
 from tests.support.scripted_server import RESPONSE
+from tests.support.stream_server import stream_server
 
 
 @asynccontextmanager
@@ -17,28 +18,19 @@ async def dropping_server(after_s: float) -> AsyncIterator[str]:
     response."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await read_request(reader)
-            writer.write(RESPONSE)
-            await read_request(reader)
-            await asyncio.sleep(after_s)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+        await read_request(reader)
+        writer.write(RESPONSE)
+        await read_request(reader)
+        await asyncio.sleep(after_s)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with stream_server(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 async def summary_of(tmp_path: Path, *, after_s: float, requests: int) -> dict[str, Any]:
     async with (
         dropping_server(after_s) as url,
-        stack(config(url, concurrency=2, requests=requests), tmp_path) as run,
+        stack(config(url, concurrency=1, requests=requests), tmp_path) as run,
     ):
         summary: dict[str, Any] = await run.results()
         return summary

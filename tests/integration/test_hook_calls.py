@@ -17,6 +17,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.timing_manager import HookCalls
 from tests.support.in_one_loop import WAIT_S, config, stack
+from tests.support.stream_server import stream_server
 
 
 async def test_stop_at_a_hook_timeout_is_no_failure() -> None:
@@ -27,8 +28,8 @@ async def test_stop_at_a_hook_timeout_is_no_failure() -> None:
         await ended.wait()
         writer.transport.abort()
 
-    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with stream_server(take) as port:
+        url = f"http://127.0.0.1:{port}"
         hook = {"path": "/start_profile", "before": "load", "timeout": "1h"}
         config = BenchmarkConfig.model_validate(
             {

@@ -18,6 +18,7 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 from tests.support.client_bench import CHUNKED, LENGTH, bench, responses
 from tests.support.http2_server import Peer, http2
+from tests.support.stream_server import stream_server
 
 Certificate = tuple[Path, Path]
 OPENED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 test\r\n\r\n"
@@ -33,59 +34,43 @@ class Proxy:
         """Its response to CONNECT."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            self.heads.append(head)
-            method, target, _ = head.split(b"\r\n")[0].split(b" ")
-            if method == b"CONNECT":
-                # In two segments, of which neither is a whole head.
-                writer.write(self._reply[:20])
-                await writer.drain()
-                await asyncio.sleep(0)
-                writer.write(self._reply[20:])
-                if not self._reply.startswith(b"HTTP/1.1 200"):
-                    return
-                port, first = int(target.rpartition(b":")[2]), b""
-            else:
-                port, first = int(target.split(b"/")[2].rpartition(b":")[2]), head
-            there = await asyncio.open_connection("127.0.0.1", port)
-            there[1].write(first)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pass(reader, there[1]))
-                group.create_task(_pass(there[0], writer))
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # either side may leave in the middle
-        finally:
-            writer.close()
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.heads.append(head)
+        method, target, _ = head.split(b"\r\n")[0].split(b" ")
+        if method == b"CONNECT":
+            # In two segments, of which neither is a whole head.
+            writer.write(self._reply[:20])
+            await writer.drain()
+            await asyncio.sleep(0)
+            writer.write(self._reply[20:])
+            if not self._reply.startswith(b"HTTP/1.1 200"):
+                return
+            port, first = int(target.rpartition(b":")[2]), b""
+        else:
+            port, first = int(target.split(b"/")[2].rpartition(b":")[2]), head
+        there = await asyncio.open_connection("127.0.0.1", port)
+        there[1].write(first)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_pass(reader, there[1]))
+            group.create_task(_pass(there[0], writer))
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65_536):
-        writer.write(data)
-    writer.close()
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+    except ConnectionError:
+        pass  # either side may leave in the middle
+    finally:
+        writer.close()
 
 
 @asynccontextmanager
 async def proxy(reply: bytes = OPENED) -> AsyncIterator[Proxy]:
-    tasks: set[asyncio.Task[None]] = set()
     found = Proxy(reply)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        await found.serve(reader, writer)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with stream_server(found.serve) as port:
+        found.url = f"http://127.0.0.1:{port}"
         yield found
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
 
 
 @pytest.fixture

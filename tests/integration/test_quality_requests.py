@@ -13,6 +13,7 @@ from aiperf_svc.adapters.inference.quality_requests import measure_quality, read
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, DatasetError
+from tests.support.stream_server import stream_server
 
 Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any] | bytes]]]
 
@@ -22,23 +23,17 @@ async def serving(reply: Reply) -> AsyncIterator[str]:
     """A server that answers each body by `reply`, and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            length = next(x for x in head.lower().split("\r\n") if x.startswith("content-length:"))
-            body = json.loads(await reader.readexactly(int(length.partition(":")[2])))
-            body["_head"] = head
-            status, content = await reply(body)
-            data = content if isinstance(content, bytes) else json.dumps(content).encode()
-            writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
-            writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # The client may leave at any time.
-        finally:
-            writer.close()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(x for x in head.lower().split("\r\n") if x.startswith("content-length:"))
+        body = json.loads(await reader.readexactly(int(length.partition(":")[2])))
+        body["_head"] = head
+        status, content = await reply(body)
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with stream_server(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def config(url: str, file: Path, **changes: Any) -> BenchmarkConfig:

@@ -13,6 +13,7 @@ from aiperf_svc.services import target_lookup
 from tests.support.client_bench import read_request
 from tests.support.endless_server import RESPONSE_BYTES, lowered_bounds
 from tests.support.in_one_loop import config, lines, server, stack
+from tests.support.stream_server import stream_server
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -26,27 +27,18 @@ async def one_chunk_server(size: int) -> AsyncIterator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         block = b"x" * MIB
-        try:
-            await read_request(reader)
-            writer.write(HEAD + b"%x\r\n" % size + BEGIN)
-            left = size - len(BEGIN) - len(END)
-            while left > 0:
-                writer.write(block[: min(left, MIB)])
-                await writer.drain()
-                left -= MIB
-            writer.write(END + b"\r\n0\r\n\r\n")
+        await read_request(reader)
+        writer.write(HEAD + b"%x\r\n" % size + BEGIN)
+        left = size - len(BEGIN) - len(END)
+        while left > 0:
+            writer.write(block[: min(left, MIB)])
             await writer.drain()
-        except ConnectionError:
-            pass  # a client may leave in the middle
-        finally:
-            writer.close()
+            left -= MIB
+        writer.write(END + b"\r\n0\r\n\r\n")
+        await writer.drain()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with stream_server(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("is_streaming", [True, False])

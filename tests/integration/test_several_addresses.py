@@ -23,6 +23,7 @@ from tests.support.client_bench import (
     resolver,
     responses,
 )
+from tests.support.stream_server import stream_server
 
 FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 
@@ -120,27 +121,18 @@ async def test_recovered_address_is_used_again() -> None:
         down = b.client.addresses.in_use[0]
         assert down.is_down
         port = down.socket_address.address[1]
-        server = await asyncio.start_server(serve_one, SECOND, port)
-        try:
+        async with stream_server(serve_one, SECOND, port):
             await keep_house(b, lambda: not down.is_down)
             for index in range(4):
                 await b.one(index=index)
             assert requests(b)[SECOND] > 0
             assert {outcome for outcome, _ in b.sent.ends} == {Outcome.COMPLETED}
-        finally:
-            server.close()
-            await server.wait_closed()
 
 
 async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        await read_request(reader)
-        writer.write(LENGTH)
-        await reader.read()
-    except (ConnectionError, asyncio.IncompleteReadError):
-        pass  # a probe that carried nothing
-    finally:
-        writer.close()
+    await read_request(reader)
+    writer.write(LENGTH)
+    await reader.read()
 
 
 async def test_source_addresses_match_the_ip_version() -> None:

@@ -5,7 +5,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from aiperf_svc.adapters.telemetry.pages import FetchedPage, PageClient
 from tests.support.endless_server import endless_server
 from tests.support.scripted_server import SECOND_HOST
+from tests.support.stream_server import stream_server
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 5\r\n\r\nup 1\n"
@@ -41,15 +42,13 @@ async def saying(*responses: bytes) -> AsyncIterator[tuple[str, list[str]]]:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         said = b""
         connections.append("made")
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while left and b"Connection: close" not in said:
-                await reader.readuntil(b"\r\n\r\n")
-                said = left.pop(0)
-                writer.write(said)
-        writer.close()
+        while left and b"Connection: close" not in said:
+            await reader.readuntil(b"\r\n\r\n")
+            said = left.pop(0)
+            writer.write(said)
 
-    async with await asyncio.start_server(respond, "127.0.0.1", 0) as listening:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics", connections
+    async with stream_server(respond) as port:
+        yield f"http://127.0.0.1:{port}/metrics", connections
 
 
 def no_tls() -> ssl.SSLContext:
@@ -123,15 +122,13 @@ async def test_a_redirect_to_another_server_is_not_followed(host: str, is_same_p
         is_moved = (own_host, port) == ("127.0.0.1", first) and len(asked) == 1
         target = b"http://%s:%d/metrics" % (host.encode(), first if is_same_port else second)
         writer.write(MOVED.replace(b"/metrics/", target) if is_moved else WHOLE)
-        writer.close()
 
     async with (
-        await asyncio.start_server(respond, "0.0.0.0", 0) as one,
-        await asyncio.start_server(respond, "0.0.0.0", 0) as other,
+        stream_server(respond, "0.0.0.0") as first,
+        stream_server(respond, "0.0.0.0") as second,
+        PageClient(no_tls) as client,
     ):
-        first, second = (each.sockets[0].getsockname()[1] for each in (one, other))
-        async with PageClient(no_tls) as client:
-            page = await client.fetch(f"http://127.0.0.1:{first}/metrics", timeout_s=30)
+        page = await client.fetch(f"http://127.0.0.1:{first}/metrics", timeout_s=30)
     if host == "127.0.0.1" and is_same_port:
         assert (page.text, len(asked)) == ("up 1\n", 2)
     else:
@@ -148,10 +145,9 @@ async def test_page_is_requested_with_its_key(key: str, header: str) -> None:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
         writer.write(WHOLE)
-        writer.close()
 
-    async with await asyncio.start_server(respond, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics"
+    async with stream_server(respond) as port:
+        url = f"http://127.0.0.1:{port}/metrics"
         async with PageClient(no_tls, key=key, key_urls=[url]) as client:
             assert (await client.fetch(url, timeout_s=30)).text == "up 1\n"
         async with PageClient(no_tls, key=key, key_urls=["http://127.0.0.1:1/metrics"]) as client:

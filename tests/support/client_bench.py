@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from time import time_ns
 from typing import Any
@@ -18,11 +18,11 @@ from aiperf_svc.adapters.inference.resolved_target import GetAddrInfo, Target, r
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
+from tests.support.stream_server import Serve, stream_server
 
 WAIT_S = 10.0
 MS = 1_000_000
 SYSTEM_GETADDRINFO = socket.getaddrinfo
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (
@@ -108,7 +108,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    script: Script,
+    script: Serve,
     *,
     server_side: ssl.SSLContext | None = None,
     scheme: str = "",
@@ -119,56 +119,31 @@ async def bench(
     """A client, and a server that follows the script, with TLS when it has a context for it. It
     listens on all `hosts`; a look-up of the target's name gives `found`, or the first of these.
     `endpoint` adds to the benchmark's settings."""
-    connections: set[asyncio.Task[None]] = set()
-    writers: list[asyncio.StreamWriter] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        connections.add(task)
-        writers.append(writer)
+    async with AsyncExitStack() as servers:
+        port = await servers.enter_async_context(stream_server(script, hosts[0], tls=server_side))
+        for host in hosts[1:]:
+            await servers.enter_async_context(stream_server(script, host, port, tls=server_side))
+        scheme = scheme or ("https" if server_side else "http")
+        settings = {"url": f"{scheme}://{hosts[0]}:{port}", "model": "m"} | endpoint
+        config = BenchmarkConfig.model_validate(
+            {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
+        )
+        target = resolve_target(config, getaddrinfo=resolver(*(found or hosts[:1])))
+        sent = Sent()
+        client = InferenceClient(
+            target,
+            on_end=sent.on_end,
+            on_timer=sent.timers.append,
+            on_batch=sent.on_batch,
+            poll_every_ns=500_000,
+        )
+        loop = asyncio.get_running_loop()
+        loop.add_reader(client.fd, client.run_ready)
         try:
-            await script(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
+            yield Bench(client, sent, target)
         finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, hosts[0], 0, ssl=server_side)
-    port = server.sockets[0].getsockname()[1]
-    servers = [server]
-    servers += [await asyncio.start_server(serve, host, port) for host in hosts[1:]]
-    scheme = scheme or ("https" if server_side else "http")
-    settings = {"url": f"{scheme}://{hosts[0]}:{port}", "model": "m"} | endpoint
-    config = BenchmarkConfig.model_validate(
-        {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
-    )
-    target = resolve_target(config, getaddrinfo=resolver(*(found or hosts[:1])))
-    sent = Sent()
-    client = InferenceClient(
-        target,
-        on_end=sent.on_end,
-        on_timer=sent.timers.append,
-        on_batch=sent.on_batch,
-        poll_every_ns=500_000,
-    )
-    loop = asyncio.get_running_loop()
-    loop.add_reader(client.fd, client.run_ready)
-    try:
-        yield Bench(client, sent, target)
-    finally:
-        loop.remove_reader(client.fd)
-        client.close()
-        for server in servers:
-            server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-        for writer in writers:
-            writer.transport.abort()
-        for server in servers:
-            await server.wait_closed()
-        await asyncio.sleep(0)
+            loop.remove_reader(client.fd)
+            client.close()
 
 
 def resolver(*names: str) -> GetAddrInfo:
@@ -190,7 +165,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(next(lengths, 0))
 
 
-def responses(*parts: bytes) -> Script:
+def responses(*parts: bytes) -> Serve:
     """A server that responds to every request with these writes, each in a segment of its own."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

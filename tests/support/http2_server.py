@@ -9,7 +9,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, PingAckReceived, RequestReceived, StreamEnded
 from h2.settings import SettingCodes, Settings
 
-from tests.support.client_bench import Script
+from tests.support.stream_server import Serve
 
 Field = tuple[bytes, bytes]
 SSE = (b"content-type", b"text/event-stream")
@@ -75,7 +75,7 @@ class Peer:
 
 def http2(
     respond: Callable[[Peer], Awaitable[None]], settings: dict[SettingCodes, int] | None = None
-) -> Script:
+) -> Serve:
     """The script of such a server for `bench`."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

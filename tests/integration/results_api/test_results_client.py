@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import shutil
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +14,7 @@ from aiperf_svc.adapters.results_api.run_api import ApiUnavailable
 from aiperf_svc.core.scaling.report import Replica, ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from tests.support.fake_results_api import LARGE, TOKEN, Api
+from tests.support.stream_server import stream_server
 
 
 async def test_all_results_are_fetched_into_a_folder(
@@ -161,28 +161,20 @@ class _Cutting:
         self._port, self._limit = port, limit
         self.connections = 0
         self.url = ""
-        self._serving: set[asyncio.Task[Any] | None] = set()
 
     async def __aenter__(self) -> "_Cutting":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = stream_server(self._serve)
+        self.url = f"http://127.0.0.1:{await self._server.__aenter__()}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        await self._server.wait_closed()
-        serving = [task for task in self._serving if task]
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        await self._server.__aexit__(None, None, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self._serving.add(asyncio.current_task())
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                await self._pass(reader, writer, inner_reader, inner_writer)
+            await self._pass(reader, writer, inner_reader, inner_writer)
         finally:
             for each in (inner_writer, writer):
                 each.close()

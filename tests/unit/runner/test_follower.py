@@ -54,7 +54,7 @@ class Api:
         if after is None:
             return Status(number=1, state=self._state, **VALUES)
         self._process.heard.set()
-        if self._process.code or self._state is RunState.PENDING:
+        if self._process.code:
             await asyncio.Event().wait()
         for _ in range(100):  # turns of the loop, in which the runner sees that it has ended
             await asyncio.sleep(0)
@@ -81,12 +81,13 @@ async def followed(folder: Path, code: int, state: RunState) -> Follower:
     return follower
 
 
-async def test_clean_exit_before_final_state_is_no_failure(tmp_path: Path) -> None:
-    assert (await followed(tmp_path, 0, RunState.PROCESSING)).is_over
+@pytest.mark.parametrize("state", [RunState.PENDING, RunState.PROCESSING])
+async def test_clean_exit_before_final_state_is_no_failure(tmp_path: Path, state: RunState) -> None:
+    assert (await followed(tmp_path, 0, state)).is_over
 
 
 @pytest.mark.parametrize(
-    ("code", "state"), [(1, RunState.PROCESSING), (0, RunState.PENDING), (-9, RunState.PROFILING)]
+    ("code", "state"), [(1, RunState.PROCESSING), (1, RunState.PENDING), (-9, RunState.PROFILING)]
 )
 async def test_end_of_a_needed_process_fails_the_run(
     tmp_path: Path, code: int, state: RunState
