@@ -55,6 +55,13 @@ PARTS = (
     Part("memory", "Memory of a held connection", "speed", "--only memory", None),
     Part("truth", "Truth, against the server's own log", "truth", "", "--only rate-300 rate-1000"),
     Part("apis", "Truth of each API that streams", "truth.apis", "", None),
+    Part(
+        "session_trees",
+        "Session trees, against the server's own log",
+        "truth.session_trees",
+        "",
+        "--requests 1000",
+    ),
     Part("classifier", "The verdict as a classifier", "verdict_classifier", "--runs 60", None),
     Part(
         "connections",

@@ -150,7 +150,7 @@ def open_loop_load(
     behind at the stop has not.
     """
     stop_wall_ns = int(run.records["due_wall_ns"].min()) + round(duration_s * 1e9)
-    arrivals = np.array([row["arrival_wall_ns"] for row in _own(run, rows)], dtype=np.int64)
+    arrivals = np.array([row["arrival_wall_ns"] for row in own_rows(run, rows)], dtype=np.int64)
     in_time = int(np.count_nonzero(arrivals <= stop_wall_ns + GRACE_NS))
     return Load(due / duration_s, in_time / duration_s)
 
@@ -164,7 +164,7 @@ def closed_loop_load(
     first arrivals of `users` requests are the opening of the run.
     """
     stop_wall_ns = int(run.records["due_wall_ns"].min()) + round(duration_s * 1e9)
-    ours = _own(run, rows)
+    ours = own_rows(run, rows)
     begin = np.array([row["arrival_wall_ns"] for row in ours], dtype=np.int64)
     end = np.array([row["end_wall_ns"] or stop_wall_ns for row in ours], dtype=np.int64)
     opened = int(np.sort(begin)[min(users, len(begin)) - 1])
@@ -173,7 +173,7 @@ def closed_loop_load(
     return Load(users, float(held[held > 0].sum() / span) if span > 0 else float(users))
 
 
-def _own(run: ClientRun, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The server's rows of the run's profiling phase."""
+def own_rows(run: ClientRun, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the server's rows of the run's profiling phase."""
     prefix = id_prefix(run.run_id, Phase.PROFILING)
     return [row for row in rows if str(row["request_id"]).startswith(prefix)]
