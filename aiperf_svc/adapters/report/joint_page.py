@@ -1,7 +1,7 @@
 """The reports of several runs at once, and of an experiment that several runs went through, with
 the sentences about them that the terminal prints too."""
 
-from aiperf_svc.adapters.report import experiment_page
+from aiperf_svc.adapters.report import experiment_page, tables
 from aiperf_svc.adapters.report.blocks import (
     Block,
     Cell,
@@ -84,6 +84,7 @@ def render(joint: Joint) -> bytes:
         table(HEAD, members),
         Heading(f"{joint.kind.capitalize()} and total"),
         columns(joint, is_short=True),
+        *tables.cache(joint.cache),
         *(Note(sentence(note)) for note in (how(joint), *joint.notes) if note),
         Details("All metrics", [columns(joint, is_short=False)]),
     ]

@@ -100,6 +100,7 @@ def join(
         interval_s=total.interval_s if total is not None else None,
         total_of=total_of,
         total=metric_stats(total.metrics, total.scalars) if total is not None else {},
+        cache=total.cache if total is not None else None,
         notes=tuple(notes),
         members=tuple(members),
     )

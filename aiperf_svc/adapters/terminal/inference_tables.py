@@ -9,6 +9,7 @@ from rich.text import Text
 from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import (
     indented,
+    print_cache_use,
     print_objectives,
     print_text,
     print_verdict,
@@ -16,7 +17,6 @@ from aiperf_svc.adapters.terminal.verdict_lines import (
 from aiperf_svc.core.events.report import EVENT_COLUMNS, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, cache_rows
 from aiperf_svc.core.results.inference_result import (
     OVERFLOW_COLUMNS,
     AddressFacts,
@@ -70,7 +70,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     print_scaling(found.scaling, console)
     _print_events(found, console)
     _print_quality(found.quality, console)
-    _print_cache(found, console)
+    print_cache_use(found.cache, console)
     _print_overflows(found, console)
     _print_groups(found, console)
     if found.errors:
@@ -253,19 +253,6 @@ def _print_quality(quality: QualityResult | None, console: Console) -> None:
     graders = (f"{name} {each.right:,}/{each.issued:,}" for name, each in quality.graders.items())
     for text in (*quality.notes, ", ".join(graders)):
         print_text(console, f"  {text}", style="dim")
-
-
-def _print_cache(found: InferenceResult, console: Console) -> None:
-    """Print the server's cache hits by turn, of conversations."""
-    use = found.cache
-    if use is None:
-        return
-    title = "Prefix cache by turn"
-    console.print(text_table(CACHE_COLUMNS, cache_rows(use), title=title, texts=()))
-    print_text(console, use.sessions.text, style="dim")
-    coverage = found.value("cached_token_coverage") or 0.0
-    if coverage < 1.0:
-        print_text(console, f"{coverage:.1%} of the requests state cached tokens", style="dim")
 
 
 MOST_OVERFLOW_LINES = 12

@@ -1,4 +1,4 @@
-"""Lines about the verdict and the objectives of any benchmark, on a terminal."""
+"""Lines about the verdict, the objectives and the prefix cache of benchmarks, on a terminal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from aiperf_svc.adapters.terminal.tables import text_table
+from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, CacheUse, cache_rows
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
@@ -56,6 +57,20 @@ def print_verdict(
         measured, limit = number(reason.measured, per=per), number(reason.limit, per=per)
         numbers = f"{reason.check}: {measured} {unit}, limit {limit} {unit}"
         console.print(indented(Text(f"{numbers} → {reason.remedy}", style="dim"), 4))
+
+
+def print_cache_use(use: CacheUse | None, console: Console) -> None:
+    """Print the server's cache hits by turn, of conversations."""
+    if use is None:
+        return
+    title = "Prefix cache by turn"
+    console.print(text_table(CACHE_COLUMNS, cache_rows(use), title=title, texts=()))
+    print_text(console, use.sessions.text, style="dim")
+    requests = sum(each.requests for each in use.turns)
+    known = sum(each.known for each in use.turns)
+    if known < requests:
+        share = f"{known / requests:.1%}"
+        print_text(console, f"{share} of the requests state cached tokens", style="dim")
 
 
 def print_text(console: Console, text: str | Text, style: str | None = None) -> None:

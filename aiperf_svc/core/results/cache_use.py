@@ -18,11 +18,27 @@ _SHARES = (10, 50, 90)
 Counts = NDArray[np.float64]
 
 
-def cache_use(rows: PhaseRows) -> CacheUse | None:
-    """Return the cached tokens by turn and by conversation; None for a run of single requests, and
-    for a server that states no cached tokens. Uses memory for two numbers of each conversation."""
+def cache_use(*runs: PhaseRows) -> CacheUse | None:
+    """Return the cached tokens by turn and by conversation of one run, or of several together,
+    which have conversations of their own; None for single requests, and for servers that state no
+    cached tokens. Uses memory for two numbers of each conversation."""
     # Sums of requests, known ones, prompt tokens and cached tokens.
     by_turn = np.zeros((4, MOST_TURNS))
+    sessions = [_add_run(rows, by_turn) for rows in runs]
+    last = int(np.flatnonzero(by_turn[0])[-1]) if by_turn[0].any() else 0
+    prompt, cached = np.concatenate(sessions, axis=1)
+    if not last or not len(prompt):
+        return None
+    p10, p50, p90 = np.percentile(cached / prompt, _SHARES).tolist()
+    return CacheUse(
+        turns=tuple(_turn(turn, by_turn[:, turn]) for turn in range(last + 1)),
+        sessions=SessionCache(count=len(prompt), p10=p10, p50=p50, p90=p90),
+    )
+
+
+def _add_run(rows: PhaseRows, by_turn: Counts) -> Counts:
+    """Add the requests of a run to the sums by turn. Returns the prompt tokens and the cached
+    tokens of each of its conversations of which they are known."""
     by_session = np.zeros((2, 0))
     for done in rows.chunks(Population.COMPLETED):
         turns = np.minimum(done["turn"], MOST_TURNS - 1)
@@ -42,15 +58,7 @@ def cache_use(rows: PhaseRows) -> CacheUse | None:
         for place, weights in enumerate((prompt, cached)):
             found = np.bincount(sessions, weights)
             by_session[place, : len(found)] += found
-    last = int(np.flatnonzero(by_turn[0])[-1]) if by_turn[0].any() else 0
-    prompt, cached = by_session[:, by_session[0] > 0]
-    if not last or not len(prompt):
-        return None
-    p10, p50, p90 = np.percentile(cached / prompt, _SHARES).tolist()
-    return CacheUse(
-        turns=tuple(_turn(turn, by_turn[:, turn]) for turn in range(last + 1)),
-        sessions=SessionCache(count=len(prompt), p10=p10, p50=p50, p90=p90),
-    )
+    return by_session[:, by_session[0] > 0]
 
 
 def context_overflows(rows: PhaseRows) -> tuple[TurnOverflow, ...]:

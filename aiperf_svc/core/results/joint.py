@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aiperf_svc.core.results.cache_stats import CacheUse
+from aiperf_svc.core.results.cache_use import cache_use
 from aiperf_svc.core.results.distributions import distributions
 from aiperf_svc.core.results.scalars import derived, rates
 from aiperf_svc.core.results.summary import MetricSummary
@@ -49,6 +51,8 @@ class Total:
     metrics: dict[str, MetricSummary]
     interval_s: float
     """Length of the interval that all runs have in common; 0: there is none, and no rates."""
+    cache: CacheUse | None = None
+    """Cached tokens by turn, if those of all runs are known."""
 
 
 def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
@@ -65,7 +69,14 @@ def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
         known = {tag: value for tag, value in inside.items() if tag in numbers}
         numbers["benchmark_duration"] = known["benchmark_duration"] = seconds
         numbers |= rates(known)
-    return Total(scalars=derived(numbers), metrics=_pooled(parts), interval_s=max(0.0, seconds))
+    scalars = derived(numbers)
+    rows = (PhaseRows(part.columns, phase=Phase.PROFILING) for part in parts)
+    return Total(
+        scalars=scalars,
+        metrics=_pooled(parts),
+        interval_s=max(0.0, seconds),
+        cache=cache_use(*rows) if "cached_token_share" in scalars else None,
+    )
 
 
 def common_interval_ns(parts: Sequence[JoinedRun]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.verdict.check_result import Severity
@@ -64,6 +65,9 @@ class Joint(msgspec.Struct, frozen=True, kw_only=True):
     total_of: tuple[str, ...] = ()
     """Names of the runs in the total."""
     total: Metrics = {}
+    cache: CacheUse | None = None
+    """Cached tokens by turn of all runs in the total; null if it has no conversations, or if a
+    server states no cached tokens."""
     notes: tuple[str, ...] = ()
     members: tuple[JointMember, ...]
 

@@ -145,6 +145,42 @@ def test_total_is_unknown_if_one_run_is(fast: Rows) -> None:
     assert "total_isl" in total.scalars
 
 
+def conversations(*turns: tuple[int, int, int, int]) -> Rows:
+    """Requests by conversation, turn, prompt tokens and cached tokens."""
+    return np.concatenate(
+        [
+            fake_run.request(
+                start_ms=100.0 * place,
+                index=index,
+                turn=turn,
+                usage_prompt_tokens=prompt,
+                cached_tokens=cached,
+            )
+            for place, (index, turn, prompt, cached) in enumerate(turns)
+        ]
+    )
+
+
+def test_cached_tokens_by_turn_are_added_up() -> None:
+    first = conversations((0, 0, 100, 0), (0, 1, 1_000, 900))
+    second = conversations((0, 0, 100, 40), (0, 1, 3_000, 2_400), (0, 2, 4_000, 0))
+    found = add_up_parts([part(first), part(second)]).cache
+    assert found is not None
+    assert [(turn.requests, turn.prompt_tokens, turn.cached_tokens) for turn in found.turns] == [
+        (2, 200, 40),
+        (2, 4_000, 3_300),
+        (1, 4_000, 0),
+    ]
+    # Both runs have a conversation 0.
+    shares = (2_440 / 7_100, 900 / 1_100)
+    assert (found.sessions.count, found.sessions.p50) == (2, pytest.approx(sum(shares) / 2))
+
+
+def test_cached_tokens_need_all_runs(fast: Rows) -> None:
+    stated = part(conversations((0, 0, 100, 0), (0, 1, 1_000, 900)))
+    assert add_up_parts([stated, part(fast)]).cache is None
+
+
 def test_row_has_columns_of_runs_and_total() -> None:
     latency = MetricStats(unit="ms", p50=3.0, p99=9.0)
     tool = MetricStats(name="Bandwidth", unit="bit/s", avg=4.0)

@@ -2,9 +2,12 @@
 
 import pytest
 
+from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.terminal.joint_tables import print_joint
+from aiperf_svc.core.results.cache_stats import CacheUse, SessionCache, TurnCache
 from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import MetricStats
+from tests.support.html_balance import assert_is_balanced
 from tests.support.terminal import on_console
 
 METRICS = {
@@ -38,6 +41,21 @@ def test_six_runs_fit_80_columns(name: str) -> None:
     assert [each for each in heads if each != "unit"] == [*names, "total"]
     rows = " ".join(line for line in lines if line.strip().startswith("Output Token Throughput"))
     assert rows.split().count("123,457") == 7
+
+
+def test_cached_tokens_of_the_total_have_a_table() -> None:
+    turns = tuple(
+        TurnCache(turn=n, requests=4, known=2, prompt_tokens=100, cached_tokens=50 * n)
+        for n in range(2)
+    )
+    use = CacheUse(turns=turns, sessions=SessionCache(count=2, p10=0.0, p50=0.25, p90=0.5))
+    joint = Joint(kind="targets", name="x", exit_code=0, verdict=None, members=(), cache=use)
+    text = on_console(print_joint, joint, width=80)
+    assert ["2", "4", "100", "50", "50.0%"] in [line.split() for line in text.splitlines()]
+    assert "50.0% of the requests state cached tokens" in text
+    page = joint_page.render(joint).decode()
+    assert_is_balanced(page)
+    assert "Prefix cache by turn" in page
 
 
 def test_fitting_columns_are_one_table() -> None:
