@@ -9,8 +9,9 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.hub_files import HubRefused, HubUnreachable
@@ -133,6 +134,30 @@ def _refused(name: str, error: Exception) -> ConfigError:
     )
 
 
+_PANICS: Final = "pyo3_runtime"
+"""Module of the exception that a panic of a library in Rust becomes."""
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _without_panics(method: _Method) -> _Method:
+    """Have a method raise ConfigError where the library panics. A panic is a BaseException: it
+    would end the process that meets the text, instead of failing the one request with it."""
+
+    @wraps(method)
+    def call(counter: "LibraryTokenCounter", given: Any) -> Any:
+        try:
+            return method(counter, given)
+        except BaseException as error:
+            if type(error).__module__ != _PANICS:
+                raise
+            raise ConfigError(
+                f"tokenizer.name: {counter.name!r} panicked: {one_line(str(error))}; use another "
+                "version of it"
+            ) from error
+
+    return cast(_Method, call)
+
+
 _BATCH = 128
 """Number of texts encoded at a time: an encoding takes 40 times the memory of its text."""
 _FILE = hub_files.FILE
@@ -160,10 +185,12 @@ class LibraryTokenCounter:
         """Name in the config."""
         return self._name
 
+    @_without_panics
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`."""
         return len(self._tokenizer.encode(text, add_special_tokens=False))
 
+    @_without_panics
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text. Offsets are not computed, which saves a third
         of the time."""
@@ -174,11 +201,13 @@ class LibraryTokenCounter:
             counts += map(len, encodings)
         return counts
 
+    @_without_panics
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    @_without_panics
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -65,6 +65,8 @@ def parse_event(data: bytes) -> Delta:
         _end(delta, event.usage)
     elif event.type == "error":
         delta.error = base.error_instead_of("type", data)
+    elif not event.type.startswith("transcript."):
+        delta.error = base.find_error(data)
     return delta
 
 

@@ -62,6 +62,8 @@ def parse_event(data: bytes) -> Delta:
             _add_usage(delta, event.usage)
     elif event.type == "error" or not event.type:
         delta.error = base.error_instead_of("type", data)
+    else:
+        delta.error = base.find_error(data)
     return delta
 
 

@@ -93,6 +93,9 @@ def parse_event(data: bytes) -> Delta:
     try:
         event = _decode_event(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # The `message` of other APIs' error objects is a text.
+        if found := base.find_error(data):
+            return Delta(error=found)
         raise base.malformed(error, data) from None
     delta, kind = Delta(), event.type
     if kind in _ABOUT and getattr(event, _ABOUT[kind]) is None:

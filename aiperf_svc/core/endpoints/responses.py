@@ -133,6 +133,8 @@ def parse_event(data: bytes) -> Delta:
             delta.tool_calls = _text(event.item.get("name", ""), "name", data)
     elif kind == "error" or not kind:
         delta.error = base.error_instead_of("type", data)
+    elif not kind.startswith("response."):
+        delta.error = base.find_error(data)
     return delta
 
 

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
+from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter, load_token_counter
 from aiperf_svc.config.dataset import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
 
@@ -45,6 +46,43 @@ def test_counts_are_neither_truncated_nor_padded(file: Path) -> None:
     assert counter.count("one two three one") == 4
     assert counter.count_batch(["", "one", "one two three", "four"]) == [0, 1, 3, 1]
     assert counter.count_batch([]) == []
+
+
+class Panic(BaseException):
+    """What a panic of a library in Rust is in Python."""
+
+    __module__ = "pyo3_runtime"
+
+
+class Panicking:
+    """A `tokenizers.Tokenizer` that cannot take any text."""
+
+    def no_truncation(self) -> None: ...
+
+    def no_padding(self) -> None: ...
+
+    def encode(self, text: str, **how: bool) -> None:
+        raise Panic("index out of bounds")
+
+    def encode_batch_fast(self, texts: list[str], **how: bool) -> None:
+        raise Panic("index out of bounds")
+
+
+def test_panic_of_the_library_is_an_error() -> None:
+    counter = LibraryTokenCounter("odd", Panicking())
+    reason = r"^tokenizer\.name: 'odd' panicked: index out of bounds; use another version"
+    for method in (counter.count, counter.encode):
+        with pytest.raises(ConfigError, match=reason):
+            method("text")
+    with pytest.raises(ConfigError, match=reason):
+        counter.count_batch(["text"])
+
+
+def test_interrupt_of_the_library_stays_one() -> None:
+    tokenizer = Panicking()
+    tokenizer.encode = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        LibraryTokenCounter("odd", tokenizer).count("text")
 
 
 def test_no_name_means_no_tokenizer() -> None:
