@@ -1,5 +1,6 @@
 """Measured numbers as people read them, in a terminal and in a report."""
 
+from decimal import Decimal
 from math import isinf, isnan
 
 _DECIMAL = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -24,6 +25,15 @@ def number(value: float | None, *, per: float = 1.0, missing: str = "–") -> st
     rounded = float(f"{abs(value):.4g}")
     whole = len(str(int(rounded))) if rounded >= 1 else 0
     return f"{value:.{4 - whole if whole else 4}f}"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Format a number with significant digits, all digits of a longer whole part and no exponent:
+    with three digits 0.00005, 20.4 and 2,280."""
+    if abs(value) >= 10**digits - 0.5:
+        return f"{value:,.0f}"
+    text = f"{value:,.{digits}g}"
+    return f"{Decimal(text):f}" if "e" in text else text
 
 
 def seconds(value_s: float) -> str:

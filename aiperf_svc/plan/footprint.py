@@ -11,7 +11,7 @@ from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.deployment import Limits
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.domain.number_text import cores, count, gibibytes
+from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
 
 
@@ -41,7 +41,8 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     def in_words(self) -> str:
         """One line for reviewers."""
         time = format_duration(self.time_ns)
-        gpus = f", {count(self.gpus, 'GPU')} ({self.gpu_hours:.3g} GPU-hours)" if self.gpus else ""
+        hours = f"({significant(self.gpu_hours, 3)} GPU-hours)"
+        gpus = f", {count(self.gpus, 'GPU')} {hours}" if self.gpus else ""
         return (
             f"{count(self.pods, 'pod')} on at most {count(self.nodes, 'node')}, "
             f"{cores(self.cpu_millis)} CPU, {gibibytes(self.memory_bytes)} memory{gpus} "

@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 
 from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, note
 from aiperf_svc.core.verdict.health_log import stopped_share
+from aiperf_svc.domain.number_text import significant
 from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 
@@ -51,8 +52,8 @@ def _length(attempt: Attempt) -> Reason:
         "step-length",
         short if is_short else max(long, 0.0),
         TOO_SHORT if is_short else TOO_LONG,
-        text=f"{attempt.name} took {length_ns / 1e9:.3g} s{where}; {expected_ns / 1e9:g} s were "
-        "asked for",
+        text=f"{attempt.name} took {significant(length_ns / 1e9, 3)} s{where}; "
+        f"{expected_ns / 1e9:g} s were asked for",
         remedy="look at the tool's output under raw/: did it end early, or wait for something?",
     )
 
@@ -120,13 +121,14 @@ def _skew(attempt: Attempt, skew_ns: int) -> Reason:
     first_ns = START_SKEW_NS[0] + uncertainty_ns
     share_ns = START_SKEW_SHARE * attempt.length_ns if attempt.length_ns else START_SKEW_NS[1]
     second_ns = max(first_ns, min(START_SKEW_NS[1], share_ns))
+    clocks = f"; their clocks are known to {significant(uncertainty_ns / 1e6, 3)} ms"
     return graded(
         "start-skew",
         skew_ns / 1e6,
         (first_ns / 1e6, second_ns / 1e6),
         unit="ms",
-        text=f"{attempt.name}: the ranks started within {skew_ns / 1e6:.3g} ms"
-        + (f"; their clocks are known to {uncertainty_ns / 1e6:.3g} ms" if uncertainty_ns else ""),
+        text=f"{attempt.name}: the ranks started within {significant(skew_ns / 1e6, 3)} ms"
+        + (clocks if uncertainty_ns else ""),
         remedy="keep other load off the nodes, synchronise their clocks, or measure for longer",
     )
 
@@ -146,7 +148,7 @@ def late_start(e: StepEvidence) -> Reason | None:
         max(late_ns, 0) / 1e6,
         LATE_START_NS / 1e6,
         unit="ms",
-        text=f"{attempt.name} started {late_ns / 1e6:.3g} ms after its due time on "
+        text=f"{attempt.name} started {significant(late_ns / 1e6, 3)} ms after its due time on "
         f"{place_of(witness)}",
         remedy="keep other load off the node: starting a command takes a few milliseconds",
     )

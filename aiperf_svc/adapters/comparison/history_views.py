@@ -28,7 +28,7 @@ from aiperf_svc.core.compare.history import Change, History
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
-from aiperf_svc.domain.number_text import readable_unit
+from aiperf_svc.domain.number_text import readable_unit, significant
 
 ROWS = 12
 """Lines of the plot in a terminal."""
@@ -47,7 +47,7 @@ def title(found: History) -> str:
 def change_text(found: History, change: Change) -> str:
     """Describe a change: `worse: +12%, from 20 to 22.4 (p=0.0005), since <folder> of <time>`."""
     divisor, _ = _unit(found)
-    before, after = (wording.number(value / divisor) for value in (change.before, change.after))
+    before, after = (significant(value / divisor) for value in (change.before, change.after))
     run = found.runs[change.place]
     keys = ", ".join(map(one_line, run.changed_keys))
     return (
@@ -69,7 +69,7 @@ def text_plot(found: History, width: int) -> list[str]:
     values = [run.value / divisor for run in found.runs]
     levels = [level / divisor for level in found.levels]
     low, high = min(values), max(values)
-    labels = [wording.number(value) for value in (high, (high + low) / 2, low)]
+    labels = [significant(value) for value in (high, (high + low) / 2, low)]
     room = max(map(len, labels))
     columns = max(LEAST_COLUMNS, width - room - 3)
     each = max(1, -(-len(values) // columns))
@@ -138,7 +138,7 @@ def _figure(found: History) -> Plot:
     divisor, unit = _unit(found)
     values = [run.value / divisor for run in found.runs]
     hints = [
-        f"{one_line(run.folder)}, {when(run.start_wall_ns)}: {wording.number(run.value / divisor)}"
+        f"{one_line(run.folder)}, {when(run.start_wall_ns)}: {significant(run.value / divisor)}"
         for run in found.runs
     ]
     edges = [0, *(change.place for change in found.changes), len(values)]
@@ -191,7 +191,7 @@ def _runs(found: History) -> Table:
         Row(
             [
                 name_cell(when(run.start_wall_ns)),
-                Cell(wording.number(run.value / divisor)),
+                Cell(significant(run.value / divisor)),
                 Cell(run.verdict),
                 Cell(one_line(run.folder), "wide"),
                 Cell(one_line(", ".join(run.changed_keys)), "wide"),

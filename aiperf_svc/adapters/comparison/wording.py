@@ -13,7 +13,7 @@ from aiperf_svc.core.compare.comparison import (
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.number_text import readable_unit
+from aiperf_svc.domain.number_text import readable_unit, significant
 
 TONES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 """Class of a row in the style sheet."""
@@ -103,11 +103,6 @@ def percent(share: float) -> str:
     return f"{share * 100:+,.{digits}f}%"
 
 
-def number(value: float) -> str:
-    """Format a number with four significant digits, or all digits of a large one."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
 def conclusion(comparison: Comparison | Comparisons) -> str:
     """Count the rows by their words: `1 worse, 5 same at a tolerance of 5%`."""
     counts = [
@@ -129,7 +124,7 @@ def same_config(info: Comparison) -> str:
 
 
 def _value(side: SideValue, divisor: float) -> str:
-    shown = number(side.mean / divisor)
+    shown = significant(side.mean / divisor)
     if side.half_width is None or not side.mean:
         return shown
     size = abs(side.half_width / side.mean) * 100

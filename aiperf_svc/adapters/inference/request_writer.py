@@ -30,6 +30,7 @@ from aiperf_svc.adapters.inference.tls_stream import (
     TlsStream,
     handshake_problem,
 )
+from aiperf_svc.domain.number_text import significant
 from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Flag
 
@@ -258,7 +259,8 @@ class RequestWriter:
             self._in_flight.fail(conn, kind, message)
         else:
             after_ms = (time_ns() - request.write_wall_ns) / 1e6
-            text = f"closed by the server {after_ms:.3g} ms after the request, without a response"
+            after = f"{significant(after_ms, 3)} ms after the request"
+            text = f"closed by the server {after}, without a response"
             self._in_flight.fail(conn, ErrorKind.NO_RESPONSE, text)
 
     def broken(self, conn: Connection, problem: StreamProblem) -> None:

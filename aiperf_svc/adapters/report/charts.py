@@ -11,6 +11,7 @@ from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.timeline import Timeline
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.metric_formulas import Floats
+from aiperf_svc.domain.number_text import significant
 
 _CURVES = (
     ("request_latency", "a"),
@@ -120,7 +121,7 @@ def _plot(
 
 
 def _hint(begin: float, width: float, lines: Sequence[_Line], place: int) -> str:
-    values = [f"{name} {values[place]:,.4g}" for name, _, values in lines]
+    values = [f"{name} {significant(values[place])}" for name, _, values in lines]
     return f"{begin:.6g} to {begin + width:.6g} s: " + ", ".join(values).replace("nan", "none")
 
 

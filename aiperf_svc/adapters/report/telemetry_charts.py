@@ -15,6 +15,7 @@ from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.scaling.report import ReplicaTimeline, ScalingResult, seconds
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.series import Plotted, plotted
+from aiperf_svc.domain.number_text import significant
 
 STAGES = (
     ("waiting for a node", "d", "created", "scheduled"),
@@ -214,4 +215,4 @@ def _hints(points: list[tuple[float, float]]) -> Iterator[Hint]:
         begin, value = points[place]
         end = points[min(place + step, len(points) - 1)][0]
         if not math.isnan(value):
-            yield Hint(begin, end, f"{begin:.6g} s: {value:,.4g}")
+            yield Hint(begin, end, f"{begin:.6g} s: {significant(value)}")

@@ -8,7 +8,7 @@ from aiperf_svc.adapters.report.blocks import Cell, Figure, Matrix, Row, name_ce
 from aiperf_svc.adapters.report.plots import Axes, Hint, Series, figure
 from aiperf_svc.adapters.report.plots import Plot as Drawn
 from aiperf_svc.core.results.tool_result import StepSeries, StepTable, ToolResult
-from aiperf_svc.domain.number_text import number, readable_unit, size_text
+from aiperf_svc.domain.number_text import number, readable_unit, significant, size_text
 from aiperf_svc.workloads.steps import Plot
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")
@@ -148,7 +148,9 @@ def _hints(lines: list[Line], x_unit: str) -> list[Hint]:
     found = []
     for at, place in enumerate(places):
         before, after = places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)]
-        values = [f"{name} {points[place]:,.4g}" for name, points in by_line if place in points]
+        values = [
+            f"{name} {significant(points[place])}" for name, points in by_line if place in points
+        ]
         where = _place_text(place, x_unit)
         found.append(
             Hint((before + place) / 2, (place + after) / 2, f"{where}: {', '.join(values)}")

@@ -26,6 +26,7 @@ from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
+from aiperf_svc.domain.number_text import significant
 from aiperf_svc.protocol.run_states import RunState
 
 VERDICT = "verdict.json"
@@ -164,8 +165,8 @@ def comparison_cases(found: Comparisons) -> Iterator[Case]:
 
 def _row(suite: str, row: ComparisonRow) -> Case:
     low_high = "" if row.low is None else f", 95% interval {row.low:+.1%} to {row.high:+.1%}"
-    text = f"{row.word}: {row.base.mean:.4g} to {row.new.mean:.4g} {row.info.unit}"
-    text = f"{text} ({row.delta:+.1%}{low_high})"
+    base, new = significant(row.base.mean), significant(row.new.mean)
+    text = f"{row.word}: {base} to {new} {row.info.unit} ({row.delta:+.1%}{low_high})"
     name = f"{row.info.name} {row.key.stat}".rstrip()
     if row.word is Word.UNJUDGED:
         return Case(suite, name, f"too few runs: {text}", "error")

@@ -42,7 +42,7 @@ from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.number_text import number, significant
 
 WIDE = 100
 """Columns of the whole table; a narrower terminal gets fewer statistics."""
@@ -404,7 +404,7 @@ def _print_prompts(found: InferenceResult, console: Console) -> None:
     print_text(
         console,
         f"Prompts: {number(used)} of the dataset's {number(entries)} entries{different}, "
-        f"each sent {issued / used:.3g} times on average",
+        f"each sent {significant(issued / used, 3)} times on average",
     )
 
 

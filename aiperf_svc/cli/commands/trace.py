@@ -16,6 +16,7 @@ from aiperf_svc.core.datasets.trace_summary import Arrivals, TraceSummary, summa
 from aiperf_svc.core.datasets.traces import limited
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.number_text import significant
 
 _CHART_LINES = 5
 _ROWS = (
@@ -98,4 +99,5 @@ def _print_arrivals(arrivals: Arrivals, console: Console) -> None:
     console.print("Requests/s over the time of the trace")
     for line in bar_chart(rates, height=_CHART_LINES):
         console.print(f"  {line}", no_wrap=True)
-    console.print(f"  0 to {part_s * len(counts):,.4g} s, highest bar {max(rates):,.4g}/s")
+    end, highest = significant(part_s * len(counts)), significant(max(rates))
+    console.print(f"  0 to {end} s, highest bar {highest}/s")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from aiperf_svc.domain.number_text import significant
+
 LOST_KINDS = {
     "refused": "no connection: refused, unreachable, or not accepted in time",
     "reset": "the connection broke before the first token",
@@ -100,10 +102,10 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
         if not self.judged_s:
             return f"{self.do}: {proof}"
         source = "the SLO" if self.limit_source == "slo" else "1.25 x the p95 before it"
+        limit = f"{significant(self.limit_ms)} ms ({source})"
         return (
             f"{self.do}: {proof}; judged for {self.judged_s:.0f} s, compared with the "
-            f"{self.baseline_s:.0f} s before it; limit of the first token {self.limit_ms:.4g} ms "
-            f"({source})"
+            f"{self.baseline_s:.0f} s before it; limit of the first token {limit}"
         )
 
     def recovery_text(self, recovery_s: float | None) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from aiperf_svc.core.compare import student
 from aiperf_svc.core.compare.student import CONFIDENCE
+from aiperf_svc.domain.number_text import significant
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         sign = {True: "≤", False: ">"} if self.bound == "max" else {True: "≥", False: "<"}
         unit = f" {self.unit}" if self.unit else ""
         mark = sign[self.is_within]
-        return f"{self.name} {self.measured:.4g}{unit} {mark} {self.limit:.4g}{unit}"
+        measured, limit = significant(self.measured), significant(self.limit)
+        return f"{self.name} {measured}{unit} {mark} {limit}{unit}"
 
     @property
     def is_within(self) -> bool:

@@ -3,6 +3,7 @@
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import Measured
 from aiperf_svc.core.results.run_result import INFERENCE
+from aiperf_svc.domain.number_text import significant
 
 
 def time_left_s(*, left: int, ended: int, took_s: float, since_s: float) -> float | None:
@@ -35,4 +36,4 @@ def headline(measured: Measured) -> str:
         infos = ((key, measured.metrics[key.tag]) for key in measured.headline[:1])
         texts = {key: f"{info.unit} {info.name}" for key, info in infos}
     found = list(texts.items())[:MOST]
-    return ", ".join(f"{measured.values[key]:,.4g} {text}" for key, text in found)
+    return ", ".join(f"{significant(measured.values[key])} {text}" for key, text in found)

@@ -25,6 +25,7 @@ from aiperf_svc.core.stats.columns import Chunk, PhaseRows, exclude_abandoned
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution
 from aiperf_svc.domain.metric_catalog import CATALOG, STREAM, Kind, Metric, Population, nearest_tags
+from aiperf_svc.domain.number_text import significant
 from aiperf_svc.domain.outcomes import Outcome
 
 _SECOND_NS = 10**9
@@ -177,8 +178,9 @@ def judge(
             limit = limit_of(metric, raw)
             beyond = None if value is not None or found is None else found.beyond.get(stat)
             missed = outside(value, bound, limit, beyond=beyond)
-            is_cut = beyond is not None
-            cut = f"beyond {beyond:.4g}, among the requests that were cut off" if is_cut else ""
+            cut = ""
+            if beyond is not None:
+                cut = f"beyond {significant(beyond)}, among the requests that were cut off"
             reason = "; ".join(filter(None, (missed, cut, over, thin)))
             if value is None and not reason:
                 reason = "not measured"

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from aiperf_svc.domain.number_text import readable_unit
+from aiperf_svc.domain.number_text import readable_unit, significant
 
 BATCHES = 10
 """Number of batches of a run. More of them would be shorter, and neighbours in a busy queue would
@@ -67,8 +67,8 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """One line with the reason why it does not hold: `p99 request_latency 5 s (limit 1 s):
         ...`."""
-        measured = "" if self.measured is None else f" {self.measured:.4g} {self.unit}"
-        limit = f"limit {self.limit:.4g} {self.unit}".rstrip()
+        measured = "" if self.measured is None else f" {significant(self.measured)} {self.unit}"
+        limit = f"limit {significant(self.limit)} {self.unit}".rstrip()
         reason = self.reason if self.judged else f"not judged: {self.reason}"
         return f"{self.stat} {self.metric}{measured} ({limit}): {reason}"
 

@@ -21,6 +21,7 @@ from aiperf_svc.core.rules.measured_point import (
 )
 from aiperf_svc.core.rules.report import CurvePoint, Requirement, RulesReport, of_curve
 from aiperf_svc.core.rules.steady_state import LEAST_PASSES
+from aiperf_svc.domain.number_text import significant
 
 NAME = "mlperf-endpoints-1.0"
 VERSION = "MLPerf Endpoints rules 1.0, draft of 2026-10-02"
@@ -271,7 +272,7 @@ def _metrics(point: MeasuredPoint) -> Found:
     tpot = _official(point).tpot_p90_ms
     if not tpot:
         return False, "no P90 of the time per output token"
-    return True, f"accounts balance; P90 of the time per output token {tpot:.4g} ms"
+    return True, f"accounts balance; P90 of the time per output token {significant(tpot)} ms"
 
 
 def _early_stopping(point: MeasuredPoint) -> Found:
@@ -279,11 +280,11 @@ def _early_stopping(point: MeasuredPoint) -> Found:
     if point.sent is None:
         return NO_RECORDS
     official = _official(point)
-    bounds = (official.ttft_p90_bound_ms, official.tpot_p90_bound_ms)
-    if None in bounds:
+    ttft, tpot = official.ttft_p90_bound_ms, official.tpot_p90_bound_ms
+    if ttft is None or tpot is None:
         return False, f"{point.issued:,} requests, too few for a bound of P90, which needs {least}"
-    ttft, tpot = bounds
-    return True, f"with 99% confidence P90 is within TTFT {ttft:.4g} ms, TPOT {tpot:.4g} ms"
+    bounds = f"TTFT {significant(ttft)} ms, TPOT {significant(tpot)} ms"
+    return True, f"with 99% confidence P90 is within {bounds}"
 
 
 def _consistency(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:

@@ -11,6 +11,7 @@ from aiperf_svc.core.telemetry.log import Curve, SourceLog, within
 from aiperf_svc.core.telemetry.series import Gpu
 from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
 from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, note, worst_of
+from aiperf_svc.domain.number_text import significant
 
 ARRIVED_SHARE = 0.10
 """Limit of the share of the requested concurrency that the server has neither running nor waiting.
@@ -130,7 +131,8 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     if found is None:
         return None
     server_ms = metrics["server_time_to_first_token"] = found.mean * 1e3
-    text = f"mean time to first token on the server: {server_ms:.4g} ms of {found.count:,.0f}"
+    mean = f"{significant(server_ms)} ms of {found.count:,.0f}"
+    text = f"mean time to first token on the server: {mean}"
     if facts.ttft_mean_ms is None:
         return note("time_in_front", f"{text} requests")
     front = metrics["time_in_front_of_server"] = facts.ttft_mean_ms - server_ms
@@ -138,12 +140,12 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     # page was read before the load.
     is_same = round(found.count) == facts.requests
     others, about = ("", "") if is_same else (f" of {facts.requests:,}", "about ")
-    taken = f"{about}{front:.4g} ms" if front > 0 else "no measurable time"
+    taken = f"{about}{significant(front)} ms" if front > 0 else "no measurable time"
     late = "" if facts.is_client_valid else "; the client's own lateness may be part of it"
     return note(
         "time_in_front",
-        f"{text} requests, {facts.ttft_mean_ms:.4g} ms at the client{others}: network and queues "
-        f"in front of the server take {taken}{late}",
+        f"{text} requests, {significant(facts.ttft_mean_ms)} ms at the client{others}: network and "
+        f"queues in front of the server take {taken}{late}",
     )
 
 
@@ -438,10 +440,10 @@ def _energy(joules: float, facts: LoadFacts, metrics: dict[str, float]) -> str:
     text = f" and used {joules:,.0f} J"
     if facts.requests:
         metrics["energy_per_request"] = joules / facts.requests
-        text += f", {joules / facts.requests:.4g} J a request"
+        text += f", {significant(joules / facts.requests)} J a request"
     if facts.output_tokens:
         metrics["energy_per_output_token"] = joules / facts.output_tokens
-        text += f", {joules / facts.output_tokens:.4g} J an output token"
+        text += f", {significant(joules / facts.output_tokens)} J an output token"
     return text
 
 

@@ -10,6 +10,7 @@ from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
 from aiperf_svc.core.verdict.health_log import BUSY_CPU_FRACTION, Health
 from aiperf_svc.core.verdict.inputs import Check, Evidence
+from aiperf_svc.domain.number_text import significant
 
 NO_RESOURCES_SHARE = (0.0, 0.01)
 UNSTAMPED_SHARE = 0.01
@@ -56,7 +57,7 @@ def _unstamped(e: Evidence) -> Reason:
         0.0 if is_harmless else share,
         UNSTAMPED_SHARE,
         text=f"{share:.1%} of requests had a read without a kernel stamp; our code got to reads "
-        f"within {e.receive_lag_ms:.3g} ms (p99)",
+        f"within {significant(e.receive_lag_ms, 3)} ms (p99)",
         remedy="run the client on Linux, where the kernel stamps what it receives",
     )
 
@@ -95,8 +96,8 @@ def _clock_uncertainty(e: Evidence) -> Reason | None:
         "clock_uncertainty",
         e.clock_uncertainty_ms / usual if usual > 0 else 0.0,
         LATENCY_SHIFT[0],
-        text=f"workers know the timing manager's clock to {e.clock_uncertainty_ms:.3g} ms; due "
-        "times are wrong by up to that",
+        text="workers know the timing manager's clock to "
+        f"{significant(e.clock_uncertainty_ms, 3)} ms; due times are wrong by up to that",
         remedy="synchronise the nodes' clocks (chrony, PTP), or read the plain latencies only",
     )
 
@@ -251,8 +252,9 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         LOOP_LAG_MS,
         unit="ms",
         text=lambda worker: (
-            f"{worker.id} kept events waiting for up to {worker.loop_lag_p50_ms:.3g} ms in a usual "
-            f"second, {worker.loop_lag_max_ms:.3g} ms at worst"
+            f"{worker.id} kept events waiting for up to "
+            f"{significant(worker.loop_lag_p50_ms, 3)} ms in a usual second, "
+            f"{significant(worker.loop_lag_max_ms, 3)} ms at worst"
         ),
         remedy=MORE_WORKERS,
     ),

@@ -13,6 +13,7 @@ from aiperf_svc.core.verdict.check_result import (
 )
 from aiperf_svc.core.verdict.inputs import Check, Evidence
 from aiperf_svc.core.verdict.token_agreement import TEMPLATE_TOKENS
+from aiperf_svc.domain.number_text import significant
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
 LOAD_SHORTFALL = (0.01, 0.10)
@@ -167,7 +168,7 @@ def _arrivals(e: Evidence) -> Reason | None:
 def _connecting(e: Evidence) -> Reason | None:
     if not e.is_open_loop:
         return None
-    took = f"a connection takes {e.connect_ms:,.3g} ms to open (median)"
+    took = f"a connection takes {significant(e.connect_ms, 3)} ms to open (median)"
     return graded(
         "connecting",
         e.share(e.connecting),
@@ -186,8 +187,9 @@ def _stamp_uncertainty(e: Evidence) -> Reason | None:
         "stamp_uncertainty",
         worst.uncertain_share,
         LATENCY_SHIFT,
-        text=f"the {worst.stat} of {worst.metric}, {worst.measured_ms:.3g} ms, may truly be as low "
-        f"as {worst.lowest_ms:.3g} ms: merged reads and slow writes leave that much open",
+        text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may "
+        f"truly be as low as {significant(worst.lowest_ms, 3)} ms: merged reads and slow writes "
+        "leave that much open",
         remedy=MORE_WORKERS,
     )
 
@@ -202,7 +204,8 @@ def _schedule_lag(e: Evidence) -> Reason | None:
         worst.lag_share,
         LATENCY_SHIFT,
         text=f"the client's lateness moves the {worst.stat} of {worst.metric} from "
-        f"{worst.measured_ms:.3g} to {worst.with_lag_ms:.3g} ms when counted from the due time",
+        f"{significant(worst.measured_ms, 3)} to {significant(worst.with_lag_ms, 3)} ms when "
+        "counted from the due time",
         remedy=MORE_WORKERS,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, note
 from aiperf_svc.core.verdict.effect_checks import LATENCY_SHIFT
 from aiperf_svc.core.verdict.inputs import Evidence
+from aiperf_svc.domain.number_text import significant
 
 SINGLE_READ_SHARE = 0.05
 """Limit of streams that came in one read. A few short responses fit into one segment; a buffering
@@ -43,9 +44,10 @@ def _chunk_times(e: Evidence) -> Reason | None:
         "chunk_times",
         worst.uncertain_share,
         GAP_SHIFT,
-        text=f"the {worst.stat} of {worst.metric}, {worst.measured_ms:.3g} ms, may truly be "
-        f"between {worst.lowest_ms:.3g} and {worst.highest_ms:.3g} ms: reads that returned several "
-        "chunks leave that much open",
+        text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may "
+        f"truly be between {significant(worst.lowest_ms, 3)} and "
+        f"{significant(worst.highest_ms, 3)} ms: reads that returned several chunks leave that "
+        "much open",
         remedy="read inter_token_latency, which merged reads within a stream do not move; "
         + MORE_WORKERS,
     )
@@ -104,9 +106,9 @@ def _blank_deltas(e: Evidence) -> Reason | None:
         "blank_deltas",
         worst.uncertain_share,
         LATENCY_SHIFT[0],
-        text=f"the {worst.stat} of {worst.metric}, {worst.measured_ms:.3g} ms, may truly be as low "
-        f"as {worst.lowest_ms:.3g} ms: deltas with an empty text come first, and the server's "
-        "usage does not tell whether they are tokens",
+        text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may "
+        f"truly be as low as {significant(worst.lowest_ms, 3)} ms: deltas with an empty text come "
+        "first, and the server's usage does not tell whether they are tokens",
         remedy="look at such a stream; if these deltas are tokens, let the server state usage and "
         "send one event for each token",
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.domain.number_text import gibibytes
+from aiperf_svc.domain.number_text import gibibytes, significant
 from aiperf_svc.plan.network import (
     DNS_PORTS,
     PROMETHEUS,
@@ -52,11 +52,12 @@ def whole_cost(plan: StackPlan) -> str:
         return ""
     most = totals.cost_per_hour * ttl / HOUR_NS
     needed = plan.times.start + plan.times.load
-    limit = f"at most {most:.4g} {totals.currency} until it removes itself"
+    limit = f"at most {significant(most)} {totals.currency} until it removes itself"
     if not plan.times.is_bounded:
         return limit
     usual = totals.cost_per_hour * needed / HOUR_NS
-    return f"{usual:.4g} {totals.currency} for start and load ({format_duration(needed)}), {limit}"
+    cost = f"{significant(usual)} {totals.currency}"
+    return f"{cost} for start and load ({format_duration(needed)}), {limit}"
 
 
 def _queue(plan: StackPlan) -> str:

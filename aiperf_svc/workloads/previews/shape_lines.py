@@ -7,7 +7,7 @@ from typing import NamedTuple
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.experiments.trials import describe
-from aiperf_svc.domain.number_text import count
+from aiperf_svc.domain.number_text import count, significant
 from aiperf_svc.plan.fan_out import makespan
 from aiperf_svc.plan.footprint import of_one_stack, of_stacks
 from aiperf_svc.plan.run_id import non_defaults
@@ -154,11 +154,11 @@ def _cost(
         return []
     ttl, currency = plans[0].config.deployment.ttl / HOUR_NS, plans[0].totals.currency
     most = max(prices) * ttl if is_one_stack else sum(prices) * ttl
-    cost = f"at most {most:.4g} {currency} until all stacks remove themselves"
+    cost = f"at most {significant(most)} {currency} until all stacks remove themselves"
     if all(longest):
         hours = [(each or 0) / HOUR_NS for each in longest]
         usual = sum(price * each for price, each in zip(prices, hours, strict=True))
-        cost = f"{usual:.4g} {currency} for the longest starts and loads, {cost}"
+        cost = f"{significant(usual)} {currency} for the longest starts and loads, {cost}"
     return [f"cost: {cost}"]
 
 

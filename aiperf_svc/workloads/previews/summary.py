@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
-from aiperf_svc.domain.number_text import cores, count, gibibytes
+from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.footprint import LIMITS
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.release import name_of
@@ -48,7 +48,7 @@ def footprint_line(plan: StackPlan) -> str:
     """Return on how many nodes and for how long the stack is at most, and the limits of its
     config."""
     limits, found = plan.config.deployment.limits, plan.footprint
-    hours = f", {found.gpu_hours:.3g} GPU-hours" if found.gpus else ""
+    hours = f", {significant(found.gpu_hours, 3)} GPU-hours" if found.gpus else ""
     given = [
         f"{name} {text(limit)}"
         for name, (_, text) in LIMITS.items()

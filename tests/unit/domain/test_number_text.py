@@ -1,6 +1,8 @@
 """Numbers in a terminal are short and keep what matters."""
 
-from aiperf_svc.domain.number_text import count, milliseconds, seconds
+import pytest
+
+from aiperf_svc.domain.number_text import count, milliseconds, seconds, significant
 
 
 def test_durations_grow_units() -> None:
@@ -10,3 +12,23 @@ def test_durations_grow_units() -> None:
 
 def test_one_is_not_many() -> None:
     assert [count(1, "worker"), count(2000, "worker")] == ["1 worker", "2,000 workers"]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.0, 3, "0"),
+        (0.05, 3, "0.05"),
+        (20.44, 3, "20.4"),
+        (999.4, 3, "999"),
+        (999.6, 3, "1,000"),
+        (2_280.4, 3, "2,280"),
+        (-2_280.4, 3, "-2,280"),
+        (1_234.56, 4, "1,235"),
+        (123_456.7, 4, "123,457"),
+        (4.567e-5, 3, "0.0000457"),
+        (-4e-5, 3, "-0.00004"),
+    ],
+)
+def test_significant_digits_have_no_exponent(value: float, digits: int, text: str) -> None:
+    assert significant(value, digits) == text
