@@ -16,13 +16,14 @@ from aiperf_svc.adapters.datasets.builder import KINDS
 from aiperf_svc.adapters.datasets.files import Watch, folder_of, is_packed, read_pools, unwatched
 from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
-from aiperf_svc.adapters.datasets.tree_files import index_trees, open_trees
+from aiperf_svc.adapters.datasets.tree_files import open_trees, used_trees
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import AGENT_TRACES, DatasetKind
 from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, warmup_share
 from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.datasets.random_pool import one_of_each
+from aiperf_svc.core.datasets.session_trees import TracedTree
 from aiperf_svc.core.datasets.trace_index import MOST_ROWS, Line, too_many_rows
 from aiperf_svc.core.datasets.tree_dataset import check_contents
 from aiperf_svc.core.load.fixed_schedule import due_times
@@ -78,15 +79,20 @@ def _checked_trees(
     config: BenchmarkConfig, file: str, limit: "_Limit", watch: Watch
 ) -> CheckedFile:
     with closing(open_trees(config, is_kept=False, until=limit.is_over, watch=watch)) as trees:
-        index, _ = index_trees(config, trees)
-        warmup_share(config, Source(file), len(index.turns))
-        assert index.first is not None
-        check_contents(config, index.first)
+        first: TracedTree | None = None
+        count = 0
+        for _, tree in used_trees(config, trees):
+            if tree is not None:
+                first = first or tree
+                count += 1
+        warmup_share(config, Source(file), count)
+        assert first is not None
+        check_contents(config, first)
     if not limit.is_reached:
         return CheckedFile()
     return CheckedFile(
-        f"{file} is checked up to session {len(index.turns):,}; the rest is checked after the "
-        "start, when the dataset is built"
+        f"{file} is checked up to session {count:,}; the rest is checked after the start, when the "
+        "dataset is built"
     )
 
 

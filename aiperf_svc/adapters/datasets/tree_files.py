@@ -65,20 +65,28 @@ def open_trees(
     return _TreesOfFiles(path, read, is_kept=is_kept, until=until, watch=watch)
 
 
+def used_trees(config: BenchmarkConfig, file: TreeFile) -> Iterator[tuple[int, TracedTree | None]]:
+    """Yield the trees that a config uses, each after its number in the file; None in place of one
+    that is left out. Raises DatasetError that names file and record."""
+    most, used = config.dataset.max_context_tokens, 0
+    for number, tree in enumerate(file.trees()):
+        if used == config.dataset.entries:
+            return
+        is_used = most is None or tree.most_tokens <= most
+        used += is_used
+        yield number, tree if is_used else None
+
+
 def index_trees(config: BenchmarkConfig, file: TreeFile) -> tuple[TreeIndex, list[int]]:
     """Read the trees that a config uses. Returns their index, and the number in the file of each.
     Raises DatasetError that names file and record."""
     index, numbers = TreeIndex(), list[int]()
-    dataset = config.dataset
-    for number, tree in enumerate(file.trees()):
-        if dataset.entries is not None and len(numbers) == dataset.entries:
-            break
-        most = dataset.max_context_tokens
-        if most is not None and tree.most_tokens > most:
+    for number, tree in used_trees(config, file):
+        if tree is None:
             index.left_out += 1
-            continue
-        index.add(tree)
-        numbers.append(number)
+        else:
+            index.add(tree)
+            numbers.append(number)
     return index, numbers
 
 

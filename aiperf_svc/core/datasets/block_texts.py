@@ -44,7 +44,12 @@ class BlockTexts:
         self._block_size = block_size
         self._counter = counter
         self._costs, self._first_costs = word_costs(counter)
+        self._anchor_tokens = counter.count(WORDS[0]) if counter is not None else 0
         self._fill = _fillings(self._costs)
+        self._fill_texts = [
+            None if fill is None else "".join(f" {WORDS[place]}" for place in fill)
+            for fill in self._fill
+        ]
         self._blocks: OrderedDict[tuple[int, bool], str] = OrderedDict()
         """Texts of whole blocks, the one used last at the end."""
         self._kept = max(1, _KEPT_BYTES // (block_size * _WORD_BYTES))
@@ -130,25 +135,29 @@ class BlockTexts:
         words = self._filled(chosen, size, is_first=is_first)
         if self._counter is None:
             return words if is_first else f" {words}"
-        before = "" if is_first else WORDS[0]
-        text = f"{before} {words}".strip()
-        size += self._counter.count(before)
-        return repaired(text, size, self._counter)[len(before) :]
+        if is_first:
+            return repaired(words, size, self._counter)
+        text = f"{WORDS[0]} {words}".strip()
+        return repaired(text, size + self._anchor_tokens, self._counter)[len(WORDS[0]) :]
 
     def whole_pieces(self, chosen: NDArray[np.int64]) -> list[str]:
         """Return a piece of a whole block for each row of chosen words, as `piece` does for one."""
-        size = self._block_size
-        totals = np.cumsum(self._costs[chosen], axis=1)
-        counts = (totals <= size).sum(axis=1)
-        is_exact = (totals == size).any(axis=1)
+        size, fillings = self._block_size, self._fill_texts
+        costs = self._costs[chosen]
+        fits = np.cumsum(costs, axis=1) <= size
+        missing = size - (costs * fits).sum(axis=1)
         return [
-            f" {' '.join(_WORDS[row[:count]])}" if exact else self._whole_piece(row, size)
-            for row, count, exact in zip(chosen, counts.tolist(), is_exact.tolist(), strict=True)
+            f" {' '.join(_WORDS[row[:count]])}{fill}"
+            if count and lack < len(fillings) and (fill := fillings[lack]) is not None
+            else self._whole_piece(row, size)
+            for row, count, lack in zip(
+                chosen, fits.sum(axis=1).tolist(), missing.tolist(), strict=True
+            )
         ]
 
     def _whole_piece(self, chosen: NDArray[np.int64], size: int) -> str:
-        """Return a piece whose words are filled up. It is encoded only if their tokens do not add
-        up, as is rare; the whole prompt is encoded later in any case."""
+        """Return a piece of which fewer words are kept, since nothing fills up all that fit. It is
+        encoded only if the tokens do not add up; the whole prompt is encoded later in any case."""
         places = self._places(chosen, size, is_first=False)
         if int(self._costs[places].sum()) == size:
             return f" {' '.join(_WORDS[places])}"

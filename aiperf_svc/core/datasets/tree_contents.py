@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import CacheBust
@@ -270,6 +271,8 @@ class _TreeContent:
         self.live: dict[LiveResponse, int] = {}
         """Live responses in prompts, and their numbers."""
         self._blocks: dict[tuple[int, int, bool], int] = {}
+        self._chosen: dict[int, NDArray[np.int64]] = {}
+        """Words of each hash id, as places in the word list."""
         self._whole_texts = self._make_whole_texts()
         self._before: dict[int, tuple[Sequence[int], list[int]]] = {}
         """Whole blocks of the last prompt of each stream, and their pieces."""
@@ -338,9 +341,7 @@ class _TreeContent:
         if number is None:
             text = self._whole_texts.get(hash_id, "")
             if not text or is_first or size < self._tree.block_size:
-                names = np.array([hash_id & _MASK], dtype=np.uint64)
-                (chosen,) = drawn_words(self._key, names, self._tree.block_size)
-                text = texts.piece(chosen, size, is_first=is_first)
+                text = texts.piece(self._chosen[hash_id], size, is_first=is_first)
             inner = self._contents.inner(text, is_first=is_first)
             number = self._blocks[key] = self.pieces.number(inner)
         return number
@@ -353,6 +354,7 @@ class _TreeContent:
         block_size = self._tree.block_size
         names = np.array([hash_id & _MASK for hash_id in ids], dtype=np.uint64)
         chosen = drawn_words(self._key, names, block_size)
+        self._chosen = dict(zip(ids, chosen, strict=True))
         return dict(zip(ids, self._contents.texts(block_size).whole_pieces(chosen), strict=True))
 
     def _rest(self, texts: BlockTexts, place: int, size: int, *, is_first: bool) -> int:

@@ -41,7 +41,6 @@ class TreeIndex:
         self.left_out = 0
         self.blocks = self.hit_blocks = 0
         """Blocks of all prompts, and those that a cache without a limit would have had."""
-        self.first: TracedTree | None = None
 
     @property
     def prefix_cache_hit(self) -> float | None:
@@ -51,7 +50,6 @@ class TreeIndex:
 
     def add(self, tree: TracedTree) -> None:
         """Add a tree."""
-        self.first = self.first or tree
         distinct, hits, blocks = _prefixes(tree)
         self.turns.append(len(tree.requests))
         self.streams += len(tree.streams)
