@@ -45,7 +45,8 @@ async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> No
         metadata = by_index[index]["metadata"]
         stayed_ms = (metadata["request_end_ns"] - metadata["request_start_ns"]) / 1e6
         assert stayed_ms >= 100
-        assert "error" not in by_index[index]
+        error = by_index[index]["error"]
+        assert (error["code"], error["type"]) == (499, "abandoned")
         assert "request_latency" not in by_index[index]["metrics"]
 
 

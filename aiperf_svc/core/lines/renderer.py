@@ -53,6 +53,15 @@ next three."""
 _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
 _TRACE: Final = b"\3"
+_CUT: Final = {
+    int(outcome): msgspec.json.encode({"code": 499, "type": outcome.name.lower(), "message": text})
+    for outcome, text in (
+        (Outcome.CANCELLED, "the load ended before its response had"),
+        (Outcome.ABANDONED, "its client left before its response had ended"),
+    )
+}
+"""Errors of requests that were cut, with AIPerf's code for a client that has closed its request.
+These requests are counted apart from errors."""
 _KNOWN_TEMPLATES: Final = 4_096
 """Most templates kept: 20 MB."""
 
@@ -130,6 +139,7 @@ class LineRenderer:
         place of each row with an error; `traces` the JSON of their HTTP traces, empty without one.
         """
         values = _values(rows)
+        is_cut = np.isin(rows["outcome"], list(_CUT))
         of_streams = self.streams.of(rows) if self.streams is not None else None
         is_long = rows["turn"] >= TURNS
         if of_streams is not None:
@@ -139,8 +149,8 @@ class LineRenderer:
                 ~np.isnan(values),
                 [bool(each) for each in gaps],
                 rows["ack_wall_ns"] != 0,
-                np.isin(rows["outcome"], (Outcome.CANCELLED, Outcome.ABANDONED)),
-                rows["error"] != 0,
+                is_cut,
+                is_cut | (rows["error"] != 0),
                 [bool(each) for each in traces],
                 is_long,
                 np.zeros(len(rows), bool) if of_streams is None else of_streams[:, 3] > 0,
@@ -159,7 +169,7 @@ class LineRenderer:
             if has_trace:
                 text = _filled(text, _TRACE, [traces[place] for place in places])
             if has_error:
-                errors = [_error(rows, place, messages[place]) for place in places]
+                errors = [_error(rows, place, messages) for place in places]
                 text = _filled(text, _ERROR, errors)
             if len(groups) == 1:
                 return text
@@ -324,9 +334,11 @@ def _literal(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
-def _error(rows: Rows, place: int, message: str) -> bytes:
+def _error(rows: Rows, place: int, messages: Sequence[str] | Mapping[int, str]) -> bytes:
+    if cut := _CUT.get(int(rows["outcome"][place])):
+        return cut
     status = int(rows["status"][place])
     kind = ErrorKind(int(rows["error"][place]))
     return msgspec.json.encode(
-        {"code": status or None, "type": kind.name.lower(), "message": message}
+        {"code": status or None, "type": kind.name.lower(), "message": messages[place]}
     )

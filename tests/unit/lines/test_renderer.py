@@ -268,7 +268,8 @@ def test_cancelled_request_is_marked() -> None:
     _, lines, _ = mixed()
     assert [line["metadata"]["was_cancelled"] for line in lines].count(True) == 1
     assert lines[5]["metadata"]["was_cancelled"] is True
-    assert "error" not in lines[5]
+    error = {"code": 499, "type": "cancelled", "message": "the load ended before its response had"}
+    assert lines[5]["error"] == error
 
 
 def test_names_with_special_characters_stay_valid() -> None:
