@@ -78,8 +78,8 @@ class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     """(new - base) / base."""
     low: float | None
     high: float | None
-    """95% interval of `delta`; None if it is not known. Of single runs: of the difference of the
-    means over their parts, so that `delta` can be outside."""
+    """95% interval of `delta`; None if it is not known. Of single runs that of the difference of
+    the means over their parts, extended to `delta`."""
     p: float | None
     """Probability of such a difference between equal systems; of few runs, estimated from their
     parts."""
@@ -312,15 +312,16 @@ def _row(
     means = [fmean(each.value for each in side) for side in values]
     found = None if base is None or new is None else difference(base, new)
     p = None if found is None else found.p
+    delta = share(means[1] - means[0], means[0])
     row = ComparisonRow(
         key=key,
         info=next(run.metrics[key.tag] for run in sides[0] if key in run.values),
         gates=gates,
         base=SideValue(means[0], _half_width(base), len(values[0])),
         new=SideValue(means[1], _half_width(new), len(values[1])),
-        delta=share(means[1] - means[0], means[0]),
-        low=None if found is None else found.low,
-        high=None if found is None else found.high,
+        delta=delta,
+        low=None if found is None else min(found.low, delta),
+        high=None if found is None else max(found.high, delta),
         p=p,
         adjusted_p=p if is_judged else None,
         word=Word.UNSURE if is_judged else Word.UNJUDGED,
@@ -424,8 +425,8 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
             )
             if any(each.batches for side in values for each in side):
                 yield (
-                    "the intervals of single runs compare the means over parts of the runs: a "
-                    "delta can be outside of its interval"
+                    "the intervals of single runs compare the means over parts of the runs, and "
+                    "reach as far as the delta"
                 )
         else:
             yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"

@@ -56,6 +56,7 @@ def test_interval_within_runs_rarely_excludes_an_equal_system(
         for row in compared([runs[place - 1]], [run]).rows:
             assert row.low is not None
             assert row.high is not None
+            assert row.low <= row.delta <= row.high
             alarms[row.key] += not row.low <= 0 <= row.high
             assert row.word is Word.UNJUDGED
     assert max(alarms.values()) <= MOST_ALARMS, alarms
