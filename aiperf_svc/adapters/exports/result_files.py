@@ -18,7 +18,7 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import SCHEMA as TOOL_SCHEMA
 from aiperf_svc.core.results.tool_result import ToolResult
-from aiperf_svc.core.verdict.check_result import Severity, Verdict
+from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -38,21 +38,11 @@ _TOOL_KEYS = (
 Results = RunResult | ExperimentResult
 
 
-class CheckEntry(msgspec.Struct, frozen=True, kw_only=True):
+class CheckEntry(Reason, frozen=True, kw_only=True):
     """Result of one check in verdict.json."""
 
     ok: bool
     """True if the check passed or had nothing to judge."""
-    check: str
-    severity: Severity
-    measured: float
-    limit: float
-    """The limit that was exceeded: largest value at which the run is not `invalid` for a check that
-    makes it so, else at which it is still `valid`."""
-    unit: str
-    text: str
-    """Explanation in plain words, with the numbers."""
-    remedy: str
 
 
 class VerdictFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -487,6 +487,31 @@ def find_error(body: bytes) -> str:
     return ""
 
 
+def choices_parser(
+    decode: Callable[[bytes], Any], delta_of: Callable[[Sequence[Any]], Delta]
+) -> Callable[[bytes], Delta]:
+    """Return the function that parses an event and a whole response of an API in which both are an
+    `Ending` with `choices`. `decode` returns it, `delta_of` what some choices add. It is one
+    function for both because it runs once per token."""
+
+    def parse(data: bytes) -> Delta:
+        try:
+            response = decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise malformed(error, data) from None
+        choices = response.choices
+        delta = delta_of(choices or ())
+        if choices is None and response.usage is None and not response.error:
+            delta.error = error_instead_of("choices, usage", data)
+        elif choices and len(choices) > 1:
+            delta.parts = parts_of(delta_of((choice,)) for choice in choices)
+        if response.usage is not None or response.timings is not None or response.error:
+            add_usage_and_error(delta, response)
+        return delta
+
+    return parse
+
+
 def texts_of(prompt: Prompt, *, prompt_key: str, api: str) -> str | list[Any]:
     """Return the prompt for an API that takes texts: one, several as a list, or the prompt of a
     payload.

@@ -86,26 +86,6 @@ class _Response(base.Ending, gc=False):
     choices: list[_Choice] | None = None
 
 
-_decode = msgspec.json.Decoder(_Response).decode
-
-
-def parse(data: bytes) -> Delta:
-    """Parse one `chat.completion.chunk` or one `chat.completion`. It is one function because it
-    runs once per token."""
-    try:
-        response = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, data) from None
-    delta = _delta_of(response.choices or ())
-    if response.choices is None and response.usage is None and not response.error:
-        delta.error = base.error_instead_of("choices, usage", data)
-    elif response.choices and len(response.choices) > 1:
-        delta.parts = base.parts_of(_delta_of((choice,)) for choice in response.choices)
-    if response.usage is not None or response.timings is not None or response.error:
-        base.add_usage_and_error(delta, response)
-    return delta
-
-
 def _delta_of(choices: Sequence[_Choice]) -> Delta:
     delta = Delta()
     for choice in choices:
@@ -155,6 +135,10 @@ def _add_audio(delta: Delta, audio: _Audio) -> None:
 
 def _call_text(function: _Function | None) -> str:
     return (function.name or "") + (function.arguments or "") if function is not None else ""
+
+
+parse = base.choices_parser(msgspec.json.Decoder(_Response).decode, _delta_of)
+"""Parses one `chat.completion.chunk` or one `chat.completion`. Raises MalformedResponse."""
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
