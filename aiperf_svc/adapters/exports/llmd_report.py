@@ -49,6 +49,9 @@ def report_of(
     scenario: Json = {"stack": [_component(result, provenance, setup)]}
     if (load := _load(result)) is not None:
         scenario["load"] = load
+    results: Json = {"request_performance": {"aggregate": _aggregate(result)}}
+    if _has_conversations(result):
+        results["session_performance"] = {"sessions": _sessions(result)}
     return {
         "version": VERSION,
         "run": {
@@ -61,16 +64,39 @@ def report_of(
             "description": result.name,
         },
         "scenario": scenario,
-        "results": {"request_performance": {"aggregate": _aggregate(result)}},
+        "results": results,
+    }
+
+
+def _has_conversations(result: InferenceResult) -> bool:
+    dataset = result.topology.dataset
+    return dataset is not None and dataset.turns > dataset.entries
+
+
+def _sessions(result: InferenceResult) -> Json:
+    """Return the conversations or session trees of a run, which are its credits."""
+    accounts, number = result.accounts, _numbers(result)
+    return {
+        "total": accounts.issued - accounts.unsent,
+        "succeeded": accounts.completed,
+        "failed": accounts.errored + accounts.lost,
+        "total_events": sum(number.values()),
+        "total_events_completed": number[""],
+        "total_events_cancelled": number["cancelled_"],
+    }
+
+
+def _numbers(result: InferenceResult) -> dict[str, int]:
+    """Return the numbers of completed and of other requests, by the prefixes of their metrics."""
+    # A run in which nothing was cancelled, abandoned or lost has no such metric.
+    return {
+        name: int(result.value(f"{name}request_count") or 0)
+        for name in ("", "error_", "cancelled_", "abandoned_", "lost_")
     }
 
 
 def _aggregate(result: InferenceResult) -> Json:
-    # A run in which nothing was cancelled, abandoned or lost has no such metric.
-    number = {
-        name: int(result.value(f"{name}request_count") or 0)
-        for name in ("", "error_", "cancelled_", "abandoned_", "lost_")
-    }
+    number = _numbers(result)
     requests: Json = {
         "total": sum(number.values()),
         "failures": number["error_"],
@@ -150,8 +176,7 @@ def _load(result: InferenceResult) -> Json | None:
         enforced = _length(result, "requested_osl", dataset.output_tokens)
         if enforced is not None:
             standardized["output_seq_len"] = enforced
-    turns = result.topology.dataset
-    if turns is not None and turns.turns > turns.entries:
+    if _has_conversations(result):
         standardized["multi_turn"] = {"enabled": True}
     if isinstance(load.request_rate, int | float) and load.request_rate > 0:
         standardized["rate_qps"] = load.request_rate

@@ -136,6 +136,19 @@ def test_turns_of_a_conversation_share_their_marker() -> None:
     assert sent("conversation", 0, 5) != sent("conversation", 1, 5)
 
 
+def test_tree_keeps_its_marker_from_the_warmup(config: Config) -> None:
+    dataset = {"kind": "weka_trace", "file": "f", "cache_bust": "first_turn_prefix"}
+    load = {"concurrency": 1, "requests": 9, "agentic": {}}
+    markers = run_markers(config(dataset=dataset | {"cache_bust_per": "conversation"}, load=load))
+    assert markers is not None
+    place = markers.placeholder.encode()
+    warmup, first, later = (
+        markers.marked(place, phase, 5, turn) for phase, turn in ((0, 3), (1, 4), (1, 9))
+    )
+    assert warmup == first == later
+    assert markers.marked(place, 1, 6, 0) != first
+
+
 def test_entries_have_no_markers_of_the_run() -> None:
     assert run_markers(settings(cache_bust="first_turn_prefix")) is None
     assert run_markers(settings()) is None

@@ -16,7 +16,8 @@ from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.exports.inferencex_row import NEEDED, row_of
 from aiperf_svc.adapters.exports.llmd_report import report_of
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.records.accounts import Accounts
+from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
 from aiperf_svc.core.results.provenance import TARGET_FACTS, UNKNOWN, Provenance
 from aiperf_svc.core.results.server_setup import FACTS, read_facts, setup_of
 from aiperf_svc.core.telemetry.system_report import SystemReport
@@ -25,6 +26,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
+from tests.support.fake_results import DATASET
 
 SCHEMAS = Path(__file__).parents[2] / "data" / "exports"
 ARGUMENTS = (
@@ -94,6 +96,24 @@ def test_report_has_seconds_and_their_units() -> None:
         assert latency[theirs] == value * 1e-3
     assert aggregate["requests"]["total"] == 400
     assert aggregate["requests"]["failures"] == aggregate["requests"]["incomplete"] == 0
+
+
+def test_report_has_the_sessions_of_conversations() -> None:
+    dataset = msgspec.convert(DATASET | {"turns": 400}, DatasetFacts)
+    accounts = Accounts(granted=110, issued=110, completed=96, errored=3, lost=1, unsent=10)
+    layout = RunLayout(dataset=dataset)
+    report = report_of(msgspec.structs.replace(run(), topology=layout, accounts=accounts), None, {})
+    jsonschema.validate(report, schema("llm-d-benchmark-report-0.2.1.json"))
+    assert report["scenario"]["load"]["standardized"]["multi_turn"] == {"enabled": True}
+    assert report["results"]["session_performance"]["sessions"] == {
+        "total": 100,
+        "succeeded": 96,
+        "failed": 4,
+        "total_events": 400,
+        "total_events_completed": 400,
+        "total_events_cancelled": 0,
+    }
+    assert "session_performance" not in report_of(run(), None, {})["results"]
 
 
 def test_row_is_valid_by_inferencex_schema() -> None:
