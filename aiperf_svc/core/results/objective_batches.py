@@ -53,9 +53,9 @@ def batches_between(
     if end <= begin:
         return ()
     found = [
-        _of_objective(rows, clocks, objective, bound, begin, end)
+        _of_objective(rows, clocks, objective, given, begin, end)
         for objective in slo.objectives
-        for bound, _ in objective.bounds
+        for given in objective.bounds
     ]
     if slo.goodput:
         found.append(_of_goodput(rows, clocks, slo, begin, end))
@@ -91,12 +91,17 @@ def allowed_share(stat: str, bound: str) -> float | None:
 
 
 def _of_objective(
-    rows: PhaseRows, clocks: ClockMap, objective: Objective, bound: Bound, begin: int, end: int
+    rows: PhaseRows,
+    clocks: ClockMap,
+    objective: Objective,
+    given: tuple[Bound, float | str],
+    begin: int,
+    end: int,
 ) -> ObjectiveBatches | None:
     metric, stat = CATALOG[objective.metric], objective.stat
     if metric.kind is not Kind.RECORD or stat not in ("avg", *QUANTILES):
         return None
-    limit = limit_of(metric, dict(objective.bounds)[bound])
+    bound, limit = given[0], limit_of(metric, given[1])
     counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(metric.population):
         chunk = every if metric.population is Population.SENT else exclude_abandoned(every)
