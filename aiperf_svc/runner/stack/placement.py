@@ -8,7 +8,7 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
-from aiperf_svc.adapters.cluster.preflight.capacity import Placed, has_room, read_placed
+from aiperf_svc.adapters.cluster.preflight.capacity import Placed, fits_beside, read_placed
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
@@ -168,20 +168,20 @@ class StackPlacement(Placement):
         }
         there = {place: self._plans(running, place) for place in seen}
         for number, parts in enumerate(waiting):
-            if await self._fits(seen, there, parts):
+            if self._fits(seen, there, parts):
                 return number
         return None
 
-    async def _fits(
+    def _fits(
         self,
         seen: Mapping[KubeContext, Placed | None],
         running: Mapping[KubeContext, Sequence[StackPlan]],
         parts: Sequence[Work],
     ) -> bool:
         for place, placed in seen.items():
-            cluster, there = self._clusters[place], list(running[place])
+            there = list(running[place])
             for plan in self._plans(parts, place):
-                if not await has_room(cluster, placed, there, plan, is_auto=self._is_auto):
+                if placed is not None and not fits_beside(there, plan, *placed):
                     return False
                 there.append(plan)
         return True

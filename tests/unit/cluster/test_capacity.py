@@ -8,7 +8,6 @@ import pytest
 
 from aiperf_svc.adapters.cluster.preflight.capacity import (
     fits_beside,
-    has_room,
     judge_capacity,
     judge_rank_nodes,
     read_placed,
@@ -291,14 +290,14 @@ def cluster(*nodes: Any, **more: Any) -> FakeCluster:
 @pytest.mark.parametrize("is_auto", [True, False])
 async def test_fixed_parallelism_lets_a_cluster_grow(*, is_auto: bool) -> None:
     grows = cluster(*TWO, **{"/apis": {"groups": [{"name": "karpenter.sh"}]}})
-    for seen, has in ((grows, not is_auto), (cluster(*TWO), False)):
+    for seen, has_always in ((grows, not is_auto), (cluster(*TWO), False)):
         placed = await read_placed(seen.typed, is_auto=is_auto)
-        assert await has_room(seen.typed, placed, [A, B], C, is_auto=is_auto) is has
+        assert (placed is None) is has_always
+        assert placed is None or not fits_beside([A, B], C, *placed)
 
 
 async def test_only_auto_parallelism_needs_to_list_nodes() -> None:
     hidden = FakeCluster()
-    placed = await read_placed(hidden.typed, is_auto=False)
-    assert await has_room(hidden.typed, placed, [A, B], C, is_auto=False)
+    assert await read_placed(hidden.typed, is_auto=False) is None
     with pytest.raises(ConfigError, match="auto needs to list nodes and pods"):
         await read_placed(hidden.typed, is_auto=True)

@@ -258,13 +258,11 @@ def _why(pod: PodPlan, free: Sequence[Room]) -> str:
 
 async def adds_nodes(cluster: Cluster) -> bool:
     """Return whether the cluster has an autoscaler for nodes. Raises Unreachable."""
-    groups = await cluster.get("/apis")
-    names = {group["name"] for group in groups.get("groups") or ()}
-    if names & set(AUTOSCALERS):
-        return True
     path = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
     try:
-        await cluster.get(path)
+        groups = (await cluster.get("/apis")).get("groups") or ()
+        if {group["name"] for group in groups}.isdisjoint(AUTOSCALERS):
+            await cluster.get(path)
     except Refused:
         return False
     return True
@@ -322,8 +320,15 @@ class Placed(NamedTuple):
 
 
 async def read_placed(cluster: Cluster, *, is_auto: bool) -> Placed | None:
-    """Return what decides about room; None if it may not be listed. Raises ConfigError if
-    `experiment.parallel: auto` (`is_auto`) needs it, Unreachable."""
+    """Return what decides about the room for stacks of an experiment; None if nothing does: it may
+    not be listed, or the cluster adds nodes for pods.
+
+    `experiment.parallel: auto` (`is_auto`) makes the number of stacks depend on the room that there
+    is: then nodes that could be added do not count, and ConfigError is raised if it may not be
+    listed. Raises Unreachable.
+    """
+    if not is_auto and await adds_nodes(cluster):
+        return None
     try:
         nodes = (await cluster.get("/api/v1/nodes"))["items"]
         pods = (await cluster.get("/api/v1/pods", fieldSelector="spec.nodeName!="))["items"]
@@ -335,26 +340,6 @@ async def read_placed(cluster: Cluster, *, is_auto: bool) -> Placed | None:
             ) from error
         return None
     return Placed(nodes, pods)
-
-
-async def has_room(
-    cluster: Cluster,
-    placed: Placed | None,
-    running: Sequence[StackPlan],
-    plan: StackPlan,
-    *,
-    is_auto: bool,
-) -> bool:
-    """Return whether a stack has room beside those of its experiment that run.
-
-    True if the room is unknown, or the cluster adds nodes for pods, unless `experiment.parallel:
-    auto` makes the number of stacks depend on the room (`is_auto`). Raises Unreachable.
-    """
-    return (
-        placed is None
-        or fits_beside(running, plan, *placed)
-        or (not is_auto and await adds_nodes(cluster))
-    )
 
 
 def fits_beside(
