@@ -42,10 +42,13 @@ class AllShapes(NamedTuple):
     shared: SharedByShapes
 
 
-def all_shapes(config: Config, shapes: Sequence[Shape]) -> AllShapes:
-    """Return what the plans for these shapes of a config have in common."""
+def all_shapes(
+    config: Config, shapes: Sequence[Shape], *, has_own_stacks: bool = False
+) -> AllShapes:
+    """Return what the plans for these shapes of a config have in common. `has_own_stacks`: each
+    shape has a stack of its own, also if they do not run side by side."""
     experiment = order_experiment(config)
-    if len(shapes) == 1 or is_side_by_side(config):
+    if len(shapes) == 1 or has_own_stacks or is_side_by_side(config):
         return AllShapes(config, tuple(shapes), SharedByShapes(experiment))
     workload = workload_of(config)
     times = [

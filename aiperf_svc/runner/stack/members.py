@@ -33,7 +33,10 @@ def member_requests(request: StackRequest, clusters: Sequence[NamedCluster] = ()
     }
     if len(found) == 1:
         return found
-    members = {name: replace(own, stack=f"{request.stack}-{name}") for name, own in found.items()}
+    members = {
+        name: replace(own, stack=f"{request.stack}-{name}", is_joint=True)
+        for name, own in found.items()
+    }
     for each in members.values():
         check_stack_name(each.stack)
     return members

@@ -60,6 +60,9 @@ class StackRequest:
     another config."""
     known: AllShapes | None = None
     """All shapes of the config, if they are known."""
+    is_joint: bool = False
+    """Whether several targets or clusters are measured at the same time. Each of their shapes then
+    has a stack of its own, in all of them at a common start."""
     kubeconfig: str | None = None
     """Path; None: the one in the stack's file, KUBECONFIG, or the default one."""
     context: str | None = None
@@ -129,7 +132,7 @@ class StackRequest:
         """The shapes, and what their plans have in common. Raises ConfigError."""
         if self.known is not None and self.known.shapes is self.shapes:
             return self.known
-        return all_shapes(self.config, self.shapes)
+        return all_shapes(self.config, self.shapes, has_own_stacks=self.is_joint)
 
     @property
     def at_once(self) -> int | str:

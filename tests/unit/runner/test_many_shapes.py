@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from aiperf_svc.core.experiments.schedule import Part
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.runner.parts import Expansion, Work
 from aiperf_svc.runner.stack import preview
-from aiperf_svc.runner.stack.members import expand_requests, part_request
+from aiperf_svc.runner.stack.members import expand_requests, member_requests, part_request
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.shape_lines import MOST_SHAPES
@@ -57,6 +58,33 @@ def test_parallel_stacks_share_their_plans(tmp_path: Path) -> None:
     plans = [part_request(request, expansion, each).plan for each in works]
     assert len({plan.identity.run_id for plan in plans}) == 3
     assert [plan.identity.stack for plan in plans] == ["s-1", "s-2", "s-3"]
+
+
+def test_shapes_of_several_targets_live_one_by_one() -> None:
+    data: dict[str, Any] = {
+        "endpoint": {"url": "http://a.test", "model": "m"},
+        "targets": [
+            {"name": name, "endpoint": {"url": f"http://{name}.test"}} for name in ("a", "b")
+        ],
+        "load": {"duration": "10m", "concurrency": 1},
+        "deployment": {
+            "ttl": "20m",
+            "ready_timeout": "5m",
+            "namespace": {"mode": "existing", "name": "n"},
+            "queue": "q",
+        },
+        "experiment": {"product": {"workers.max": [1, 2]}},
+    }
+    request = StackRequest(stack="s", config=parse_benchmark(data, "f"), environ={}, settings={})
+    requests = member_requests(request)
+    plans = [plan for each in requests.values() for plan in each.plans]
+    assert [plan.identity.stack for plan in plans] == ["s-a", "s-a", "s-b", "s-b"]
+    assert all(plan.queue for plan in plans)
+    # One stack runs both in turn.
+    del data["targets"]
+    request = StackRequest(stack="s", config=parse_benchmark(data, "f"), environ={}, settings={})
+    with pytest.raises(ConfigError, match="trials of 2 shapes take up to"):
+        _ = request.plans
 
 
 def work_of(expansion: Expansion, number: int, folder: Path) -> Work:
