@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.preflight.admission import NO_DRY_RUN, try_admission
+from aiperf_svc.adapters.cluster.preflight.admission import NO_DRY_RUN, PodNamespace, try_admission
 from aiperf_svc.adapters.cluster.preflight.images import check_image
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     DEADLINE_S,
@@ -141,7 +141,8 @@ class Found(NamedTuple):
 
 
 async def checked(plan: StackPlan, cluster: FakeCluster, *, namespace: str | None) -> Found:
-    found = await check_target(cluster.typed, plan, namespace=namespace)
+    where = PodNamespace(cluster.typed, plan, namespace)
+    found = await check_target(cluster.typed, plan, where)
     assert cluster.pods_made == []
     assert found.target is not None
     return Found(found.target, found.image)
@@ -286,7 +287,8 @@ async def test_image_is_checked_by_an_idle_pod(
     status: dict[str, Any], state: str, words: str
 ) -> None:
     cluster = FakeCluster(open_to=("team",), pod_status=status)
-    check = await check_image(cluster.typed, make_plan(), namespace=None)
+    where = PodNamespace(cluster.typed, make_plan(), None)
+    check = await check_image(cluster.typed, make_plan(), where)
     assert check is not None
     assert (check.name, check.state) == ("image", state)
     assert words in check.detail
@@ -308,7 +310,7 @@ async def test_results_store_is_checked_from_a_pod(
     theirs = {"name": "theirs", "mode": "existing"}
     plan = plan_it(make_config(s3=bucket, namespace=theirs))
     cluster = FakeCluster(open_to=open_to, pod_status=status)
-    check = await check_bucket(cluster.typed, plan, namespace="theirs")
+    check = await check_bucket(cluster.typed, plan, PodNamespace(cluster.typed, plan, "theirs"))
     assert check is not None
     assert check.state == state
     assert words in check.detail
@@ -328,8 +330,9 @@ def test_probe_pods_run_on_required_nodes() -> None:
 
 async def test_image_is_not_checked_without_rights() -> None:
     cluster = FakeCluster(open_to=("team",), denied=("create pods",))
-    assert await check_image(cluster.typed, make_plan(), namespace=None) is None
-    assert await check_image(cluster.typed, in_existing(), namespace="theirs") is None
+    for plan, namespace in ((make_plan(), None), (in_existing(), "theirs")):
+        where = PodNamespace(cluster.typed, plan, namespace)
+        assert await check_image(cluster.typed, plan, where) is None
 
 
 GUEST = make_plan(url="https://api.example.com", namespace={"name": "theirs", "mode": "existing"})

@@ -74,21 +74,36 @@ async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) ->
     )
 
 
-async def namespace_for_pods(
-    cluster: Cluster, plan: StackPlan, namespace: str | None
-) -> str | None:
-    """Return a namespace in which a pod may check something; None if there is none.
+class PodNamespace:
+    """The namespace in which pods may check something for a stack. It is looked for once."""
 
-    If the stack's own `namespace` does not exist yet, the context's namespace or `default` is used,
-    provided that it admits the pod and has no NetworkPolicies, which could distort the result."""
-    if namespace is not None:
-        return None if await denied(cluster, probe_rights(namespace)) else namespace
-    for name in dict.fromkeys((cluster.namespace, DEFAULT)):
-        path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
-        policies = await try_list(cluster, path, limit="1")
-        if policies == [] and (await try_admission(cluster, plan, namespace=name)).state == "ok":
-            return name
-    return None
+    def __init__(self, cluster: Cluster, plan: StackPlan, existing: str | None) -> None:
+        self._cluster, self._plan = cluster, plan
+        self.existing = existing
+        """The stack's namespace; None: it does not exist yet."""
+        self._found: list[str | None] = []
+
+    async def find(self) -> str | None:
+        """Return it; None if there is none. Raises Unreachable.
+
+        If the stack's namespace does not exist yet, the context's namespace or `default` is used,
+        provided that it admits the pod and has no NetworkPolicies, which could distort the
+        result."""
+        if not self._found:
+            self._found = [await self._look()]
+        return self._found[0]
+
+    async def _look(self) -> str | None:
+        cluster, existing = self._cluster, self.existing
+        if existing is not None:
+            return None if await denied(cluster, probe_rights(existing)) else existing
+        for name in dict.fromkeys((cluster.namespace, DEFAULT)):
+            path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
+            if await try_list(cluster, path, limit="1") == []:
+                tried = await try_admission(cluster, self._plan, namespace=name)
+                if tried.state == "ok":
+                    return name
+        return None
 
 
 async def try_objects(

@@ -10,7 +10,12 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import find_object, label_selector, try_list
 from aiperf_svc.adapters.cluster.preflight import rights
-from aiperf_svc.adapters.cluster.preflight.admission import ADMISSION, try_admission, try_objects
+from aiperf_svc.adapters.cluster.preflight.admission import (
+    ADMISSION,
+    PodNamespace,
+    try_admission,
+    try_objects,
+)
 from aiperf_svc.adapters.cluster.preflight.capacity import (
     adds_nodes,
     judge_capacity,
@@ -122,18 +127,19 @@ class _Preflight:
             # After a failed check, this would only report the same problem again.
             await self._admission()
         self._add(await check_events(cluster, plan))
-        self._add(await check_kind(cluster, plan, namespace=self._existing))
-        checks = await check_target(cluster, plan, namespace=self._existing)
+        where = PodNamespace(cluster, plan, self._existing)
+        self._add(await check_kind(cluster, plan, where))
+        checks = await check_target(cluster, plan, where)
         by_nodes, by_pod = self._image_on_nodes(nodes), checks.image
         if by_pod is None and by_nodes.state != "ok":
             # Otherwise a missing image would stop the stack only when half of it exists.
-            by_pod = await check_image(cluster, plan, namespace=self._existing)
+            by_pod = await check_image(cluster, plan, where)
         # Another node may lack the image that a pod has shown on one.
         is_decided = by_pod and (by_pod.state == "failed" or by_nodes.state != "warning")
         self._add(by_pod if is_decided else by_nodes)
         self._add(checks.target)
         if not self._has_failed:
-            self._add(await check_bucket(cluster, plan, namespace=self._existing))
+            self._add(await check_bucket(cluster, plan, where))
 
     def _image_on_nodes(self, nodes: list[Json] | None) -> Check:
         if nodes is None:

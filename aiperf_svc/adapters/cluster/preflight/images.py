@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
-from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
+from aiperf_svc.adapters.cluster.preflight.admission import PodNamespace
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     end_message,
     idle_pod,
@@ -97,10 +97,10 @@ def spellings(image: str) -> frozenset[str]:
     return frozenset({image})
 
 
-async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
+async def check_image(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> Check | None:
     """Check whether a node can run a pod of the services' image. None if no pod may be created.
-    `namespace` None: it does not exist yet. Raises Unreachable."""
-    pod_namespace = await namespace_for_pods(cluster, plan, namespace)
+    Raises Unreachable."""
+    pod_namespace = await where.find()
     if pod_namespace is None:
         return None
     waited = await run_pod(cluster, pod_namespace, idle_pod(plan, pod_name(plan)))
@@ -137,7 +137,7 @@ async def pull_images(
     room for the first of them. Returns why not where no pod may be created. `namespace` None: it
     does not exist yet. Raises EnvironmentProblem if an image cannot be pulled, Unreachable."""
     targets = {each.target.image.name: each.target for each in plans if each.target}
-    pod_namespace = await namespace_for_pods(cluster, plans[0], namespace)
+    pod_namespace = await PodNamespace(cluster, plans[0], namespace).find()
     if pod_namespace is None:
         return "no pod may be created for it"
     name, digests = "", dict[str, str]()
@@ -202,9 +202,9 @@ async def _hostname(cluster: Cluster, node: str) -> str:
     return str((found["metadata"].get("labels") or {}).get(HOSTNAME, node))
 
 
-async def check_kind(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
+async def check_kind(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> Check | None:
     """Check with a pod whether the image has the package of the workload's kind. None if the kind
-    is one of this project. `namespace` None: it does not exist yet. Raises Unreachable."""
+    is one of this project. Raises Unreachable."""
     kind, image = plan.config.kind, plan.deadline.image.name
     if kind in (INFERENCE, *OWN):
         return None
@@ -212,7 +212,7 @@ async def check_kind(cluster: Cluster, plan: StackPlan, *, namespace: str | None
     assert point.dist is not None
     package = f"{point.dist.name} {point.dist.version}"
     needed = f"image {image} must have package {package}, which adds kind {kind}"
-    pod_namespace = await namespace_for_pods(cluster, plan, namespace)
+    pod_namespace = await where.find()
     if pod_namespace is None:
         return Check(WORKLOAD, "not checked", f"{needed}; no pod may be created to check it")
     pod = idle_pod(plan, pod_name(plan))

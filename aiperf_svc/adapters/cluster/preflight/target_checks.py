@@ -13,7 +13,7 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import find_object
-from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
+from aiperf_svc.adapters.cluster.preflight.admission import PodNamespace
 from aiperf_svc.adapters.cluster.preflight.images import IMAGE, image_works
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     WaitedPod,
@@ -81,9 +81,8 @@ def service_address(host: str) -> ServiceAddress | None:
     return ServiceAddress(namespace=labels[1], name=labels[0], is_full=is_full)
 
 
-async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> TargetChecks:
-    """Check the target, from a pod where that is possible. `namespace` None: it does not exist yet.
-    Raises Unreachable."""
+async def check_target(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> TargetChecks:
+    """Check the target, from a pod where that is possible. Raises Unreachable."""
     config = plan.config.inference
     if config is None:
         return TargetChecks(None)
@@ -92,12 +91,12 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     host, port, _ = address_of(config.endpoint.first_hops[0])
     if plan.target is not None or plan.release is not None:
         return TargetChecks(Check(TARGET, "ok", f"{host}:{port} is created with the stack"))
-    if namespace is None and is_bare_name(host):
+    if where.existing is None and is_bare_name(host):
         return TargetChecks(_unqualified_host(plan, host))
     service = await _judged_service(cluster, plan, host, port)
     if service is not None and service.state == "failed":
         return TargetChecks(service)
-    pod_namespace = await namespace_for_pods(cluster, plan, namespace)
+    pod_namespace = await where.find()
     if pod_namespace is None:
         return TargetChecks(service or _not_tried(plan, host, port))
     waited = await run_pod(cluster, pod_namespace, probe_pod(plan, pod_name(plan)))
@@ -106,7 +105,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     tried = judge_probe(plan, waited.pod)
     if tried.state == "ok" and service is not None and service.state == "warning":
         tried = service
-    elif pod_namespace != namespace:
+    elif pod_namespace != where.existing:
         tried = msgspec.structs.replace(
             tried, detail=f"{tried.detail}, in namespace {pod_namespace}"
         )
@@ -120,16 +119,16 @@ def _without_pod(waited: WaitedPod, service: Check | None) -> TargetChecks:
     return TargetChecks(Check(TARGET, "not checked", words), waited.problem(IMAGE))
 
 
-async def check_bucket(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
-    """Check from a pod whether the store of the results can be reached; None without one.
-    `namespace` None: it does not exist yet. Raises Unreachable."""
+async def check_bucket(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> Check | None:
+    """Check from a pod whether the store of the results can be reached; None without one. Raises
+    Unreachable."""
     s3 = plan.config.artifacts.s3
     if s3 is None:
         return None
     url = s3.endpoint_url or f"https://s3.{s3.region}.amazonaws.com"
     host, port, _ = address_of(url)
-    is_unknown = namespace is None and is_bare_name(host)
-    pod_namespace = None if is_unknown else await namespace_for_pods(cluster, plan, namespace)
+    is_unknown = where.existing is None and is_bare_name(host)
+    pod_namespace = None if is_unknown else await where.find()
     if pod_namespace is None:
         words = f"no pod could connect to {host}:{port}, which takes the results"
         return Check(BUCKET, "not checked", words)

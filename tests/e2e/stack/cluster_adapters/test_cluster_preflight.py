@@ -12,7 +12,7 @@ import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.preflight import images
-from aiperf_svc.adapters.cluster.preflight.admission import try_admission, try_objects
+from aiperf_svc.adapters.cluster.preflight.admission import PodNamespace, try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -322,7 +322,8 @@ async def test_missing_workload_package_is_found(
     deployment = {"image": {"name": image}, "namespace": namespace}
     config = parse_benchmark({"workload": workload, "deployment": deployment}, "the test")
     plan = plan_it(config, stack=stack, version="1")
-    check = await images.check_kind(connected, plan, namespace=space)
+    where = PodNamespace(connected, plan, space)
+    check = await images.check_kind(connected, plan, where)
     assert check is not None
     assert check.state == "failed", check
     assert "must have package stream-workload 1, which adds kind iperf" in check.detail
