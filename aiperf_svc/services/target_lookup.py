@@ -12,7 +12,7 @@ from aiperf_svc.adapters.inference.side_requests import why_not_ready
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError
 from aiperf_svc.services.base import mono_ns
 
 ASK_AGAIN_S = 0.5
@@ -27,8 +27,8 @@ async def find_target(
     config: BenchmarkConfig, *, run_id: str, until_mono_ns: int, note: Callable[[str], None]
 ) -> Target:
     """Return the target, after waiting until it is ready if the config requires it. Calls `note`
-    with the reason of each wait, and with an empty text at the end. Raises ConfigError,
-    EnvironmentProblem."""
+    with the reason of each wait, and with an empty text at the end. Raises ConfigError if its name
+    has no address, BenchmarkFailed if the server is not ready in time."""
     wait_ns = config.endpoint.wait_for_server
     while True:
         try:
@@ -43,7 +43,7 @@ async def find_target(
             note("")
             return target
         if mono_ns() >= until_mono_ns:
-            raise EnvironmentProblem(
+            raise BenchmarkFailed(
                 f"the server is not ready after {format_duration(wait_ns)} "
                 f"(endpoint.wait_for_server): {problem}"
             )

@@ -280,7 +280,7 @@ async def test_server_that_never_gets_ready_ends_the_run(tmp_path: Path) -> None
         "the server is not ready after 1s (endpoint.wait_for_server): "
         "/health: status 503: the server is starting"
     )
-    assert status.exit_code is ExitCode.ERROR
+    assert status.exit_code is ExitCode.BENCHMARK_FAILED
 
 
 async def test_run_ends_before_its_load_where_nothing_listens(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from aiperf_svc.adapters.inference.listeners import check_listeners
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.target_addresses import SocketAddress, TargetAddresses
-from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError
 from aiperf_svc.services import target_lookup
 from aiperf_svc.services.base import mono_ns
 from aiperf_svc.services.target_lookup import check_targets, find_target, follow_names
@@ -92,7 +92,7 @@ async def test_end_of_the_wait_states_the_reason(
 ) -> None:
     monkeypatch.setattr(target_lookup, "why_not_ready", responding("status 503"))
     settings = config(wait_for_server="10s")
-    with pytest.raises(EnvironmentProblem, match=r"not ready after 10s .*: status 503"):
+    with pytest.raises(BenchmarkFailed, match=r"not ready after 10s .*: status 503"):
         await find(settings, mono_ns(), [])
     found[:] = [ConfigError("no such name")]
     with pytest.raises(ConfigError, match="no such name"):
