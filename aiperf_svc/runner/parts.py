@@ -121,6 +121,10 @@ class Placement(ABC):
     async def upload_keys(self, member: Member) -> Mapping[str, str]:
         """Return the keys of the upload, by environment variable."""
 
+    def image(self, member: Member) -> str | None:
+        """Return the image of the services that measure a member; None: they need none."""
+        return None
+
     def more(self, work: Work) -> dict[str, Any]:
         """Return the further keys of `--json` for a part that was not begun."""
         return {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import Part, RoundClosed
 from aiperf_svc.core.experiments.trials import SHAPES, TRIALS, folder_of
@@ -119,6 +120,10 @@ class SessionResults:
                     for each in self.members.values()
                 ]
                 self.finished = frozenset.intersection(*found)
+            for each in self.members.values():
+                image = self._placement.image(each.member)
+                for line in resuming.image_notes(each.folder, self.finished, image):
+                    output.say(line)
             self._add_needless(opened[self._expansion.first.name], is_local=is_local)
         elif not is_local:
             for each in self.members.values():

@@ -4,7 +4,7 @@ The trials that have ended are in its folder. On a cluster, trials continue with
 stack is still up, its run is followed to the end and collected, as the killed runner would have.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,22 +97,22 @@ def read_resumed(folder: Path, config: Config) -> Resumed:
     return Resumed(folder, trials.finished, mode)
 
 
-def image_notes(resumed: Resumed, image: str | None) -> list[str]:
+def image_notes(folder: Path, finished: Collection[int], image: str | None) -> list[str]:
     """Return a note for each image of the services, other than `image`, with which trials that are
-    kept were measured. Raises ConfigError."""
+    kept were measured; `finished` has their numbers. Raises ConfigError."""
     measured: dict[str, list[int]] = {}
-    for each in read_experiment_file(resumed.folder).trials:
-        path = resumed.folder / TRIALS / each.folder / "config.yaml"
-        if each.number in resumed.finished and path.is_file():
+    for each in read_experiment_file(folder).trials if image and finished else ():
+        path = folder / TRIALS / each.folder / "config.yaml"
+        if each.number in finished and path.is_file():
             config = read_yaml(path)
             name = config.get("deployment", {}).get("image", {}).get("name")
             measured.setdefault(name or "", []).append(each.number)
     return [
         f"note: trials {', '.join(map(str, numbers[:SHOWN]))}{' …' * (len(numbers) > SHOWN)} in "
-        f"{resumed.folder} were measured with the services' image {name}, and the others run with "
+        f"{folder} were measured with the services' image {name}, and the others run with "
         f"{image}: the config.yaml of each trial names its own"
         for name, numbers in measured.items()
-        if name and image and name != image
+        if name and name != image
     ]
 
 

@@ -12,7 +12,6 @@ from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
-from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.adapters.storage.resuming import Resumed
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
@@ -207,10 +206,6 @@ class Launch:
     async def _preview(self) -> StageResult:
         request = self._request
         await bring_up.refuse_in_use(request, self._cluster, self._me)
-        if request.resumed is not None and request.resumed.finished:
-            image = request.plan.config.deployment.image.name
-            for line in resuming.image_notes(request.resumed, image):
-                self._say(line)
         if self._running_shape is not None:
             self._say(f"stack {request.stack} is up and runs these trials; continuing with it")
         elif (result := await self._review()) is not StageResult.DONE:

@@ -194,6 +194,9 @@ class StackPlacement(Placement):
         """Return the request for the stack of a part."""
         return part_request(self._requests[work.member.name], self._expansion, work)
 
+    def image(self, member: Member) -> str | None:
+        return self._requests[member.name].plan.config.deployment.image.name
+
     def more(self, work: Work) -> dict[str, Any]:
         return {"stack": self.request_of(work).stack}
 

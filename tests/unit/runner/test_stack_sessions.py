@@ -59,6 +59,8 @@ class Stacks:
         self.begun: list[int] = []
         self.resumed: list[int] = []
         """Shapes whose stacks go on with what a runner that was killed has left."""
+        self.said = ""
+        """What the last command told the user."""
 
     async def run_part(self, request: StackRequest, context: PartContext) -> RunOutcome:
         shape = request.only_shape
@@ -129,7 +131,9 @@ class Stacks:
         """How a command ends, and what it prints for programs."""
         options = StackOptions(run=RunOptions(ui="plain", json=True, resume=resume), yes=True)
         code = run_stacks(self.request(**how), options)
-        return code, json.loads(capsys.readouterr().out)
+        told = capsys.readouterr()
+        self.said = told.err
+        return code, json.loads(told.out)
 
 
 @pytest.fixture
@@ -245,6 +249,20 @@ def test_resumed_experiment_runs_remaining_shapes(
     stacks.begun = []
     code, found = stacks.run(capsys, resume=folder)
     assert (code, stacks.begun, states(found)) == (ExitCode.OK, [], ["done"] * 8)
+
+
+def test_resumed_session_names_trials_of_another_image_once(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.stops_at = 2
+    _, found = stacks.run(capsys)
+    folder = Path(found["artifacts"])
+    for trial in (folder / "trials").iterdir():
+        (trial / "config.yaml").write_text("deployment: {image: {name: services:1}}\n")
+    stacks.stops_at = None
+    stacks.run(capsys, resume=folder, deployment={"image": {"name": "services:2"}})
+    note = "services' image services:1, and the others run with services:2"
+    assert stacks.said.count(note) == 1
 
 
 def test_first_reason_decides_exit_code_without_results(

@@ -9,13 +9,7 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
-from aiperf_svc.adapters.storage.resuming import (
-    Resumed,
-    check,
-    image_notes,
-    keep_finished,
-    read_resumed,
-)
+from aiperf_svc.adapters.storage.resuming import check, image_notes, keep_finished, read_resumed
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
@@ -67,11 +61,11 @@ def test_finished_trials_of_another_image_are_named(tmp_path: Path) -> None:
     folder = write_trials(tmp_path / "eu", 2)
     for place in (folder / TRIALS).iterdir():
         (place / "config.yaml").write_text("deployment: {image: {name: services:1}}\n")
-    resumed = Resumed(folder, frozenset({1, 2}), "create")
-    (note,) = image_notes(resumed, "services:2")
+    (note,) = image_notes(folder, {1, 2}, "services:2")
     assert "trials 1, 2 in " in note
     assert "services' image services:1, and the others run with services:2" in note
-    assert image_notes(resumed, "services:1") == []
+    assert image_notes(folder, {1, 2}, "services:1") == []
+    assert image_notes(folder, {1, 2}, None) == []
 
 
 def test_a_folder_of_other_targets_is_refused(tmp_path: Path) -> None:
