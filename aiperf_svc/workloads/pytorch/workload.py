@@ -210,7 +210,9 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
         return (
             Step(
                 name=f"{spec.mode} {spec.model}",
-                commands=tuple(_command(config, rank, ranks[0]) for rank in ranks),
+                commands=tuple(
+                    _command(config, place, rank, ranks[0]) for place, rank in enumerate(ranks)
+                ),
                 timeout_ns=timeout_of(spec, 2 * HOUR_NS),
             ),
         )
@@ -261,7 +263,9 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
         return f"batch {number} of {config.workload.iterations}: {time.strip()}"
 
 
-def _command(config: Config, rank: Rank, first: Rank) -> Command:
+def _command(config: Config, place: int, rank: Rank, first: Rank) -> Command:
+    """Return the command of a rank, by its place among those of the step: torchrun counts them from
+    0, and a qualification leaves out ranks."""
     spec = config.workload
     keys = ("device", "model", "mode", "batch_size", "iterations", "warmup", "precision")
     settings = {key: getattr(spec, key) for key in (*keys, "sequence_length")}
@@ -272,7 +276,7 @@ def _command(config: Config, rank: Rank, first: Rank) -> Command:
     start = ["python3"]
     if spec.processes > 1:
         start = ["torchrun", "--nnodes", str(spec.ranks), "--nproc_per_node", str(spec.gpus)]
-        start += ["--node_rank", str(rank.number), "--master_addr", first.address]
+        start += ["--node_rank", str(place), "--master_addr", first.address]
         start += ["--master_port", str(spec.port)]
     return Command(
         rank=rank.number,

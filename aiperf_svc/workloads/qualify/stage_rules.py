@@ -37,7 +37,8 @@ def stage_plans(spec: QualifySpec, count: int) -> tuple[StagePlan, ...]:
     )
 
 
-def _stage_ranks(stage: Stage, config: Config) -> int:
+def stage_ranks(stage: Stage, config: Config) -> int:
+    """Return on how many ranks the tool of a stage runs, at most."""
     return {"alone": 1, "pairs": 2, "all": node_count(config)}[stage.nodes]
 
 
@@ -165,7 +166,7 @@ def _stage_problems(config: Config, stage: Stage) -> Iterator[str]:
             close = nearest(tag, tags)
             hint = f"did you mean {close}?" if close else f"expected {', '.join(tags)}"
             yield f"judge: {tag!r} is no metric of {kind}; {hint}"
-    of_stage = inner_config(config, stage, _stage_ranks(stage, config))
+    of_stage = inner_config(config, stage, stage_ranks(stage, config))
     for text in (*inner.problems(of_stage), *inner.device_problems(of_stage)):
         yield text if text.startswith("workload.") else f"workload: {text}"
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.units import format_duration
+from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.machine import EndedTrial, Strategy
 from aiperf_svc.core.experiments.qualify_trials import QualifyTrials, planned_parameters
@@ -48,6 +49,7 @@ from aiperf_svc.workloads.qualify.stage_rules import (
     node_count,
     rules_of,
     stage_plans,
+    stage_ranks,
 )
 from aiperf_svc.workloads.registry import tool
 from aiperf_svc.workloads.steps import Command, Output, Rank, Reading, Role, Step, Tool
@@ -101,14 +103,14 @@ class Qualify(ToolWorkload[QualifySpec]):
         found = (
             msgspec.structs.replace(each, roles=())
             for stage in config.workload.stages
-            for each in tool(stage.workload.kind).tools_of(inner_config(config, stage, 2))
+            for each in tool(stage.workload.kind).tools_of(_stage_config(config, stage))
         )
         return tuple(dict.fromkeys(found))
 
     def files(self, config: Config) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for stage in self._stages(config):
-            found |= tool(stage.workload.kind).files(inner_config(config, stage, 2))
+            found |= tool(stage.workload.kind).files(_stage_config(config, stage))
         return found
 
     def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
@@ -117,14 +119,14 @@ class Qualify(ToolWorkload[QualifySpec]):
                 info, tag=check_name(stage, info.tag), name=f"{stage.own_name}: {info.name}"
             )
             for stage in self._stages(config)
-            for info in tool(stage.workload.kind).metrics_of(inner_config(config, stage, 2))
+            for info in tool(stage.workload.kind).metrics_of(_stage_config(config, stage))
         )
 
     def needs_privilege(self, config: Config) -> tuple[str, ...]:
         found = (
             each
             for stage in config.workload.stages
-            for each in tool(stage.workload.kind).needs_privilege(inner_config(config, stage, 2))
+            for each in tool(stage.workload.kind).needs_privilege(_stage_config(config, stage))
         )
         return tuple(dict.fromkeys(found))
 
@@ -132,7 +134,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         return [
             text
             for stage in config.workload.stages
-            for text in tool(stage.workload.kind).local_problems(inner_config(config, stage, 2))
+            for text in tool(stage.workload.kind).local_problems(_stage_config(config, stage))
         ]
 
     # --- the steps of a trial --------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Qualify(ToolWorkload[QualifySpec]):
             again = [[by_name[name] for name in each if name in by_name] for each in spec.repeat]
             # A plan has as many as there can be.
             most = MOST_SUSPECTS + (GOOD_ALONE if stage.nodes == "alone" else 0)
-            again = again or [list(ranks[:3])] * most
+            again = again or [list(ranks[: 1 if stage.nodes == "alone" else 3])] * most
             units = (
                 tuple(unit)
                 for each in again
@@ -222,13 +224,13 @@ class Qualify(ToolWorkload[QualifySpec]):
         stage = config.workload.current
         if stage is None:
             return ""
-        return tool(stage.workload.kind).progress(inner_config(config, stage, 2), line)
+        return tool(stage.workload.kind).progress(_stage_config(config, stage), line)
 
     def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
         stage = config.workload.current
         if stage is None:
             return ()
-        return tool(stage.workload.kind).checks(inner_config(config, stage, 2), readings)
+        return tool(stage.workload.kind).checks(_stage_config(config, stage), readings)
 
     # --- the qualification -----------------------------------------------------------------------
 
@@ -316,6 +318,11 @@ class Qualify(ToolWorkload[QualifySpec]):
         ]
         own = [row for row in super().preview(plan, config) if row[0] != "workload"]
         return [("qualify", ", ".join(bounds)), *rows, *own]
+
+
+def _stage_config(config: Config, stage: Stage) -> WorkloadConfig[Any]:
+    """Return the config of a stage's tool on as many ranks as the stage has at most."""
+    return inner_config(config, stage, stage_ranks(stage, config))
 
 
 def _with_env(commands: Iterable[Command], stage: Stage) -> tuple[Command, ...]:

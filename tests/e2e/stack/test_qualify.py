@@ -53,6 +53,20 @@ def use_iperf(benchmark: Config) -> None:
     )
 
 
+def use_pytorch(benchmark: Config) -> None:
+    batches = {"batch_size": 2, "iterations": 3, "warmup": 1, "timeout": "4m"}
+    pytorch = {"kind": "pytorch", "model": "alexnet", **batches}
+    benchmark["workload"] = {
+        "kind": "qualify",
+        "stages": [{"nodes": "alone", "workload": pytorch}],
+        "limits": [{"check": "pytorch_samples_per_second", "min": 1e-6}],
+    }
+    make_small(memory="2Gi")(benchmark)
+    benchmark["deployment"].update(
+        ttl="1h", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
+    )
+
+
 @pytest.fixture
 def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
     """A stack of two nodes, of which the second is slow."""
@@ -93,6 +107,25 @@ def test_slow_link_is_found_by_iperf(
     assert len(values) == 2
     assert all((value < 1.1 * RATE_MBIT) == is_slow for value in values)
     assert {each["verdict"] for each in found["nodes"]} == {"fail" if is_slow else "pass"}
+
+
+def test_nodes_are_compared_by_batches_of_pytorch(
+    cluster: Cluster, make_runner: Callable[[], Runner], rank_image: Callable[[str], str]
+) -> None:
+    runner = make_runner()
+    runner.environ["AIPERF_WORKLOAD_IMAGE"] = rank_image("pytorch/Containerfile")
+    runner.use("bench-qualify")
+    runner.change(use_pytorch)
+    ended = runner.call("qualify", runner.name, "--yes", "--ui", "plain", "--json")
+    assert ended.code == ExitCode.OK, ended.errors
+    assert cluster.left_of(runner.name) == []
+    (file,) = runner.artifacts.glob("*/qualify.json")
+    nodes = json.loads(file.read_bytes())["nodes"]
+    assert {each["node"] for each in nodes} == set(cluster.nodes())
+    for each in nodes:
+        (check,) = each["checks"]
+        assert (check["check"], check["verdict"]) == ("pytorch_samples_per_second", "pass")
+        assert check["value"] > 0
 
 
 @pytest.mark.usefixtures("unlabelled")

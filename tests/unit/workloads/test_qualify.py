@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS
 from aiperf_svc.core.qualify.measurements import Limit
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_id import non_defaults
@@ -18,6 +19,7 @@ from tests.support.tool_runs import make_ranks
 FIO = {"nodes": "alone", "workload": {"kind": "fio", "size": "64Mi"}}
 IPERF = {"nodes": "pairs", "workload": {"kind": "iperf", "duration": "5s"}}
 NCCL = {"nodes": "all", "workload": {"kind": "nccl", "env": {"NCCL_ALGO": "RING"}}}
+PYTORCH = {"nodes": "all", "workload": {"kind": "pytorch"}}
 UCX = {"nodes": "pairs", "workload": {"kind": "ucx", "test": "tag_lat"}}
 WORKLOAD = Qualify()
 
@@ -111,6 +113,27 @@ def test_suspects_are_measured_one_after_the_other() -> None:
         ("node-2 to node-1", 0),
         ("node-0 to node-1", 0),
     ]
+
+
+def test_planned_suspects_alone_are_single_nodes() -> None:
+    found = steps(parsed(FIO), make_ranks(4), stage="fio", round="suspects")
+    assert [step.ranks for step in found] == [(0,)] * 2 * (MOST_SUSPECTS + GOOD_ALONE)
+    once = steps(parsed(FIO), make_ranks(4), stage="fio")
+    assert {step.timeout_ns for step in found} == {step.timeout_ns for step in once}
+
+
+def test_torchrun_counts_ranks_that_are_left() -> None:
+    (step,) = steps(parsed(PYTORCH), make_ranks(3), stage="pytorch", without=("node-0",))
+    argvs = [command.argv for command in step.commands]
+    assert [argv[argv.index("--node_rank") + 1] for argv in argvs] == ["0", "1"]
+    assert {argv[argv.index("--nnodes") + 1] for argv in argvs} == {"2"}
+    assert {argv[argv.index("--master_addr") + 1] for argv in argvs} == {"10.0.0.1"}
+
+
+@pytest.mark.parametrize(("nodes", "program"), [("alone", "python3"), ("all", "torchrun")])
+def test_programs_follow_the_number_of_ranks(nodes: str, program: str) -> None:
+    needed = WORKLOAD.tools_of(parsed({**PYTORCH, "nodes": nodes}))
+    assert [tool.name for tool in needed] == [program]
 
 
 def test_all_nodes_run_command_with_stage_environment() -> None:
