@@ -10,6 +10,7 @@ import yaml
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
     asked_rights,
+    event_rights,
     granted_rights,
     judge_deadline,
     judge_results_access,
@@ -179,6 +180,30 @@ def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> Non
     usual = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
     assert documented["aiperf-workloads"] | usual == usual | _asked(plan)
     assert not documented["aiperf-workloads"] & usual
+
+
+EVENTS: tuple[dict[str, Any], ...] = (
+    {"do": "delete-pod"},
+    {"do": "evict"},
+    {"do": "drain", "duration": "1s"},
+    {"do": "restart"},
+    {"do": "scale", "replicas": 2, "duration": "1s"},
+    {"do": "kill"},
+    {"do": "stall", "duration": "1s"},
+    {"do": "cpu", "cores": 1, "duration": "1s"},
+)
+
+
+def test_events_on_others_need_two_roles(documented: dict[str, Allowed]) -> None:
+    others = {"deployment": "prod/vllm", "foreign": True}
+    events = [{"at": f"{20 * n}s", **each, **others} for n, each in enumerate(EVENTS, start=1)]
+    data = make_plan().config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    data |= {"load": {"request_rate": 10, "duration": "5m"}, "events": events}
+    data["endpoint"]["url"] = "http://target"
+    rights = event_rights(plan_it(parse_benchmark(data, ""), stack="bench", version="1"))
+    assert documented["aiperf-events"] == _allowed(each for each in rights if each.namespace)
+    assert documented["aiperf-drains"] == _allowed(each for each in rights if not each.namespace)
+    assert {each.namespace for each in rights} == {"prod", ""}
 
 
 def test_jobs_need_a_role_on_top(documented: dict[str, Allowed]) -> None:
