@@ -27,7 +27,7 @@ from aiperf_svc.stack.settings import (
     copy_warnings,
     make_plan,
     read_settings,
-    refuse_if_held,
+    refuse_if_used,
 )
 
 
@@ -35,7 +35,7 @@ def declare_stack() -> None:
     """Make one component of the stack's configuration (`aiperf:benchmark` and the other keys of a
     stack file); its outputs become the stack's. Raises pulumi.RunError."""
     settings = read_settings(pulumi.Config("aiperf"))
-    refuse_if_held(settings.plan, settings.cluster)
+    refuse_if_used(settings.plan, settings.cluster)
     for line in settings.warnings:
         pulumi.log.warn(line)
     if settings.summary:
@@ -113,7 +113,7 @@ class Benchmark(pulumi.ComponentResource):
             provider_version=PROVIDER_VERSION,
             render_to=os.environ.get("AIPERF_RENDER_TO"),
         )
-        refuse_if_held(plan, cluster)
+        refuse_if_used(plan, cluster)
         for line in copy_warnings(args.kubeconfig, os.environ):
             pulumi.log.warn(line, self)
         outputs = BenchmarkStack(

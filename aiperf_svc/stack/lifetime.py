@@ -7,6 +7,7 @@ from typing import Literal
 import pulumi
 import pulumi_kubernetes as k8s
 
+from aiperf_svc.adapters.pulumi.deployed import LIFETIME, ROOT_UIDS
 from aiperf_svc.plan.identity import (
     ANCHOR,
     COMPONENT_LABEL,
@@ -50,7 +51,7 @@ class Lifetime(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: LifetimeArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("aiperf:stack:Lifetime", name, None, opts)
+        super().__init__(LIFETIME, name, None, opts)
         deployment = args.plan.config.deployment
         self._args = args
         self._ttl = {TTL_ANNOTATION: str(seconds(deployment.longest_life))}
@@ -79,7 +80,10 @@ class Lifetime(pulumi.ComponentResource):
         if args.plan.budget:
             # The budget's time begins when the pod that deletes it is ready.
             self._budget(args.plan.budget, self.scope)
-        self.register_outputs({"namespace": self.namespace})
+        roots = (anchor, own) if own else (anchor,)
+        # Manifests that are only written to a folder have none.
+        uids = [each.metadata.apply(lambda metadata: metadata.uid or "") for each in roots]
+        self.register_outputs({"namespace": self.namespace, ROOT_UIDS: uids})
 
     def _own_namespace(self, delete_timeout_s: int) -> k8s.core.v1.Namespace | None:
         plan = self._args.plan

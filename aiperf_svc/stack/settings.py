@@ -1,5 +1,5 @@
 """Settings of the program: the stack's configuration and the cluster to use, unless another process
-works on the stack there."""
+or another state uses the stack's name there."""
 
 import asyncio
 import functools
@@ -15,11 +15,19 @@ import pulumi
 
 import aiperf_svc
 from aiperf_svc.adapters.cluster.api.connection import connect
-from aiperf_svc.adapters.cluster.ownership import HOLDER, Users, owner_name, users_of
+from aiperf_svc.adapters.cluster.ownership import (
+    HOLDER,
+    Users,
+    of_another_state,
+    owner_name,
+    users_of,
+)
+from aiperf_svc.adapters.pulumi.deployed import made_roots
 from aiperf_svc.adapters.pulumi.plan_file import PLAN, read_plan
 from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.summary import as_text
@@ -28,7 +36,10 @@ from aiperf_svc.workloads.stacks import plan_stack
 
 PROVIDER_VERSION = "4.18.1"
 """Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
-
+READ_STATE = "pulumi:pulumi:readStackResourceOutputs"
+"""Function of the engine that returns types and outputs of all resources in a stack's state. The
+SDK for Node offers it as `listResourceOutputs`. A StackReference returns the outputs of the stack
+alone, which are missing after an `up` that failed."""
 
 _COPY = (
     "the Kubernetes provider writes copies of the kubeconfig, with the client's key, to "
@@ -174,13 +185,13 @@ def make_plan(
     return plan_stack(config, settings, shape=shape or 1)
 
 
-def refuse_if_held(
+def refuse_if_used(
     plan: StackPlan, cluster: Cluster, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise RunError if a process works on a stack of this name, and warn if this may make a second
-    one beside that of another owner. A cluster that does not respond is left to the provider, which
+    """Raise RunError if a process works on a stack of this name, or another state has made one that
+    is within its time to live. A cluster that does not respond is left to the provider, which
     reports it. `aiperf-svc run` has looked before it called Pulumi."""
-    kubeconfig = cluster.kubeconfig
+    kubeconfig, stack = cluster.kubeconfig, plan.identity.stack
     if HOLDER in environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
     if kubeconfig is not None and not isinstance(kubeconfig, str):
@@ -190,9 +201,7 @@ def refuse_if_held(
     async def look() -> Users:
         async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
             return await users_of(
-                api,
-                plan.identity.stack,
-                namespace=wanted.name if wanted.mode == "existing" else None,
+                api, stack, namespace=wanted.name if wanted.mode == "existing" else None
             )
 
     try:
@@ -203,8 +212,35 @@ def refuse_if_held(
         return
     if users.holder:
         raise pulumi.RunError(f"{users.holder}; wait for it. Nothing was changed")
-    if users.other_owner and wanted.mode == "auto":
+    if not users.alive:
+        return
+    try:
+        own = own_roots()
+    except EnvironmentProblem as error:
+        places = ", ".join(f"{each.namespace} (of {each.owner})" for each in users.alive.values())
         pulumi.log.warn(
-            f"{users.other_owner}; unless this state is that stack's, a second one is made beside "
-            "it, and both measure at the same time"
+            f"stack {stack} is up in namespace {places}, and whether this state has made it is "
+            f"unknown: {error}. If another one has, both will measure at the same time"
         )
+        return
+    others = [lease for uid, lease in users.alive.items() if uid not in own]
+    if others:
+        words = of_another_state(
+            stack, [each.namespace for each in others], [each.owner for each in others]
+        )
+        raise pulumi.RunError(f"{words}. Nothing was changed")
+
+
+def own_roots() -> frozenset[str]:
+    """Return the UIDs of the roots that this state has made. Raises EnvironmentProblem if the
+    state cannot be read."""
+    name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    root = pulumi.runtime.get_root_resource()
+    # The engine writes the root into the state, and then nothing until the program makes something.
+    after_root: pulumi.Input[str] = name if root is None else root.urn.apply(lambda _: name)
+    try:
+        found: Json = pulumi.runtime.invoke(READ_STATE, {"stackName": after_root}).value
+    except Exception as error:
+        # The SDK raises no narrower type.
+        raise EnvironmentProblem(str(error)) from error
+    return made_roots(found["outputs"].values())

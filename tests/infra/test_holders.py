@@ -1,79 +1,111 @@
-"""Plain `pulumi up` leaves a stack alone that somebody works on."""
+"""Plain `pulumi up` leaves a stack alone that somebody works on or another state has made."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import ModuleType
+from datetime import UTC, datetime
 from typing import Any
 
 import pulumi
 import pytest
 
 from aiperf_svc.adapters.cluster.ownership import HOLDER, Users
+from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.stack import settings
-from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import plan_it
-from tests.support.recording import stack_config
+from tests.support.recording import STACK, Recording, State, benchmark, record
 
-HELD = "alice@build (process 42) works on stack s in namespace n"
+HELD = f"alice@build (process 42) works on stack {STACK} in namespace n"
+LEASE = StackLease(
+    stack=STACK, namespace="n", owner="alice@build", run_id="cafe", created=datetime.now(UTC)
+)
+Use = Callable[[Users], None]
 
 
 @pytest.fixture
-def holders(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of the program, in front of a cluster in which somebody works on the stack."""
+def use(monkeypatch: pytest.MonkeyPatch) -> Use:
+    """Chooses who uses the stack in the cluster of the program; nobody until it is called."""
+    found = Users()
+
+    def choose(users: Users) -> None:
+        nonlocal found
+        found = users
 
     @asynccontextmanager
     async def connect(**_: Any) -> AsyncIterator[None]:
         yield None
 
     async def users_of(_: None, stack: str, *, namespace: str | None) -> Users:
-        assert (stack, namespace) == ("s", None)
-        return Users(holder=HELD)
+        assert (stack, namespace) == (STACK, None)
+        return found
 
     monkeypatch.setattr(settings, "connect", connect)
     monkeypatch.setattr(settings, "users_of", users_of)
-    return settings
+    return choose
 
 
-def _refuse(holders: ModuleType, *, environ: dict[str, str], render_to: str | None = None) -> None:
-    config = parse_benchmark(stack_config("bench-smoke")["aiperf:benchmark"], "")
-    cluster = holders.Cluster(
-        kubeconfig=None, context=None, identifier=None, provider_version="1", render_to=render_to
-    )
-    holders.refuse_if_held(plan_it(config, stack="s", version="1"), cluster, environ)
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The warnings about other stacks, of which the program has others too."""
+    lines = list[str]()
+
+    def warn(text: str) -> None:
+        if text.startswith(f"stack {STACK} is up"):
+            lines.append(text)
+
+    monkeypatch.setattr(pulumi.log, "warn", warn)
+    return lines
 
 
-def test_plain_up_of_held_stack_is_refused(holders: ModuleType) -> None:
+def _up(state: State | None = None) -> Recording:
+    return record(STACK, {"aiperf:benchmark": benchmark()}, state=state)
+
+
+def test_plain_up_of_held_stack_is_refused(use: Use) -> None:
+    use(Users(holder=HELD))
     with pytest.raises(pulumi.RunError, match=r"alice@build .* Nothing was changed"):
-        _refuse(holders, environ={})
+        _up()
 
 
-def test_plain_up_beside_another_owners_stack_warns(
-    holders: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def users_of(*_: Any, **__: Any) -> Users:
-        return Users(other_owner="stack s is up in namespace n (run cafe), of alice@build")
+def test_plain_up_beside_another_states_stack_is_refused(use: Use, warned: list[str]) -> None:
+    left = _up().state
+    use(Users(alive={"uid-of-theirs": LEASE}))
+    for state in ({}, left):
+        with pytest.raises(pulumi.RunError, match="Nothing was changed") as refused:
+            _up(state)
+        assert str(refused.value).startswith(
+            f"stack {STACK} is up already in namespace n, of alice@build, from another state than "
+            f"this one's; use another name, or remove it: aiperf-svc gc {STACK} (--take-over"
+        )
+    assert warned == []
 
-    warned = list[str]()
-    monkeypatch.setattr(holders, "users_of", users_of)
-    monkeypatch.setattr(pulumi.log, "warn", warned.append)
-    _refuse(holders, environ={})
+
+def test_plain_up_changes_live_stack_of_its_state(use: Use, warned: list[str]) -> None:
+    first = _up()
+    use(Users(alive={f"uid-of-anchor-{STACK}": LEASE}))
+    assert _up(first.state).manifests == first.manifests
+    assert warned == []
+
+
+def test_plain_up_warns_if_its_state_is_unreadable(use: Use, warned: list[str]) -> None:
+    use(Users(alive={"uid-of-theirs": LEASE}))
+    assert _up(None).manifests
     (line,) = warned
-    assert "of alice@build; unless this state is that stack's, a second one is made" in line
+    assert line.startswith(f"stack {STACK} is up in namespace n (of alice@build), and whether this")
 
 
-def test_runner_and_manifests_skip_holder_check(holders: ModuleType) -> None:
-    _refuse(holders, environ={HOLDER: "alice@build process 42 a1"})
-    _refuse(holders, environ={}, render_to="/manifests")
+def test_runner_and_manifests_look_for_no_users(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Users(holder=HELD))
+    for name, value in ((HOLDER, "alice@build process 42 a1"), ("AIPERF_RENDER_TO", "/manifests")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert _up().manifests
 
 
-def test_silent_cluster_is_left_to_provider(
-    holders: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_cluster_is_left_to_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
     async def connect(**_: Any) -> AsyncIterator[None]:
         raise EnvironmentProblem("no response")
         yield
 
-    monkeypatch.setattr(holders, "connect", connect)
-    _refuse(holders, environ={})
+    monkeypatch.setattr(settings, "connect", connect)
+    assert _up().manifests

@@ -52,7 +52,12 @@ class OneLease:
     def listing(self) -> Cluster:
         """The server as one whose Leases are listed."""
 
-        async def get(*_: Any, **__: Any) -> dict[str, Any]:
+        async def get(path: str, **_: Any) -> dict[str, Any]:
+            if not path.endswith("/leases"):
+                assert path == "/api/v1/namespaces/n/configmaps/anchor-s"
+                if self.errors:
+                    raise self.errors.pop(0)
+                return {"metadata": {"uid": "uid-of-anchor-s"}}
             return {"items": [self.lease]}
 
         return cast(Cluster, SimpleNamespace(get=get, now=self.now))
@@ -156,13 +161,20 @@ async def test_takeover_names_both_owners() -> None:
     assert api.holder == BOB.identity
 
 
-async def test_users_are_the_holder_or_another_owner() -> None:
+async def test_users_are_the_holder_or_live_stacks() -> None:
     api = OneLease()
     found = await users_of(api.listing, "s", namespace=None)
-    assert found == Users(other_owner="stack s is up in namespace n (run cafe), of alice@build")
+    assert found == Users(alive={"uid-of-anchor-s": read_lease(api.lease)})
     await _claim(api, ALICE, [], is_own=True)
     found = await users_of(api.listing, "s", namespace=None)
     assert found.holder.startswith("alice@build (process 42) works on stack s in namespace n")
+
+
+async def test_users_need_anchor_and_right_to_read_it() -> None:
+    for status, reason in ((404, "NotFound"), (403, "Forbidden")):
+        api = OneLease()
+        api.errors = [Refused("no anchor", status=status, reason=reason)]
+        assert await users_of(api.listing, "s", namespace=None) == Users()
 
 
 async def test_idle_foreign_stack_is_refused() -> None:

@@ -11,12 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pulumi
 import pulumi.runtime
 import pulumi.runtime.resource
 import yaml
 from pulumi.runtime.mocks import MockMonitor, Mocks
-from pulumi.runtime.proto.resource_pb2 import RegisterResourceResponse
+from pulumi.runtime.proto.resource_pb2 import RegisterResourceResponse, ResourceInvokeResponse
 from pulumi.runtime.proto.source_pb2 import StackTrace
 from pulumi.runtime.settings import ROOT as ROOT_RESOURCE
 from pulumi.runtime.stack import run_in_stack
@@ -32,6 +33,8 @@ SUFFIX = "0a1b2c3d"
 pulumi.runtime.resource._get_stack_trace = StackTrace
 
 Manifest = dict[str, Any]
+State = dict[str, dict[str, Any]]
+"""Type and outputs of resources, by URN."""
 
 
 @dataclass
@@ -50,6 +53,8 @@ class Registration:
     """Of the provider's plugin."""
     is_deleted_before_replaced: bool
     secret_inputs: set[str] = field(default_factory=set)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    """Of a component, which registers them itself."""
 
 
 @dataclass
@@ -64,6 +69,15 @@ class Recording:
         """Only what becomes a Kubernetes object."""
         return {
             urn: made for urn, made in self.resources.items() if made.type.startswith("kubernetes:")
+        }
+
+    @property
+    def state(self) -> State:
+        """The components as a program reads them from the state that this one leaves."""
+        return {
+            urn: {"type": made.type, "outputs": made.outputs}
+            for urn, made in self.resources.items()
+            if made.type.startswith("aiperf:")
         }
 
     @property
@@ -89,13 +103,34 @@ class Recording:
         )
 
 
+class _NoState(grpc.RpcError):  # type: ignore[misc]
+    """How the engine responds if it cannot read a state."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNKNOWN
+
+    def details(self) -> str:
+        return str(self)
+
+
 class _Monitor(MockMonitor):
     """Keeps what the engine is told beside a resource's inputs."""
 
-    def __init__(self, mocks: Mocks) -> None:
+    def __init__(self, mocks: Mocks, state: State | None) -> None:
         super().__init__(mocks)
+        self._state = state
         self.made: dict[str, Registration] = {}
         self.stack_outputs: dict[str, Any] = {}
+
+    def Invoke(self, request: Any) -> Any:
+        """Returns the state, whose name the program gives: it calls no other function. The SDK's
+        own makes an event loop in a thread."""
+        name = request.args["stackName"]
+        if self._state is None or name != f"organization/aiperf/{pulumi.get_stack()}":
+            raise _NoState(f"no state of {name}")
+        response = ResourceInvokeResponse()
+        getattr(response, "return").update({"name": name, "outputs": self._state})
+        return response
 
     def RegisterResource(self, request: Any) -> Any:
         """Keeps the request and responds as a cluster would. The SDK's own makes an event loop and
@@ -127,9 +162,11 @@ class _Monitor(MockMonitor):
         return response
 
     def RegisterResourceOutputs(self, request: Any) -> Any:
+        outputs = _plain(pulumi.runtime.rpc.deserialize_properties(request.outputs))
         if "pulumi:pulumi:Stack" in request.urn:
-            outputs = pulumi.runtime.rpc.deserialize_properties(request.outputs)
-            self.stack_outputs = _plain(outputs)
+            self.stack_outputs = outputs
+        else:
+            self.made[request.urn].outputs = outputs
         return super().RegisterResourceOutputs(request)  # type: ignore[no-untyped-call]
 
 
@@ -153,20 +190,28 @@ def record(
     *,
     secrets: dict[str, str] | None = None,
     program: Callable[[], None] = _program,
+    state: State | None = None,
 ) -> Recording:
-    """Run the program for `stack` with the values of its configuration (`aiperf:benchmark`, …)."""
+    """Run the program for `stack` with the values of its configuration (`aiperf:benchmark`, …).
+    `state` is what it reads of its own state, which cannot be read without."""
     plain = {key: v if isinstance(v, str) else json.dumps(v) for key, v in config.items()}
     secret = secrets or {}
     pulumi.runtime.set_all_config({**plain, **secret}, secret_keys=list(secret))
     with asyncio.Runner() as runner:
-        monitor = runner.run(_run(stack, program), context=contextvars.copy_context())
+        running = _run(stack, program, state)
+        monitor = runner.run(running, context=contextvars.copy_context())
     return Recording(resources=monitor.made, outputs=monitor.stack_outputs)
 
 
-async def _run(stack: str, program: Callable[[], None]) -> _Monitor:
-    monitor = _Monitor(_Calls())
+async def _run(stack: str, program: Callable[[], None], state: State | None) -> _Monitor:
+    monitor = _Monitor(_Calls(), state)
     pulumi.runtime.set_mocks(
-        _Calls(), project="aiperf", stack=stack, preview=False, monitor=monitor
+        _Calls(),
+        project="aiperf",
+        stack=stack,
+        preview=False,
+        monitor=monitor,
+        organization="organization",
     )
     # `set_mocks` makes a stack of its own; the program's has the outputs.
     ROOT_RESOURCE.set(None)

@@ -29,7 +29,7 @@ from aiperf_svc.core.cluster.lease import (
     use_of,
 )
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
-from aiperf_svc.plan.identity import LEASE, STACK_LABEL
+from aiperf_svc.plan.identity import ANCHOR, LEASE, STACK_LABEL
 
 OWNER, HOLDER = "AIPERF_OWNER", "AIPERF_HOLDER"
 """Environment variables: the owner to use in place of `user@host`; and the process that calls
@@ -89,33 +89,49 @@ async def find_lease(cluster: Cluster, stack: str, namespace: str) -> StackLease
 
 
 class Users(NamedTuple):
-    """Who uses stacks of a name, in words; empty: nobody."""
+    """Who uses stacks of a name."""
 
     holder: str = ""
-    """The process that works on one of them."""
-    other_owner: str = ""
-    """Another owner, whose stack is within its time to live."""
+    """The process that works on one of them, in words; empty: none does."""
+    alive: Mapping[str, StackLease] = {}
+    """Stacks that are starting or within their time to live, by the UID of their anchor."""
 
 
 async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Users:
-    """Return who uses any stack of this name; nobody if the Leases may not be read. Raises
+    """Return who uses any stack of this name; nobody if that may not be read. Raises
     Unreachable."""
     scope = f"/namespaces/{namespace}" if namespace else ""
     try:
         listed = await cluster.get(
             f"{LEASES}{scope}/leases", labelSelector=f"{STACK_LABEL}={stack}"
         )
-        now = await cluster.now()
+        now, me = await cluster.now(), this_process()
+        leases = [read_lease(each) for each in listed["items"]]
+        for each in leases:
+            if _use(each, now, me, is_own=True) is Use.HELD:
+                return Users(holder=in_words(each, Use.HELD, now))
+        alive = {}
+        for each in leases:
+            if not each.is_alive(now):
+                continue
+            inside = f"/api/v1/namespaces/{each.namespace}"
+            anchor = await find_object(cluster, f"{inside}/configmaps/{ANCHOR}-{stack}")
+            if anchor is not None:
+                alive[str(anchor["metadata"]["uid"])] = each
     except Refused:
         return Users()
-    me, found = this_process(), Users()
-    for each in map(read_lease, listed["items"]):
-        if _use(each, now, me, is_own=True) is Use.HELD:
-            return Users(holder=in_words(each, Use.HELD, now))
-        if each.owner != me.owner and each.is_alive(now):
-            where = f"stack {stack} is up in namespace {each.namespace} (run {each.run_id})"
-            found = Users(other_owner=f"{where}, of {each.owner or 'an unknown owner'}")
-    return found
+    return Users(alive=alive)
+
+
+def of_another_state(stack: str, namespaces: Iterable[str], owners: Iterable[str]) -> str:
+    """Describe stacks of this name that another state has made, and what to do."""
+    names = ", ".join(dict.fromkeys(each for each in owners if each))
+    whose = f", of {names}" if names else ""
+    return (
+        f"stack {stack} is up already in namespace {', '.join(namespaces)}{whose}, from another "
+        f"state than this one's; use another name, or remove it: aiperf-svc gc {stack} "
+        "(--take-over while it is in use)"
+    )
 
 
 async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) -> None:

@@ -1,18 +1,39 @@
 """Reads from Pulumi's state which cluster, namespace, benchmark and run a stack has. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from aiperf_svc.config.yaml_files import parse_yaml
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, RUN_ID
 
+LIFETIME, ROOT_UIDS = "aiperf:stack:Lifetime", "rootUids"
+"""Type of a component, and its output by which a state knows the stacks that it has made: the UIDs
+of the anchor and of the stack's own namespace. They are in the state as soon as both exist, also if
+`up` then fails. A refresh leaves them as they are, while it reads the object of another stack with
+the same name as if it were the state's own."""
+ROOT_TYPES = ("kubernetes:core/v1:Namespace", "kubernetes:core/v1:ConfigMap")
+
 
 def resources(state: Json, kind: str) -> Iterator[Json]:
     """Yield the resources whose type begins with `kind`, except those that were replaced."""
-    for each in state.get("deployment", {}).get("resources") or ():
+    for each in (state.get("deployment") or {}).get("resources") or ():
         if each.get("type", "").startswith(kind) and not each.get("delete"):
             yield each
+
+
+def made_roots(resources: Iterable[Json]) -> frozenset[str]:
+    """Return the UIDs of the roots that a state has made, from the type and the outputs of its
+    resources. Without that output, because `up` was killed before or an earlier version made the
+    stack, these are the UIDs of all namespaces and ConfigMaps in the state."""
+    registered, objects = set[str](), set[str]()
+    for each in resources:
+        outputs = each.get("outputs") or {}
+        if each.get("type") == LIFETIME:
+            registered.update(filter(None, outputs.get(ROOT_UIDS) or ()))
+        elif each.get("type") in ROOT_TYPES:
+            objects.add((outputs.get("metadata") or {}).get("uid") or "")
+    return frozenset(registered or objects - {""})
 
 
 def namespace_of(state: Json) -> tuple[str, str] | None:
@@ -26,23 +47,30 @@ def namespace_of(state: Json) -> tuple[str, str] | None:
 
 def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the UIDs of the stack's roots, its namespaces and anchors, and the names of those
-    whose creation had not ended when the state was written."""
+    whose creation had not ended when the state was written. A root of another stack that a refresh
+    has read is left out."""
     deployment = state.get("deployment") or {}
-    names = ("kubernetes:core/v1:Namespace", "kubernetes:core/v1:ConfigMap")
 
     def metadata(each: Json, side: str) -> Json:
         found: Json = (each.get(side) or {}).get("metadata") or {}
-        is_root = each.get("type") == names[0] or found.get("name") == f"{ANCHOR}-{stack}"
-        return found if each.get("type") in names and is_root else {}
+        is_root = each.get("type") == ROOT_TYPES[0] or found.get("name") == f"{ANCHOR}-{stack}"
+        return found if each.get("type") in ROOT_TYPES and is_root else {}
 
-    made = [metadata(each, "outputs") for each in deployment.get("resources") or ()]
+    made = {
+        str(found["uid"]): each
+        for each in deployment.get("resources") or ()
+        if (found := metadata(each, "outputs")).get("uid")
+    }
     making = [
         metadata(each["resource"], "inputs") for each in deployment.get("pending_operations") or ()
     ]
-    return (
-        frozenset(str(each["uid"]) for each in made if each.get("uid")),
-        frozenset(str(each["name"]) for each in making if each.get("name")),
-    )
+    own, known = set(made), made_roots(resources(state, LIFETIME))
+    present = {uid for uid, each in made.items() if not each.get("delete")}
+    anchors = {uid for uid in present if made[uid]["type"] == ROOT_TYPES[1]}
+    if known and anchors and not anchors & known:
+        # The state's own stack is gone, and a refresh has read another one.
+        own -= present - known
+    return frozenset(own), frozenset(str(each["name"]) for each in making if each.get("name"))
 
 
 def benchmark_of(state: Json) -> Json | None:

@@ -12,7 +12,13 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, find_lease, refuse_held
+from aiperf_svc.adapters.cluster.ownership import (
+    LeaseKeeper,
+    StackInUse,
+    find_lease,
+    of_another_state,
+    refuse_held,
+)
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
@@ -218,13 +224,8 @@ async def refuse_others(there: Iterable[ObjectRef], record: RunRecord, cluster: 
     for namespace in places:
         with contextlib.suppress(Refused):
             lease = await find_lease(cluster, record.stack, namespace)
-            owners += [lease.owner] if lease and lease.owner else []
-    whose = f", of {', '.join(dict.fromkeys(owners))}" if owners else ""
-    raise EnvironmentProblem(
-        f"stack {record.stack} is up already in namespace {', '.join(places)}{whose}, from another "
-        f"state than this one's; use another name, or remove it: aiperf-svc gc {record.stack} "
-        "(--take-over while it is in use)"
-    )
+            owners += [lease.owner] if lease else []
+    raise EnvironmentProblem(of_another_state(record.stack, places, owners))
 
 
 def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
@@ -361,6 +362,7 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
         uids, making = deployed.roots_of(state, stack=record.stack)
         own |= {*uids, *(each.uid for each in there if each.name in making)}
         space = deployed.namespace_of(state)
+        space = space if space and space[1] in uids else None
     elif not own:
         own = {each.uid for each in there}
     expires = min((end for each in there if each.uid in own and (end := expiry(each))), default="")
