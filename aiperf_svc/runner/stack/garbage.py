@@ -38,7 +38,13 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
-from aiperf_svc.runner.stack.teardown import GONE_S, Teardown, WaitReports, unverified
+from aiperf_svc.runner.stack.teardown import (
+    GONE_S,
+    Teardown,
+    WaitReports,
+    refuse_namesakes,
+    unverified,
+)
 
 NOT_MADE = "which has the stack's label and was not created by a run of it"
 ENDED_S, POLL_S = 300.0, 1.0
@@ -311,7 +317,7 @@ class _Removal:
             raise await unverified(record, first, self._cluster)
         with contextlib.ExitStack() as stack:
             cli = await self._open_state(stack, record)
-            record = await self._with_own(record, cli)
+            record = await self._with_namesakes(await self._with_own(record, cli))
             # Before anything that locks or changes the state of a stack that others use.
             await self._claim(record)
             if cli is not None and self._has_state and not await self._refresh(cli, record):
@@ -463,6 +469,21 @@ class _Removal:
         record = msgspec.structs.replace(record, own=own)
         found = await bring_up.find_own(record, self._cluster, None)
         return msgspec.structs.replace(found, own=own)
+
+    async def _with_namesakes(self, record: RunRecord) -> RunRecord:
+        """Return the record with the roots of a stack that has taken the place of this one. Raises
+        StackInUse unless the user takes that over."""
+        own = record.own
+        if own is None or not self._has_state:
+            return record
+        roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
+        others = [each for each in roots if each.uid not in own]
+        if not (self._request.take_over and self._stack in self._request.stacks):
+            refuse_namesakes(record, others)
+            return record
+        there = [e.uid for e in others if record.namespace in bring_up.namespaces_of([e])]
+        self._is_proved &= not there
+        return msgspec.structs.replace(record, own=(*own, *there))
 
 
 def _described(found: FoundStack) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     USUAL_TYPES,
@@ -33,6 +34,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack.bring_up import namespaces_of
 
 FOLLOW_S = 20.0
 """Time for the cluster's own garbage collection to follow a deletion."""
@@ -231,6 +233,18 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
     )
 
 
+def refuse_namesakes(record: RunRecord, others: Iterable[ObjectRef]) -> None:
+    """Raise StackInUse if one of these roots of other stacks is where this one was. Pulumi reads
+    and deletes objects by their names, which both have in common."""
+    if record.namespace in namespaces_of(others):
+        raise StackInUse(
+            f"stack {record.stack} is gone from namespace {record.namespace}, and another one of "
+            "its name is there, whose objects Pulumi would delete with this state. The state is "
+            f"left as it is; when the other stack is gone, aiperf-svc gc {record.stack} updates "
+            "it, and --take-over removes the other stack too"
+        )
+
+
 def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:
     """Return whether everything that the CLI waits for is gone, by kind and by name in the program,
     which an object's own name begins with."""
@@ -292,6 +306,8 @@ class StackRemoval:
             self.is_unlisted = True
             raise await unverified(record, report, self._cluster)
         self._say(f"leak check: {report.in_words}")
+        if not self._is_destroyed:
+            refuse_namesakes(record, report.others)
         if not self._is_destroyed and not await teardown.update_state():
             self.is_verified = False
             raise EnvironmentProblem(

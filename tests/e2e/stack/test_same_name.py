@@ -8,7 +8,7 @@ import pytest
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
-from tests.support.stack.commands import attempt
+from tests.support.stack.commands import Ended, attempt
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner, in_checkout, plain_environ
 from tests.support.stack.real_stack import UP_S, Config, Stack, modest, together
@@ -98,7 +98,7 @@ def test_running_stack_is_kept_until_taken_over(
         unasked = first.call("gc", "--yes")
         assert unasked.code == ExitCode.OK, unasked.errors
         assert f"not touched: {first.name}: " in unasked.errors
-        assert_plain_up_is_refused(third)
+        assert_plain_pulumi_is_refused(third)
         assert uids(cluster, first.name) == before
 
         taken = second.call("gc", first.name, "--yes", "--take-over")
@@ -131,13 +131,15 @@ def test_owner_takes_over_their_own_running_stack(
     assert cluster.left_of(runner.name) == []
 
 
-def assert_plain_up_is_refused(runner: Runner) -> None:
-    """Plain `pulumi up` with the runner's state changes nothing, and names who works on it."""
+def assert_plain_pulumi_is_refused(runner: Runner) -> None:
+    """Plain `pulumi` with the runner's state changes nothing, and names who works on the stack."""
     in_checkout(runner)
-    command = ("pulumi", "up", "-y", "--skip-preview", "-s", runner.name, "--non-interactive")
-    ended = attempt(command, environ=plain_environ(runner), folder=runner.folder, timeout_s=UP_S)
-    assert ended.code != 0
-    assert f" works on stack {runner.name} in namespace " in ended.out + ended.errors
+    flags = ("-y", "--skip-preview", "-s", runner.name, "--non-interactive")
+    for words in (("up",), ("destroy", "--run-program")):
+        command, environ = ("pulumi", *words, *flags), plain_environ(runner)
+        ended = attempt(command, environ=environ, folder=runner.folder, timeout_s=UP_S)
+        assert ended.code != 0, words
+        assert f" works on stack {runner.name} in namespace " in ended.out + ended.errors
 
 
 def test_second_user_of_a_state_is_refused(
@@ -173,3 +175,100 @@ def test_second_user_of_a_state_is_refused(
     together(stack.try_up, refused)
     stack.destroy()
     assert cluster.left_of(stack.name) == []
+
+
+def assert_is_of_another_state(ended: Ended, owner: str) -> None:
+    """Plain `pulumi up` has changed nothing, and names the owner of the stack that is up."""
+    said = " ".join((ended.out + ended.errors).split())
+    assert ended.code != 0, said
+    assert " is up already in namespace " in said
+    assert f", of {owner}, from another state than this one's" in said
+    assert "Nothing was changed" in said
+
+
+@pytest.mark.parametrize("mode", ["auto", "existing"])
+def test_plain_up_changes_only_stacks_of_its_state(
+    cluster: Cluster,
+    make_stack: Callable[[], Stack],
+    image: str,
+    owners_namespace: str,
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    first = make_stack()
+    first.change(modest)
+    if mode == "existing":
+        where = {"mode": mode, "name": owners_namespace}
+        first.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+    second = Stack(cluster, first.name, tmp_path / "second", image=image)
+    second.file.write_bytes(first.file.read_bytes())
+    second.environ["AIPERF_OWNER"] = "bob@laptop"
+    first.up()
+    before = uids(cluster, first.name)
+    assert_is_of_another_state(second.try_up(), OWNER)
+    first.up("--expect-no-changes")
+    assert uids(cluster, first.name) == before
+
+    # The objects of the second have the names that the first state knows.
+    namespace = first.outputs()["namespace"]
+    anchor = ("configmap", f"anchor-{first.name}", "-n", namespace)
+    root = ("namespace", namespace) if mode == "auto" else anchor
+    cluster.kubectl("delete", *root, timeout_s=120.0)
+    assert cluster.left_of(first.name) == []
+    second.up()
+    before = uids(cluster, first.name)
+    assert_is_of_another_state(first.try_up(), "bob@laptop")
+    assert uids(cluster, first.name) == before
+    second.destroy()
+    first.destroy()
+    assert cluster.left_of(first.name) == []
+
+
+def test_plain_up_goes_on_after_one_that_failed(
+    cluster: Cluster, make_stack: Callable[[], Stack]
+) -> None:
+    stack = make_stack()
+    stack.change(modest)
+    stack.change(lambda benchmark: benchmark["deployment"].update(ready_timeout="60s"))
+    image = stack.environ["AIPERF_IMAGE"]
+    stack.environ["AIPERF_IMAGE"] = NO_IMAGE
+    assert stack.try_up().code != 0
+    label = ("-l", f"aiperf.dev/stack={stack.name}")
+    spaces = [each["metadata"]["uid"] for each in cluster.objects("namespaces", *label)]
+    stack.environ["AIPERF_IMAGE"] = image
+    stack.up()
+    after = [each["metadata"]["uid"] for each in cluster.objects("namespaces", *label)]
+    assert len(spaces) == 1
+    assert after == spaces
+    stack.destroy()
+    assert cluster.left_of(stack.name) == []
+
+
+def test_gc_keeps_a_namesake_in_the_same_namespace(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str, tmp_path: Path
+) -> None:
+    first = make_runner()
+    where = {"mode": "existing", "name": owners_namespace}
+    first.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+    second = somebody_else(first, tmp_path / "second")
+    ended = first.run("--keep")
+    assert ended.code in FINISHED, ended.errors
+    # As its time to live does.
+    cluster.kubectl("delete", "configmap", f"anchor-{first.name}", "-n", owners_namespace)
+    assert cluster.left_of(first.name) == []
+    ended = second.run("--keep")
+    assert ended.code in FINISHED, ended.errors
+    before = uids(cluster, first.name)
+
+    unasked = first.call("gc", "--yes")
+    assert unasked.code == ExitCode.OK, unasked.errors
+    assert f"not touched: {first.name}: " in unasked.errors
+    named = first.call("gc", first.name, "--yes")
+    assert named.code == ExitCode.ERROR, named.errors
+    assert "another one of its name is there" in named.errors
+    assert uids(cluster, first.name) == before
+
+    assert second.call("gc", "--yes").code == ExitCode.OK
+    assert first.call("gc", first.name, "--yes").code == ExitCode.OK
+    assert cluster.left_of(first.name) == []
+    assert list((first.state_home / "runs").glob("*.json")) == []

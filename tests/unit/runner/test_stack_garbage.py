@@ -324,6 +324,25 @@ async def test_stack_in_use_is_refused_or_skipped(stack_run: FakeStackRun) -> No
     assert stack_run.did == []
 
 
+async def test_namesake_in_same_namespace_is_kept_from_pulumi(stack_run: FakeStackRun) -> None:
+    stack_run.home.save(msgspec.structs.replace(RECORD, namespace="theirs"))
+    stack_run.roots = [space("theirs")]
+    done = await stack_run.collected()
+    assert (done.exit_code, done.removed) == (ExitCode.OK, {})
+    (line,) = done.not_touched
+    assert line.startswith("s: stack s is gone from namespace theirs, and another one of its name")
+    named = await stack_run.collected("s")
+    assert (named.exit_code, list(named.refused)) == (ExitCode.ERROR, ["s"])
+    assert (stack_run.did, stack_run.removed, stack_run.claims) == ([], [], [])
+    assert stack_run.home.load("s") is not None
+
+    taken = await stack_run.collected("s", take_over=True)
+    assert (taken.exit_code, list(taken.removed)) == (ExitCode.OK, ["s"])
+    assert stack_run.removed == [("ours", "theirs")]
+    assert stack_run.claims == [("theirs", False, True)]
+    assert stack_run.home.load("s") is None
+
+
 async def test_gc_skips_stacks_of_live_runners(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     with stack_run.home.hold("s"):

@@ -95,6 +95,44 @@ def test_state_lists_roots_and_pending_ones() -> None:
     assert deployed.roots_of({"deployment": None}, stack="s") == (frozenset(), frozenset())
 
 
+def test_roots_that_a_refresh_has_read_are_foreign() -> None:
+    lifetime = {"type": deployed.LIFETIME, "outputs": {deployed.ROOT_UIDS: ["1", "2"]}}
+    read = (
+        made("core/v1:Namespace", "n", "theirs"),
+        made("core/v1:ConfigMap", "anchor-s", "their-anchor"),
+        made("core/v1:Namespace", "aiperf-s-0", "0", delete=True),
+    )
+    assert deployed.roots_of(state(lifetime, *read), stack="s") == ({"0"}, frozenset())
+    own = made("core/v1:Namespace", "n", "1"), made("core/v1:ConfigMap", "anchor-s", "2")
+    assert deployed.roots_of(state(lifetime, *own), stack="s") == ({"1", "2"}, frozenset())
+    # `up` was interrupted before it had made both again.
+    again = made("core/v1:Namespace", "n", "3")
+    assert deployed.roots_of(state(lifetime, again), stack="s") == ({"3"}, frozenset())
+
+
+def test_state_without_registered_roots_owns_its_objects() -> None:
+    objects = made("core/v1:Namespace", "n", "1"), made("core/v1:ConfigMap", "anchor-s", "2")
+    for lifetime in (
+        {"type": deployed.LIFETIME},
+        {"type": deployed.LIFETIME, "outputs": {"namespace": "n"}},
+        {"type": deployed.LIFETIME, "outputs": {deployed.ROOT_UIDS: ["", ""]}},
+    ):
+        assert deployed.made_roots([lifetime, *objects]) == {"1", "2"}
+    lifetime = {"type": deployed.LIFETIME, "outputs": {deployed.ROOT_UIDS: ["1", ""]}}
+    assert deployed.made_roots([lifetime, *objects]) == {"1"}
+    assert deployed.made_roots([{"type": "kubernetes:core/v1:ConfigMap"}]) == frozenset()
+
+
+async def test_namespace_that_a_refresh_has_read_is_foreign(there: list[ObjectRef]) -> None:
+    there.append(ObjectRef(kind="Namespace", namespace="", name="n", uid="theirs", path=""))
+    lifetime = {"type": deployed.LIFETIME, "outputs": {deployed.ROOT_UIDS: ["1", "2"]}}
+    read = made("core/v1:Namespace", "n", "theirs"), made("core/v1:ConfigMap", "anchor-s", "x")
+    found = await own_of(
+        msgspec.structs.replace(RECORD, namespace="n"), Cli(state(lifetime, *read))
+    )
+    assert (found.own, found.namespace, found.namespace_uid) == ((), "n", None)
+
+
 async def test_namespace_of_another_state_is_foreign(there: list[ObjectRef]) -> None:
     there.append(space("theirs"))
     for cli in (Cli(state()), Cli(None, is_known=False)):
