@@ -172,7 +172,7 @@ def manifests(plan: StackPlan, stack_file: str, schedule: Schedule) -> list[Json
         # Locks of earlier runners: whether their pods are there.
         made(rbac, "Role", name=f"{name}-pods", rules=own_pods),
         bound(f"{name}-pods"),
-        made(rbac, "ClusterRole", name=reads, is_whole=True, rules=READS),
+        made(rbac, "ClusterRole", name=reads, is_whole=True, rules=_reads(plan)),
         bound(reads, is_whole=True),
         made("v1", "ConfigMap", data={f"Pulumi.{stack}.yaml": stack_file}),
         made("batch/v1", "CronJob", spec=_cron_job(plan, schedule, name, labels)),
@@ -195,6 +195,23 @@ READS: list[Json] = [
 ]
 """Rights in the whole cluster: to tell it from others, and for checks of preflight, which are left
 out without them."""
+
+
+def _reads(plan: StackPlan) -> list[Json]:
+    """Return the rules that READS has, and those for the addresses of the API server if the
+    deadline's pod is to reach nothing else."""
+    deployment = plan.config.deployment
+    if deployment.api_server_cidrs or not deployment.network_policies:
+        return READS
+    return READS + [
+        {
+            "apiGroups": [group],
+            "resources": [resource],
+            "resourceNames": ["kubernetes"],
+            "verbs": ["get"],
+        }
+        for group, resource in (("", "services"), ("discovery.k8s.io", "endpointslices"))
+    ]
 
 
 def _by_namespace(plan: StackPlan) -> dict[str, list[Right]]:

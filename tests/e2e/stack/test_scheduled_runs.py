@@ -178,6 +178,7 @@ def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: S
     print(log)
     assert code in FINISHED, log
     assert f"s3://{BUCKET}/nightly/" in log
+    assert "may reach every address" not in log
     check_results(scheduled, store, runs=1)
     scheduled.apply("0 3 * * *")
     assert scheduled.cron_job()["suspend"] is True

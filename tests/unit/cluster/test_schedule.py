@@ -92,6 +92,23 @@ def test_guest_needs_rights_in_its_namespace_alone() -> None:
     assert verbs == {"get", "list"}
 
 
+def test_runner_reads_api_server_addresses_only_if_needed() -> None:
+    api_server = {("services", "kubernetes"), ("endpointslices", "kubernetes")}
+    for own, needed in (
+        ({}, api_server),
+        ({"api_server_cidrs": ["10.0.0.0/8"]}, set[tuple[str, str]]()),
+        ({"network_policies": False}, set[tuple[str, str]]()),
+    ):
+        (reads,) = made(plan(**GUEST, **own))["ClusterRole"]
+        named = {
+            (resource, name)
+            for rule in reads["rules"]
+            for resource in rule["resources"]
+            for name in rule.get("resourceNames", ())
+        }
+        assert named == {("namespaces", "kube-system"), *needed}
+
+
 def test_stack_with_own_namespace_has_a_cluster_role() -> None:
     found = made(plan(), namespace="ops")
     names = [each["metadata"]["name"] for each in found["ClusterRole"]]

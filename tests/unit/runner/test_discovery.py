@@ -12,7 +12,7 @@ from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.runner.stack.discovery import (
     CILIUM,
     SERVICE,
-    SLICES,
+    SLICE,
     with_api_server,
     with_gpu_exporters,
     with_target_pods,
@@ -112,7 +112,7 @@ async def test_configured_or_unknown_target_stays_unchanged(
 
 KNOWN = {
     SERVICE: {"spec": {"clusterIPs": ["10.96.0.1"]}},
-    SLICES: {"items": [{"endpoints": [{"addresses": ["172.30.0.2"]}]}]},
+    SLICE: {"endpoints": [{"addresses": ["172.30.0.2"]}]},
 }
 
 
@@ -145,7 +145,7 @@ async def test_program_gets_the_api_server_address() -> None:
     [
         ({}, "cannot be read"),
         ({**KNOWN, CILIUM: {}}, "Cilium does not match the API server by its address"),
-        ({**KNOWN, SLICES: {"items": []}}, "reports no address"),
+        ({**KNOWN, SLICE: {"endpoints": None}}, "reports no address"),
     ],
 )
 async def test_unknown_api_server_allows_all_with_note(known: dict[str, Any], why: str) -> None:
