@@ -231,7 +231,7 @@ def normalised(value: Any) -> Any:
     data differ every time."""
     if isinstance(value, dict):
         kept = {key: normalised(item) for key, item in value.items() if item is not None}
-        if kept.get("kind") == "Secret":
+        if kept.get("kind") == "Secret" and "data" in kept:
             kept["data"] = dict.fromkeys(sorted(kept["data"]), "(secret)")
         # The provider's own remark on a name that it made.
         kept.get("annotations", {}).pop("pulumi.com/autonamed", None)

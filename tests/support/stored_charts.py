@@ -1,4 +1,4 @@
-"""Objects that stand for those of charts that would be downloaded."""
+"""The recorded objects of charts that would be downloaded."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
