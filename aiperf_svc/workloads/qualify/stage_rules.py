@@ -17,6 +17,8 @@ from aiperf_svc.workloads.registry import tool
 
 Config = WorkloadConfig[QualifySpec]
 _PRODUCT = "nvidia.com/gpu.product"
+PAIR_ALGORITHM = {"NCCL_ALGO": "RING"}
+"""On two nodes NCCL's tree algorithms report up to twice the rate of the network."""
 
 
 def node_count(config: Config) -> int:
@@ -68,6 +70,8 @@ def inner_config(config: Config, stage: Stage, count: int) -> WorkloadConfig[Any
     inner, spec = tool(stage.workload.kind), stage.workload
     if inner.rank_key:
         spec = spec.model_copy(update={inner.rank_key: count})
+    if stage.nodes == "pairs" and spec.kind == "nccl":
+        spec = spec.model_copy(update={"env": PAIR_ALGORITHM | spec.env})
     pairs = {"pairs": "one", "count": None} if inner.rank_key else {"pairs": "all", "count": 2}
     ranks = config.deployment.ranks.model_copy(update=pairs)
     deployment = config.deployment.model_copy(update={"ranks": ranks})

@@ -148,6 +148,15 @@ def test_tool_of_any_size_fits_pairs() -> None:
     assert [(step.name, step.labels["to"]) for step in found] == [("node-0 to node-1", "node-1")]
 
 
+@pytest.mark.parametrize(("env", "algorithm"), [({}, "RING"), ({"NCCL_ALGO": "TREE"}, "TREE")])
+def test_pairs_of_nccl_measure_by_ring(env: dict[str, str], algorithm: str) -> None:
+    stage = {"nodes": "pairs", "workload": {"kind": "nccl", "env": env}}
+    (step,) = steps(parsed(stage), make_ranks(2), stage="nccl", round=1)
+    (command,) = step.commands
+    assert command.env["NCCL_ALGO"] == algorithm
+    assert "NCCL_ALGO" in command.argv
+
+
 def test_limits_of_other_hardware_are_ignored() -> None:
     limits = [
         {"check": "iperf_bandwidth", "min": "9Gbit/s"},
