@@ -488,7 +488,8 @@ def release_notes(
 ) -> tuple[str, ...]:
     """Return notes for reviewers: what of the release is not in the plan."""
     notes = []
-    custom = ", ".join(name_of(each) for each in release.custom_resources)
+    unknown = (each for each in release.custom_resources if not any(_replicas(each)))
+    custom = ", ".join(map(name_of, unknown))
     if custom and config.deployment.target.requests is None:
         notes.append(
             f"what operators make for {custom} is not known and not counted; set "

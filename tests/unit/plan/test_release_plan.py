@@ -89,7 +89,9 @@ def test_leader_worker_sets_count_leaders_and_workers() -> None:
         "leaderworkerset.x-k8s.io/v1",
         spec={"replicas": 2, "leaderWorkerTemplate": {"size": 4, "workerTemplate": template}},
     )
-    assert [pod.replicas for pod in _release(release_plan(made)).pods] == [2, 6]
+    plan = release_plan(made)
+    assert [pod.replicas for pod in _release(plan).pods] == [2, 6]
+    assert not any("not known" in note for note in plan.notes)
 
 
 def test_configured_requests_count_for_operator_pods() -> None:
