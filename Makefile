@@ -123,14 +123,15 @@ $(PACKAGE_TOOLS)/.installed: scripts/package.lock $(RUNTIME)
 
 package: $(STAMP) $(PACKAGE_TOOLS)/.installed ## Build wheel and sdist into dist/ and the image's SBOM into build/, and test them in clean environments
 	rm -rf dist
+	@mkdir -p build
+	git rev-parse HEAD >build/commit
 	$(BIN)/python -m hatchling build -d dist
 	PATH="$(CURDIR)/$(PACKAGE_TOOLS):$$PATH" auditwheel repair -w dist dist/*-linux_*.whl
 	rm dist/*-linux_*.whl
 	$(PACKAGE_TOOLS)/twine check --strict dist/*
 	$(PACKAGE_TOOLS)/abi3audit --strict --summary dist/*.whl
-	@mkdir -p build
 	$(PACKAGE_TOOLS)/cyclonedx-py requirements images/requirements.lock --output-reproducible -o build/image.cdx.json
-	PACKAGE_DIST=dist PACKAGE_TOOLS=$(PACKAGE_TOOLS) $(BIN)/python -m pytest tests/package
+	PACKAGE_DIST=dist PACKAGE_COMMIT=$$(cat build/commit) PACKAGE_TOOLS=$(PACKAGE_TOOLS) $(BIN)/python -m pytest tests/package
 
 lint: $(STAMP) ## Check style
 	$(BIN)/ruff check .

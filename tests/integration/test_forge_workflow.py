@@ -1,12 +1,10 @@
 """The workflow for a forge's CI, with a shell in place of the forge."""
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,13 +12,12 @@ from junitparser import Failure, JUnitXml
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support import forking
+from tests.support.forge_steps import ACTION, ROOT, ForgeRunner, action_steps
 from tests.support.forked_program import write_program
-from tests.support.recording import ROOT
 from tests.support.runs_to_compare import inference_run
 
 PAGES = ROOT / "docs" / "ci"
 SCRIPT = PAGES / "benchmark.sh"
-ACTION = ROOT / ".github" / "actions" / "benchmark" / "action.yml"
 STACK = {
     "config": {
         "aiperf:benchmark": {
@@ -57,49 +54,34 @@ SETTINGS = {
 
 def step(forge: Path, name: str, *, is_executed: bool = False) -> int:
     """Run one step as a job does; its exit code. Its commands are forks, or the installed one."""
-    return shell(forge, [SCRIPT, name], SETTINGS, is_executed=is_executed)
-
-
-def shell(
-    forge: Path,
-    command: list[str | Path],
-    environ: Mapping[str, str],
-    *,
-    is_executed: bool = False,
-) -> int:
-    orders, programs = forking.start(), forge / "bin"
+    path, orders = forked_path(forge)
     if is_executed:
-        programs = Path(sys.executable).parent
-    else:
-        programs.mkdir(exist_ok=True)
-        write_program(programs / "aiperf-svc", orders)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        command,
+        [SCRIPT, name],
         cwd=forge,
-        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **environ},
-        pass_fds=(orders.fileno(),),
+        env={**os.environ, "PATH": path, **SETTINGS},
+        pass_fds=(orders,),
         timeout=120,
         check=False,
     )
     return done.returncode
 
 
+def forked_path(forge: Path) -> tuple[str, int]:
+    """Return a PATH whose `aiperf-svc` is a fork, and the descriptor that the fork needs."""
+    orders, programs = forking.start(), forge / "bin"
+    programs.mkdir(exist_ok=True)
+    write_program(programs / "aiperf-svc", orders)
+    return f"{programs}:{os.environ['PATH']}", orders.fileno()
+
+
 def action_step(forge: Path, number: int, inputs: Mapping[str, str], **environ: str) -> int:
     """Run a step of the action as a runner of the forge does; its exit code."""
-    action = yaml.safe_load(ACTION.read_text())
-    values = {name: str(each.get("default", "")) for name, each in action["inputs"].items()}
-    known = {f"inputs.{name}": value for name, value in (values | dict(inputs)).items()}
-    known["github.action_path"] = str(ACTION.parent)
-
-    def filled(text: str) -> str:
-        return re.sub(r"\$\{\{ (\S+) \}\}", lambda match: known[match[1]], text)
-
-    found: dict[str, Any] = action["runs"]["steps"][number]
-    (forge / "step.sh").write_text(found["run"])
-    files = {name: str(forge / name) for name in ("GITHUB_OUTPUT", "GITHUB_PATH", "RUNNER_TEMP")}
-    given = {name: filled(text) for name, text in found["env"].items()}
-    command: list[str | Path] = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"]
-    return shell(forge, command, files | given | environ)
+    path, orders = forked_path(forge)
+    steps, known = action_steps(inputs)
+    values = {**os.environ, "PATH": path, **environ}
+    return ForgeRunner(forge, forge, values, known, (orders,)).run(steps[number])
 
 
 def failures(file: Path) -> list[str]:
