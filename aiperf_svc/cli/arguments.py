@@ -20,13 +20,13 @@ EXIT_CODES = {
     ExitCode.ERROR: "something outside the benchmark failed: a folder, a port, a tool",
     ExitCode.BAD_CONFIG: "the config, a flag or an input is invalid; nothing was sent",
     ExitCode.BENCHMARK_FAILED: "the run did not finish, or no request succeeded",
-    ExitCode.SLO_MISSED: "the results are valid, and an SLO or a rule of verify is not met",
+    ExitCode.SLO_MISSED: "the results are valid, but an SLO or a rule of verify is not met",
     ExitCode.VERDICT_INVALID: "invalid results: the client, a lost process or too many failures "
     "distorted them",
     ExitCode.LEAKED: "objects that the run created still exist; the output lists them",
     ExitCode.WORSE: "compare --fail-on worse: a metric is worse",
     ExitCode.INCOMPARABLE: "the runs cannot be compared, or not judged as --fail-on requires",
-    ExitCode.SLO_NOT_JUDGED: "the results are valid, but too few to judge an SLO",
+    ExitCode.SLO_NOT_JUDGED: "the results are valid, but an SLO has too few values to be judged",
     ExitCode.UNVERIFIED: "no permission to check whether objects of a stack still exist",
     ExitCode.INTERRUPTED: "stopped by the user; results so far are kept",
 }
@@ -101,7 +101,7 @@ def add_junit_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
         "--junit",
         metavar="FILE",
         type=Path,
-        help="Also write the results as test cases in JUnit XML, which forges show.",
+        help="Also write the results as JUnit XML test cases, for CI systems.",
     )
 
 

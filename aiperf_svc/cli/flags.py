@@ -53,7 +53,7 @@ TARGET = (
         note="`http://` may be left out. Repeat for several servers."),
     Flag("--url-strategy", "endpoint.url_strategy", "STRATEGY", read=values.word),
     Flag("--model -m --model-names", "endpoint.model", "NAME", read=values.names,
-        note="Several are separated by commas; the prompts take them in turn."),
+        note="Separate several models with commas; prompts are assigned to them in turn."),
     Flag("--model-selection-strategy", "endpoint.model_selection", "STRATEGY",
         read=values.model_selection),
     Flag("--model-weights", "endpoint.model_weights", "WEIGHTS", read=values.names,

@@ -106,7 +106,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "Default of HOST: 127.0.0.1.",
     )
     group.add_argument(
-        "--verbose", "-v", action="store_true", help="Write debug lines to the logs of services."
+        "--verbose", "-v", action="store_true", help="Write debug messages to the services' logs."
     )
 
 

@@ -101,7 +101,7 @@ class Dataset(Model):
     max_download: SizeBytes = 2 * 2**30
     entries: Annotated[int, Field(gt=0)] | None = None
     """Number of distinct prompts. Default: 1,000 synthetic prompts, or the number of requests if
-    they are fewer and sent in turn; 100 of a random pool; all of a file."""
+    that is lower and the order is sequential; 100 of a random pool; all of a file."""
     order: Literal["sequential", "shuffled", "random"] = "sequential"
     """Order of the prompts: `sequential`; `shuffled`, each once before any is repeated, in a new
     order in each pass; or `random`, drawn with replacement."""
@@ -120,26 +120,25 @@ class Dataset(Model):
     cache_bust: CacheBust = CacheBust.NONE
     """Position of a unique marker in each prompt, which prevents prefix-cache hits."""
     cache_bust_per: Literal["entry", "conversation", "request"] = "entry"
-    """What has a marker of its own: an `entry` of the dataset, which keeps it when it is sent
-    again; each `conversation` or session tree that is run; or each `request`, with 64 bits that
-    follow from the seed and the place of the request."""
+    """What gets its own marker: an `entry` of the dataset, which keeps it when it is sent again;
+    each `conversation` or session tree that is run; or each `request`, with 64 bits that follow
+    from the seed and the index of the request."""
     variant: Annotated[int, Field(gt=0, lt=2**32)] | None = None
     """Another number changes the words, noise and markers of prompts, but not their lengths, so
-    that no server has them in a cache. Texts of a file do not change. Default: 1, or the number of
-    the trial."""
+    that no server has them in its cache. Texts of a file do not change. Default: 1, or the number
+    of the trial."""
     history: History = "live"
-    """Responses in the later requests of a conversation: `live`, those of the server, each as it
-    came, or `recorded`, those of the file, so that all servers get the same requests."""
+    """Responses in the later requests of a conversation: `live`, the unchanged responses of the
+    server, or `recorded`, those of the file, so that all servers get the same requests."""
     delay_factor: Annotated[float, Field(ge=0)] = 1.0
     """Factor for all delays between turns, including those of a file."""
     max_delay: PositiveDurationNs | None = None
-    """Longest delay between requests of an agent trace. Longer ones are cut to it."""
+    """Longest delay between requests of an agent trace. Longer delays are shortened to it."""
     think_time_only: bool = False
-    """Pause between the requests of a `weka_trace` for their recorded think time, where there is
-    one, instead of from the recorded end of the request before."""
+    """Pause between the requests of a `weka_trace` for their recorded think time, if there is one,
+    instead of for the time since the recorded end of the previous request."""
     max_context_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Leave out the sessions of an agent trace of which a request has more tokens, its output
-    included."""
+    """Skip sessions of an agent trace in which a request has more tokens, output included."""
     output_tokens: Length | None = None
     """Tokens to request as the response. Values in a dataset file take precedence. Default: no
     limit."""
@@ -147,7 +146,7 @@ class Dataset(Model):
     """Tokens for each hash id of a trace. Default: 512 in a Mooncake trace, 16 in a Bailian
     trace."""
     max_input_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Leave out the rows of a trace with longer prompts."""
+    """Skip rows of a trace with longer prompts."""
     max_output_tokens: Annotated[int, Field(gt=0)] | None = None
     """Request at most this number of tokens where a row of a trace has more."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None

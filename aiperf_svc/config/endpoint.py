@@ -45,8 +45,8 @@ class Endpoint(Hooks):
     """The target and how a request to it is made."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
-    """Base URL of the server, `http://host:port`. A path in it precedes the path of the API
-    (`/v1/chat/completions`), or ends with a part of it."""
+    """Base URL of the server, `http://host:port`. The path of the API (`/v1/chat/completions`) is
+    added to it, except for the part with which the URL already ends."""
     urls: Annotated[
         tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...], Field(max_length=255)
     ] = ()
@@ -116,8 +116,8 @@ class Endpoint(Hooks):
     """Longest time to wait, before the load, for a server that is still loading its model. /health,
     /v1/models and one request are tried."""
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
-    """`keep-alive`, or `per-request`: a new connection for each request, for a server that closes
-    connections that it promised to keep open."""
+    """`keep-alive`, or `per-request`: a new connection for each request, for a server that
+    announces keep-alive and closes its connections anyway."""
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
     use_server_token_count: bool = False

@@ -37,7 +37,7 @@ class Load(Model):
 
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     """Closed loop: number of users, each of whom sends the next request when the previous response
-    has ended. Open loop: most requests at a time."""
+    has ended. Open loop: limit on the requests in flight."""
     request_rate: Rate | None = None
     """Open loop: requests, or conversations, per second, however slow the server is."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)] | None = None
@@ -76,7 +76,7 @@ class Load(Model):
     ramp: DurationNs = 0
     """Time over which concurrency or rate grows linearly from zero."""
     prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
-    """Most requests that wait for their first token at a time. Default: no limit."""
+    """Limit on the requests that wait for their first token. Default: no limit."""
     prefill_ramp: DurationNs = 0
     """Time over which `prefill_concurrency` grows linearly from one."""
     samples_per_query: Annotated[int, Field(gt=0, le=1_000)] = 1
@@ -86,8 +86,8 @@ class Load(Model):
     """Requests whose clients leave before the response has ended."""
     warmup: Warmup | None = None
     agentic: Agentic | None = None
-    """Begin inside the session trees of an agent trace, with a filled cache, as a server that has
-    long been in use."""
+    """Start in the middle of the session trees of an agent trace, with a warm cache, as on a server
+    that has been in use for a while."""
     steady_state: SteadyState | None = None
 
     @model_validator(mode="after")

@@ -62,7 +62,7 @@ class Warmup(Model):
     ramp: DurationNs = 0
     """Time over which the warmup's concurrency or rate grows linearly from zero."""
     prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
-    """Most requests of the warmup that wait for their first token at a time. Default: that of the
+    """Limit on the requests of the warmup that wait for their first token. Default: that of the
     measurement."""
     prefill_ramp: DurationNs = 0
     """Time over which `prefill_concurrency` of the warmup grows linearly from one."""
@@ -91,7 +91,7 @@ class SteadyState(Model):
     skip_end: Annotated[Share, Field(ge=0, lt=1)] = 0.0
     """Share of the load's time that is left out at its end."""
     concurrency: Annotated[Share, Field(gt=0, le=1)] | None = None
-    """The longest time in which at least this share of the peak concurrency was in flight."""
+    """Use the longest period in which at least this share of the peak concurrency was in flight."""
 
     @model_validator(mode="after")
     def _has_one_rule(self) -> Self:
@@ -203,14 +203,15 @@ class Agentic(Model):
 
     start: TrajectoryStart = TrajectoryStart()
     warmup_requests: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Requests for one token that each user sends before the measurement, in addition to the last
-    one of each stream that goes on: the next ones of its session tree, without pauses."""
+    """Requests that each user sends before the measurement, in addition to the last one of each
+    open stream: the next ones of its session tree, for one token each and without pauses."""
     warmup_grace: PositiveDurationNs = 1_800 * SECOND_NS
-    """Longest time of the requests for one token. A failed one ends the run."""
+    """Longest time of this warmup. If one of its requests fails, the run ends."""
     burst: bool = False
-    """Send the first request of each user at the start, instead of at its recorded distance."""
+    """Send the first request of each user immediately, instead of after its recorded delay."""
     system_idle_cap: PositiveDurationNs | None = None
-    """Longest time in which no request is in flight while some wait for their recorded times. Then
-    all are moved to earlier times, by the same amount. Needs one worker."""
+    """Longest time in which no request is in flight while some wait for their recorded times. After
+    it, all waiting requests are moved to earlier times by the same amount. Needs one worker."""
     trajectory_idle_cap: PositiveDurationNs | None = None
-    """The same for each session tree by itself."""
+    """Like `system_idle_cap`, but for each session tree separately and with any number of
+    workers."""

@@ -196,9 +196,10 @@ class Sounds(Model):
     sample_rates: Annotated[
         tuple[Annotated[int, Field(ge=1_000, le=192_000)], ...], Field(min_length=1)
     ] = (16_000,)
-    """Samples per second. Of several, one is drawn for each sound."""
+    """Samples per second. If there are several values, one is chosen at random for each sound."""
     depths: Annotated[tuple[Literal[8, 16, 24, 32], ...], Field(min_length=1)] = (16,)
-    """Bits per sample of a WAV. Of several, one is drawn for each sound."""
+    """Bits per sample of a WAV. If there are several values, one is chosen at random for each
+    sound."""
     channels: Annotated[int, Field(ge=1, le=2)] = 1
     """Channels of a synthetic sound, 1 or 2."""
     format: Literal["wav", "mp3"] = "wav"

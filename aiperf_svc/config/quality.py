@@ -70,15 +70,17 @@ class Quality(Model):
     """Tasks of lm-evaluation-harness instead of a file. The machine or image of the services needs
     the program `lm_eval`."""
     min_score: Annotated[Share, Field(ge=0, le=1)] | None = None
-    """Lowest score. The exit code is 4 if the lower end of the score's 95% interval is below it."""
+    """Required score. The exit code is 4 if the lower end of the score's 95% interval is below
+    it."""
     repeats: Annotated[int, Field(gt=0, le=100)] = 1
     """Number of times that each question is sent. From 2, the results state how often the server's
     answers to one question are equal."""
     logprobs: bool = False
-    """Ask for the tokens of each answer and their log probabilities, so that answers are compared
-    token by token too. The APIs `chat` and `completions` have them, if the server does."""
+    """Request the tokens of each answer and their log probabilities, so that answers are also
+    compared token by token. Needs the API `chat` or `completions`, and a server that supports
+    it."""
     timeout: PositiveDurationNs = 900 * SECOND_NS
-    """Longest time of all questions. Those without an answer by then are wrong."""
+    """Longest time for all questions together. Questions without an answer by then are wrong."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

@@ -16,8 +16,8 @@ COMPARE = """Compare finished runs: is the new side better, worse or the same?
 
 A folder is the artifact folder of a run, or contains such folders. Experiments are compared for
 each combination of their parameters, and qualifications node by node. A judgement needs at least 3
-runs on each side, measured in turns (base, new, base, new, ...). docs/comparing.md explains the
-reason and the terms."""
+runs on each side, which should alternate (base, new, base, new, ...). docs/comparing.md explains
+why, and defines the terms."""
 TOLERANCE = "5%"
 
 
@@ -37,21 +37,21 @@ def compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--paired",
         action="store_true",
-        help="With --by, compare within the blocks of an experiment (experiment.blocks): a drift "
-        "is the same for both sides of a block.",
+        help="With --by, compare within the blocks of an experiment (experiment.blocks), which "
+        "removes the drift of the system between blocks.",
     )
     parser.add_argument(
         "--tolerance",
         metavar="SHARE",
         default=TOLERANCE,
-        help="Largest difference that does not matter. Default: 5%%.",
+        help="Largest difference that counts as the same. Default: 5%%.",
     )
     parser.add_argument(
         "--metric",
         metavar="TAG[:STAT]",
         action="append",
         default=[],
-        help="Judge this row, such as time_to_first_token:p99, instead of the usual ones. "
+        help="Judge this row, such as time_to_first_token:p99, instead of the default ones. "
         "Repeat for more.",
     )
     parser.add_argument(
@@ -72,12 +72,12 @@ def compare(parser: argparse.ArgumentParser) -> None:
     add_junit_flag(parser)
 
 
-HISTORY = """Show a metric over finished runs in order of time, and mark where it changed.
+HISTORY = """Plot a metric over finished runs in order of time, and mark where it changed.
 
   aiperf-svc history FOLDER... --metric time_to_first_token:p99
 
-A folder is the artifact folder of a run, or contains such folders. s3://BUCKET/PREFIX stands for
-the runs that were uploaded there; keys, endpoint and region come from AWS_ACCESS_KEY_ID,
+A folder is the artifact folder of a run, or contains such folders. s3://BUCKET/PREFIX selects the
+runs that were uploaded there; keys, endpoint and region come from AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and AWS_REGION. docs/comparing.md explains how
 changes are found."""
 
@@ -90,7 +90,7 @@ def history(parser: argparse.ArgumentParser) -> None:
         "--metric",
         metavar="TAG[:STAT]",
         default="",
-        help="Metric to show. Default: the first usual one.",
+        help="Metric to plot. Default: the first of the usual ones that the runs have.",
     )
     parser.add_argument(
         "--tolerance",
@@ -111,9 +111,9 @@ def history(parser: argparse.ArgumentParser) -> None:
 
 
 VIEW = """Show the finished runs and experiments below a folder in a browser: search them,
-compare two, see the throughput of experiments against the speed of one user.
+compare two, and plot throughput against the speed that each user sees.
 
-The pages are served to this machine only, at an address with a random token. Nothing is written and
+The pages are served on 127.0.0.1 only, at an address with a random token. Nothing is written and
 nothing leaves the machine. Press Ctrl-C to stop."""
 
 

@@ -19,10 +19,10 @@ PROFILE = """Measure a server under load.
   aiperf-svc profile -u localhost:8000 -m my-model --streaming --request-rate 20 --duration 60
   aiperf-svc profile --config run.yaml
 
-Each flag writes one key of a config. The complete config is saved with the results and can be run
-again with --config. Without a load, one user is simulated (--concurrency 1). Without
---request-count and --benchmark-duration, the run ends after 10 requests of each user, or after the
-requests of 10 seconds of an open loop. Times take units: 250ms, 30s, 5m. A plain number is seconds.
+Each flag sets one key of a config. The complete config is saved with the results and can be run
+again with --config. The default load is one user (--concurrency 1). Without --request-count and
+--benchmark-duration, a closed loop ends after 10 requests of each user, and an open loop after the
+requests of 10 seconds. Times have units: 250ms, 30s, 5m. A plain number is seconds.
 
 With --kubernetes, the services run in a cluster, as a stack that is created for this run and
 removed after it."""
@@ -47,7 +47,7 @@ def profile(parser: argparse.ArgumentParser) -> None:
         "--kubernetes",
         "-k",
         action="store_true",
-        help="Run in a cluster, not on this machine.",
+        help="Run in a cluster instead of on this machine.",
     )
     group.add_argument(
         "--kubernetes-namespace",
@@ -60,11 +60,11 @@ def profile(parser: argparse.ArgumentParser) -> None:
     add_run_flags(parser)
 
 
-RUN = """Run the benchmark of a stack file: checks, `pulumi up`, the load, its results,
-`pulumi destroy`, and a check that nothing is left.
+RUN = """Run the benchmark of a stack file: check the cluster, `pulumi up`, send the load, fetch
+the results, `pulumi destroy`, and check that nothing is left.
 
 Ctrl-C stops the run, keeps the results so far and removes the stack. With --local the services run
-as processes on this machine. If the stack has its own mock server, that runs here too."""
+as processes on this machine, and so does the stack's own mock server."""
 STACK_FLAGS = tuple(flag for flag in FLAGS if flag.key in ("endpoint.url", "artifacts.dir"))
 
 
@@ -87,8 +87,8 @@ def run(parser: argparse.ArgumentParser, *, is_stack_needed: bool = True) -> Non
     add_run_flags(parser)
 
 
-QUALIFY = """Qualify the nodes of a cluster: measure each alone, in pairs and together, and find
-the node or the path that is slow.
+QUALIFY = """Qualify the nodes of a cluster: measure them alone, in pairs and all together, and
+find slow nodes and paths.
 
   aiperf-svc qualify STACK [--limits FILE] [--baseline FOLDER]
   aiperf-svc qualify STACK --local          with ranks as processes of this machine
@@ -129,7 +129,7 @@ def qualify(parser: argparse.ArgumentParser) -> None:
 BENCH = """Start the built-in mock server and measure it: twelve seconds of streaming chat.
 
 The server sends the first token after 200 ms and 31 further tokens at intervals of 20 ms, so the
-results can be checked by eye. The flags of `profile` change the load."""
+expected results are known. The flags of `profile` change the load."""
 BENCH_FLAGS = tuple(flag for flag in FLAGS if flag.key != "endpoint.url")
 
 
@@ -143,11 +143,12 @@ def bench(parser: argparse.ArgumentParser) -> None:
     add_run_flags(parser)
 
 
-CALIBRATE = """Find the highest load of this machine by short runs against the mock server.
+CALIBRATE = """Find the highest load that this machine can generate, with short runs against the
+mock server.
 
-The server responds immediately and shares the cores. The figures are kept in the user's cache
-folder. Later open-loop runs use them to choose the number of workers, and warn before the run about
-a rate above them."""
+The server responds immediately and shares the machine's cores. The figures are stored in the user's
+cache folder. Later open-loop runs use them to choose the number of workers, and print a warning
+before a run with a higher rate."""
 
 
 def calibrate(parser: argparse.ArgumentParser) -> None:

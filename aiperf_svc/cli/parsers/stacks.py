@@ -9,9 +9,8 @@ from aiperf_svc.cli.options import add_cluster_flags, add_request_flags
 PREVIEW = """Show what a stack will create, request from the cluster and cost, and how it
 differs from the deployed stack. Needs no cluster.
 
-The trials of an experiment are listed with their expected time. --markdown prints a text for a pull
-request. --against compares with another version of the stack file instead, such as that of the main
-branch."""
+The trials of an experiment are listed with their expected duration. --against compares with another
+version of the stack file instead of the deployed stack, such as that of the main branch."""
 
 
 def preview(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +18,7 @@ def preview(parser: argparse.ArgumentParser) -> None:
     parser.description = PREVIEW
     parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
     parser.add_argument(
-        "--markdown", action="store_true", help="Print Markdown, for a pull request."
+        "--markdown", action="store_true", help="Print Markdown for a comment in a pull request."
     )
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     parser.add_argument(
@@ -28,13 +27,13 @@ def preview(parser: argparse.ArgumentParser) -> None:
     add_request_flags(parser)
 
 
-SCHEDULE = """Print a CronJob that runs a stack at given times, with its roles, or apply it.
+SCHEDULE = """Print a CronJob that runs a stack on a schedule, with its roles, or apply it.
 
   aiperf-svc schedule bench-night --cron "0 3 * * *" --state s3://BUCKET/state | kubectl apply -f -
 
-The state of Pulumi and the results are in buckets. Their keys and the passphrase of the state are
-in a Secret that exists: PULUMI_CONFIG_PASSPHRASE, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and
-AIPERF_WEBHOOK_SECRET for a webhook. docs/production.md describes all of it."""
+Pulumi's state and the results are stored in buckets. You create the Secret with the keys of the
+buckets and the passphrase of the state: PULUMI_CONFIG_PASSPHRASE, AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, and AIPERF_WEBHOOK_SECRET for a webhook. docs/production.md has details."""
 
 
 def schedule(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +47,9 @@ def schedule(parser: argparse.ArgumentParser) -> None:
         help='When: minute hour day month weekday, such as "0 3 * * *".',
     )
     parser.add_argument(
-        "--time-zone", metavar="ZONE", help="Of --cron: Europe/Berlin. Default: the cluster's."
+        "--time-zone",
+        metavar="ZONE",
+        help="Time zone of --cron, such as Europe/Berlin. Default: the cluster's.",
     )
     parser.add_argument(
         "--state",
@@ -60,7 +61,7 @@ def schedule(parser: argparse.ArgumentParser) -> None:
         "--image",
         metavar="NAME",
         default=os.environ.get("AIPERF_RUNNER_IMAGE", ""),
-        help="Image of the runner, which images/build makes with RUNNER=1. Default: "
+        help="Image of the runner, built by images/build with RUNNER=1. Default: "
         "AIPERF_RUNNER_IMAGE, else the image of the services with -runner after its name.",
     )
     parser.add_argument(
@@ -75,15 +76,13 @@ def schedule(parser: argparse.ArgumentParser) -> None:
         default="",
         help="Secret with the passphrase and the keys. Default: aiperf-STACK.",
     )
-    parser.add_argument(
-        "--apply", action="store_true", help="Create the objects, or change those that are there."
-    )
+    parser.add_argument("--apply", action="store_true", help="Create or update the objects.")
     add_request_flags(parser)
 
 
 STATUS = """Show the progress of the run of a stack.
 
-With --wait, a line is printed at every new state until the run has ended."""
+With --wait, print a line for every new state until the run has ended."""
 
 
 def status(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +96,7 @@ def status(parser: argparse.ArgumentParser) -> None:
 
 RESULTS = """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.
 
-Every file is checked by its hash. The stack is not removed; `pulumi destroy` or `aiperf-svc gc
+The hash of every file is checked. The stack is not removed; `pulumi destroy` or `aiperf-svc gc
 STACK` removes it."""
 
 
@@ -126,8 +125,8 @@ def cancel(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
-CHECK_CLUSTER = """Check whether a cluster is fit for a benchmark: nodes, pressure, clocks, GPUs by
-type, GPU exporters and their Xid errors, and whether NetworkPolicies are enforced.
+CHECK_CLUSTER = """Check whether a cluster is ready for a benchmark: nodes, pressure, clocks, GPUs
+by type, GPU exporters and their Xid errors, and whether NetworkPolicies are enforced.
 
 Two pods in a temporary namespace test the network. All created objects are removed afterwards.
 
@@ -148,16 +147,16 @@ def check_cluster(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
-GC = """Remove what earlier runs left: objects found by label, then the state.
+GC = """Remove what earlier runs left behind: objects found by label, then the state.
 
-Without names, it removes the stacks that runs of this machine left in any cluster, and all stacks
-whose time to live has expired. Other stacks are listed and not touched. --context or --kubeconfig
-limits the search to one cluster. A stack in use by another process is never removed without
---take-over. --yes is required if there is no terminal for the question.
+Without names, it removes the stacks that runs of this machine left behind in any cluster, and all
+stacks whose time to live has expired. Other stacks are listed but not touched. --context or
+--kubeconfig limits the search to one cluster. A stack in use by another process is never removed
+without --take-over. Without a terminal for the confirmation, --yes is required.
 
 Exit code 0: nothing is left of the chosen stacks. 1: a stack was refused, or a cluster could not be
 searched. 6: objects are left. 10: it is unknown whether objects are left, because this user may not
-list them. 130: the question was answered with no, or the command was interrupted."""
+list them. 130: the confirmation was declined, or the command was interrupted."""
 
 
 def gc(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +167,7 @@ def gc(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="Proceed although another machine holds the lock of the state, or the state cannot be "
+        help="Proceed even if another machine holds the lock of the state, or the state cannot be "
         "read.",
     )
     parser.add_argument(
@@ -186,30 +185,33 @@ def gc(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
-INIT = """Write a Pulumi project for benchmarks into a folder.
+INIT = """Create a Pulumi project for benchmarks in a folder.
 
-It has the Pulumi program, stack files to start from, a requirements.txt that pins this version, and
-the Containerfile of its image. Nothing is overwritten."""
+The project contains the Pulumi program, stack files to start from, a requirements.txt that pins
+this version, and the Containerfile of the image. Existing files are never overwritten."""
 FIRST_STACK = "bench-smoke"
 
 
 def init(parser: argparse.ArgumentParser) -> None:
     """Add the folder and the stacks."""
     parser.description = INIT
-    parser.add_argument("folder", nargs="?", default=".", type=Path, help="Default: this folder.")
+    parser.add_argument(
+        "folder", metavar="FOLDER", nargs="?", default=".", type=Path,
+        help="Folder for the project. Default: the current folder.",
+    )  # fmt: skip
     parser.add_argument(
         "--stack",
         action="append",
         metavar="NAME",
-        help=f"A stack file to start from, of those that come with aiperf-svc. May be repeated. "
-        f"Default: {FIRST_STACK}",
+        help=f"Stack file to copy, from those that come with aiperf-svc. Repeat for more. "
+        f"Default: {FIRST_STACK}.",
     )
 
 
 VALIDATE = """Check stack files and configs without starting anything.
 
-All mistakes of all files are printed. For a stack file, these include everything that `run` refuses
-without contacting a cluster. Without a name, all stacks in stacks/ are checked."""
+All mistakes in all files are printed. For a stack file, these include everything that `run` refuses
+without contacting a cluster. Without a name, all stack files in stacks/ are checked."""
 
 
 def validate(parser: argparse.ArgumentParser) -> None:
