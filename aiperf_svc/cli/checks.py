@@ -125,7 +125,7 @@ def _artifact_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list
 
 def _bucket_problem(s3: S3, environ: Mapping[str, str]) -> str:
     why = uploads.bucket_problem(s3, environ)
-    return f"{s3.url}{s3.at_endpoint} cannot take the results: {why}" if why else ""
+    return f"{s3.url}{s3.at_endpoint} cannot store the results: {why}" if why else ""
 
 
 def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:

@@ -383,19 +383,20 @@ class BenchmarkConfig(Model):
         agentic = load.agentic
         if agentic is not None and agentic.system_idle_cap is not None and self.workers.max != 1:
             raise ValueError(
-                "{load.agentic.system_idle_cap}: whether nothing is in flight is known where all "
-                "is sent; set {workers.max} 1"
+                "{load.agentic.system_idle_cap}: only a worker that sends all requests knows when "
+                "none is in flight; set {workers.max} 1"
             )
 
     def _check_proxy(self) -> None:
         if self.endpoint.http2 and self.deployment.target.kind == "vllm":
             raise ValueError(
-                "{endpoint.http2}: {deployment.target.kind} vllm speaks HTTP/1.1; leave it out"
+                "{endpoint.http2}: {deployment.target.kind} vllm supports HTTP/1.1 only; leave it "
+                "out"
             )
         if self.endpoint.proxy is not None and self.deployment.target.kind != "none":
             raise ValueError(
                 "{endpoint.proxy}: a stack's own target ({deployment.target}) is reached without "
-                "one; leave out one of both"
+                "one; leave out one of them"
             )
 
     @property

@@ -204,7 +204,7 @@ class Dataset(Model):
         if self.think_time_only and self.kind is not DatasetKind.WEKA_TRACE:
             raise ValueError(f"{{think_time_only}} needs {{kind}} weka_trace, not {self.kind}")
         if self.cache_bust is CacheBust.NONE and self._is_set("cache_bust_per"):
-            raise ValueError("{cache_bust_per} needs {cache_bust}: it says what has a marker")
+            raise ValueError("{cache_bust_per} needs {cache_bust}: it sets what gets a marker")
         if is_tree and self.cache_bust in (CacheBust.SYSTEM_SUFFIX, CacheBust.FIRST_TURN_SUFFIX):
             raise ValueError(
                 f"{{cache_bust}} {self.cache_bust}: a prompt of {{kind}} {self.kind} has its "

@@ -199,7 +199,7 @@ class Endpoint(Hooks):
             if path.split(".")[0] in self.extra_inputs:
                 raise ValueError(
                     f"{{session_body}} {path} and {{extra_inputs}} set the same member of the "
-                    "body; leave out one of both"
+                    "body; leave out one of them"
                 )
             if any(other.startswith(f"{path}.") for other in self.session_body):
                 raise ValueError(
@@ -214,7 +214,7 @@ class Endpoint(Hooks):
             raise ValueError("{proxy_auth_env} needs {proxy}")
         if self.http2 and self.proxy and any(url.startswith("http:") for url in self.all_urls):
             raise ValueError(
-                "{http2} passes {proxy} to https URLs only, in a tunnel; leave out one of both"
+                "{http2} passes {proxy} to https URLs only, in a tunnel; leave out one of them"
             )
         if len(set(self.all_urls)) < len(self.all_urls):
             raise ValueError("{urls}: one of the addresses is given twice; name each once")

@@ -99,7 +99,7 @@ class Event(Model):
     def _check_foreign(self) -> None:
         if self.process is not None and self.deployment is not None:
             raise ValueError(
-                "{process} is for a local run, {deployment} for a stack; leave out one of both"
+                "{process} is for a local run, {deployment} for a stack; leave out one of them"
             )
         key = "process" if self.process is not None else "deployment"
         named = self.process or self.deployment
@@ -117,7 +117,7 @@ class Event(Model):
         if self.deployment is not None and self.do == "cut":
             raise ValueError("{do} cut is for the stack's own target; leave out {deployment}")
         if self.foreign and self.do == "scale" and self.duration is None:
-            raise ValueError("{do} scale of a {deployment} of others needs {duration}")
+            raise ValueError("{do} scale of a {deployment} outside the stack needs {duration}")
         if self.do == "delay" and self.process is not None:
             raise ValueError("{do} delay is for the mock server; leave out {process}")
 
@@ -131,8 +131,8 @@ def schedule_problem(events: tuple[Event, ...], load: Load) -> str:
     """Return why these events cannot be measured with this load; empty if they can."""
     if not load.is_open_loop:
         return (
-            "{events} need an open loop ({load.request_rate}): users of a closed loop wait with "
-            "the server, and the requests that they do not send are not seen to be lost"
+            "{events} need an open loop ({load.request_rate}): users of a closed loop wait for the "
+            "server, so requests that they do not send would not count as lost"
         )
     end, free_from = load.end, load.ramp
     if end is None and load.requests is not None and load.request_rate is not None:

@@ -83,7 +83,7 @@ class Load(Model):
     """Requests that are sent together. The next ones are sent when all of them have ended, which
     needs as many users, and one worker."""
     cancellation: Cancellation | None = None
-    """Requests whose clients leave before the response has ended."""
+    """Requests whose clients disconnect before the response has ended."""
     warmup: Warmup | None = None
     agentic: Agentic | None = None
     """Start in the middle of the session trees of an agent trace, with a warm cache, as on a server
@@ -248,7 +248,7 @@ class Load(Model):
         if self.is_open_loop or self.concurrency != size or self.ramp:
             raise ValueError(
                 f"{{samples_per_query}} {size} needs {{concurrency}} {size}, and neither a "
-                "schedule nor {ramp}: one query is on its way at a time"
+                "schedule nor {ramp}: one query is in flight at a time"
             )
         own = ("concurrency", "request_rate", "ramp", "prefill_concurrency")
         if self.warmup is not None and any(getattr(self.warmup, name) for name in own):
@@ -265,7 +265,8 @@ class Load(Model):
         for limits in (self, self.warmup):
             if limits is not None and limits.requests is not None and limits.requests % size:
                 raise ValueError(
-                    f"{{samples_per_query}} {size}: {limits.requests} requests are no whole queries"
+                    f"{{samples_per_query}} {size}: {limits.requests} requests are not whole "
+                    "queries"
                 )
 
     @property
@@ -348,7 +349,9 @@ def load_words(load: Load, *, with_pattern: bool = False) -> list[str]:
         words.append(f"{load.prefill_concurrency:,} in prefill")
     if load.cancellation is not None and load.cancellation.rate:
         after = format_duration(load.cancellation.delay)
-        words.append(f"{format_share(load.cancellation.rate)} of the clients leave after {after}")
+        words.append(
+            f"{format_share(load.cancellation.rate)} of the clients disconnect after {after}"
+        )
     return words
 
 

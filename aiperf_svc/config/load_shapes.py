@@ -176,7 +176,7 @@ class Cancellation(Model):
     @model_validator(mode="after")
     def _has_a_rate(self) -> Self:
         if self.rate is None:
-            raise ValueError("{delay} needs {rate}, the share of the requests whose clients leave")
+            raise ValueError("{delay} needs {rate}, the share of requests whose clients disconnect")
         return self
 
 

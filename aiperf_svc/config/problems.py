@@ -57,7 +57,7 @@ _PATTERNS = {
     "hyphens, without ..",
     r"^[A-Za-z0-9]([A-Za-z0-9._-]": "at most 80 letters, digits, dots, underscores and hyphens, "
     "with a letter or digit at both ends",
-    r"^[a-z0-9]([a-z0-9-]": "a name for Kubernetes: small letters, digits and inner hyphens",
+    r"^[a-z0-9]([a-z0-9-]": "a name for Kubernetes: lowercase letters, digits and inner hyphens",
 }
 
 

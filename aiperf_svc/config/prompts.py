@@ -221,8 +221,7 @@ class Sounds(Model):
         for name in made if self.folder is not None else ():
             if self._is_set(name):
                 raise ValueError(
-                    f"{{{name}}} is for sounds that are made; those of {{folder}} are sent as they "
-                    "are"
+                    f"{{{name}}} is for synthetic sounds; those of {{folder}} are sent unchanged"
                 )
         if self.format == "mp3" and self._is_set("depths"):
             raise ValueError("{depths} are those of a WAV; {format} mp3 has none")

@@ -132,7 +132,7 @@ class Target(Release):
         for name in self.env:
             if is_secret_name(name):
                 raise ValueError(
-                    f"env.{name} would be in clear in the pod and in Pulumi's state; use "
+                    f"env.{name} would be in plain text in the pod and in Pulumi's state; use "
                     f"secret_env: {{{name}: NAME}} and `pulumi config set --secret aiperf:NAME`"
                 )
         if self.kind != "none" and (self.egress_cidrs or self.pods):

@@ -23,8 +23,8 @@ def target_notices(config: BenchmarkConfig, environ: Mapping[str, str]) -> list[
     variable = proxy_variable(config.endpoint.url, environ)
     if variable and config.endpoint.proxy is None:
         found.append(
-            f"{variable} is set and not used: requests go straight to the target, since a proxy "
-            "would be measured with it; --proxy (endpoint.proxy) measures through one"
+            f"{variable} is set but ignored: requests go directly to the target, so that latencies "
+            "do not include a proxy; --proxy (endpoint.proxy) measures through one"
         )
     return found
 

@@ -45,7 +45,7 @@ class WorkloadSpec(Model):
         for name in self.env:
             if is_secret_name(name):
                 raise ValueError(
-                    f"env.{name} would be in clear in the results and in Pulumi's state; use "
+                    f"env.{name} would be in plain text in the results and in Pulumi's state; use "
                     f"secret_env: {{{name}: NAME}} and `pulumi config set --secret aiperf:NAME`"
                 )
         return self

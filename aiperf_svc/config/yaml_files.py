@@ -103,7 +103,7 @@ def _check_size(text: str) -> None:
             opened.append((anchor, values))
             values += 1
             if len(opened) > MOST_LEVELS:
-                problem = f"over {MOST_LEVELS} levels of values in each other; write fewer"
+                problem = f"nested more than {MOST_LEVELS} levels deep; use fewer levels"
                 raise _Refused(problem=problem, problem_mark=mark)
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()

@@ -84,6 +84,7 @@ def check_stack_name(stack: str) -> None:
     """Raise ConfigError unless the stack's name can be part of Kubernetes names."""
     if not _STACK_NAME.fullmatch(stack):
         raise ConfigError(
-            f"the stack's name is {stack!r}; expected at most 40 small letters, digits and hyphens "
-            "with a letter or digit at both ends, because it is part of every object's name"
+            f"the stack's name is {stack!r}; expected at most 40 lowercase letters, digits and "
+            "hyphens, with a letter or digit at both ends, because it is part of every object's "
+            "name"
         )

@@ -47,7 +47,7 @@ class InferenceStack(StackKind[BenchmarkConfig]):
             )
         for key in endpoint.secrets_in_clear:
             raise ConfigError(
-                f"{key} would be kept in clear in a ConfigMap; a key is named by "
+                f"{key} would be kept in plain text in a ConfigMap; a key is named by "
                 "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
                 "--secret), and endpoint.api_key_header names its header"
             )

@@ -132,14 +132,14 @@ def plaintext_warnings(config: Config) -> tuple[str, ...]:
     results, target = config.deployment.results, config.deployment.target
     if results.expose != "port-forward" and not results.tls_secret:
         notes.append(
-            f"results by {results.expose} without TLS: the token that reads them travels in clear; "
-            "use port-forward, or Ingress with results.tls_secret"
+            f"results by {results.expose} without TLS: the token that reads them is sent in plain "
+            "text; use port-forward, or Ingress with results.tls_secret"
         )
     words = (*target.command, *target.args)
     for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
         if is_secret_name(flag.lstrip("-")):
             notes.append(
-                f"deployment.target: {flag}: its value is in clear in the pod and in Pulumi's "
-                "state; give it by a variable of deployment.target.secret_env"
+                f"deployment.target: {flag}: its value is in plain text in the pod and in Pulumi's "
+                "state; give it in a variable of deployment.target.secret_env"
             )
     return tuple(notes)

@@ -122,7 +122,7 @@ def resolve_url(config: BenchmarkConfig, host: str) -> str:
     if target.kind != "none" and config.endpoint.urls:
         raise ConfigError(
             "endpoint.urls: the stack has one target of its own (deployment.target.kind: "
-            f"{target.kind}); leave out one of both"
+            f"{target.kind}); leave out one of them"
         )
     if target.kind == "none":
         if parts.hostname == HOST:

@@ -90,8 +90,8 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
     """
     if pulumi.runtime.is_config_secret(f"{config.name}:benchmark"):
         raise pulumi.RunError(
-            "aiperf:benchmark holds a `secure:` value, which would be shown in clear; keep the "
-            "target's key under a name of its own: pulumi config set --secret aiperf:targetApiKey"
+            "aiperf:benchmark contains a `secure:` value, which would be shown in plain text; keep "
+            "the target's key under its own name: pulumi config set --secret aiperf:targetApiKey"
         )
     kubeconfig = config.get("kubeconfig")
     check_is_path(kubeconfig, "aiperf:kubeconfig")
@@ -134,8 +134,8 @@ def check_is_path(kubeconfig: pulumi.Input[str] | None, name: str) -> None:
     """Raise RunError if a kubeconfig is given by its content."""
     if isinstance(kubeconfig, str) and "\n" in kubeconfig:
         raise pulumi.RunError(
-            f"{name} holds the file's content, which would be kept in the state in clear; expected "
-            "its path"
+            f"{name} holds the file's content, which would be kept in the state in plain text; "
+            "expected its path"
         )
 
 

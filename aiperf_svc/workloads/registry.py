@@ -56,7 +56,7 @@ def tool(kind: str) -> ToolWorkload[Any]:
         point = _entry_points().get(kind)
         if point is None:
             raise ConfigError(
-                f"workload.kind: {one_line(kind, limit=80)!r}: no such kind; there are "
+                f"workload.kind: {one_line(kind, limit=80)!r}: no such kind; expected one of "
                 f"{', '.join(kinds())}"
             )
         try:

@@ -116,7 +116,7 @@ def test_output_in_config_is_refused() -> None:
     ("args", "said"),
     [
         ({"config": {}}, "load: config: 2 problems"),
-        ({"config": CONFIG, "name": "A B"}, "expected at most 40 small letters"),
+        ({"config": CONFIG, "name": "A B"}, "expected at most 40 lowercase letters"),
         ({"config": CONFIG, "kubeconfig": "a:\nb"}, "kubeconfig holds the file's content"),
         ({"config": CONFIG, "secrets": {"key": "k"}}, "does not need 'key'"),
     ],

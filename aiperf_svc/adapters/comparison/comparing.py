@@ -93,9 +93,8 @@ def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path],
         return folders, to
     if len(folders) != 2:
         raise ConfigError(
-            "two folders are needed: compare BASE NEW; with more of them, name the new side after "
-            "--to: compare BASE BASE --to NEW NEW; of one experiment, two variants: compare "
-            "EXPERIMENT --by KEY"
+            "expected two folders (compare BASE NEW), several on each side (compare BASE BASE "
+            "--to NEW NEW), or two variants in one experiment (compare EXPERIMENT --by KEY)"
         )
     return folders[:1], folders[1:]
 

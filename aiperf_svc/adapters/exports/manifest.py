@@ -88,9 +88,10 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigError(
-            f"{folder}: not the folder of a finished run: {NAME}: {error.strerror}"
-        ) from error
+        problem = f"not the folder of a finished run: it has no {NAME}"
+        if not folder.is_dir():
+            problem = "no such folder"
+        raise ConfigError(f"{folder}: {problem}") from error
     except OSError as error:
         raise EnvironmentProblem(f"{folder / NAME}: {error.strerror}") from error
     except msgspec.DecodeError as error:

@@ -30,7 +30,7 @@ config:
     value: [kubernetes]
 """
 _PROGRAM = '''\
-"""Makes a benchmark stack of each stack file in stacks/."""
+"""Creates a benchmark stack from a stack file in stacks/."""
 
 from aiperf_svc.stack import declare_stack
 
@@ -45,7 +45,7 @@ _README = """\
     python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && . .venv/bin/activate
     aiperf-svc validate                 # checks all stack files
     aiperf-svc preview {stack}      # pods, cost and egress; needs no cluster
-    aiperf-svc run {stack}          # creates the stack, measures, collects the results, removes it
+    aiperf-svc run {stack}          # creates the stack, measures, fetches the results, removes it
     pulumi stack init {stack} && pulumi up      # or with plain Pulumi
 """
 _IMAGE = """\

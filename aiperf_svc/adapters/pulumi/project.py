@@ -118,7 +118,7 @@ def choose_backend(home: StateHome, environ: Mapping[str, str] = os.environ) -> 
     if not is_service and not any(name in environ for name in PASSPHRASES):
         raise ConfigError(
             "the stack's state needs a passphrase, which encrypts its secrets: export "
-            f"{PASSPHRASE}=… or {PASSPHRASES[1]}=FILE, the same each time"
+            f"{PASSPHRASE}=… or {PASSPHRASES[1]}=FILE, with the same value each time"
         )
     return Backend(url=url, environ=chosen, notice=notice)
 

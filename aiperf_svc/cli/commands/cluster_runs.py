@@ -10,13 +10,13 @@ from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.runner.stack import placement
 
+_NO_DRY_RUN = "--dry-run: only for a run on this machine; use `aiperf-svc preview` for a stack"
+
 
 def run_flags(args: argparse.Namespace) -> int:
     """Run the benchmark of the flags of `profile` in a new stack; the exit code."""
     if args.dry_run:
-        raise ConfigError(
-            "--dry-run: only for a run on this machine; use `aiperf-svc preview` for a stack"
-        )
+        raise ConfigError(_NO_DRY_RUN)
     draft = read_flags(args)
     if args.kubernetes_namespace is not None:
         # Whether it exists is checked in the cluster.
@@ -32,7 +32,7 @@ def run_stack_file(args: argparse.Namespace) -> int:
     """Run the benchmark of a stack file in its cluster or clusters; the exit code."""
     draft = read_stack_draft(args)
     if args.dry_run:
-        raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
+        raise ConfigError(_NO_DRY_RUN)
     request = committed_request(draft, args)
     for problem in tracker_problems(request.config.artifacts, os.environ):
         raise ConfigError(f"{problem.key}: {problem.text}")

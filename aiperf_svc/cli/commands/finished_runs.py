@@ -41,7 +41,7 @@ def export(args: argparse.Namespace) -> int:
     if args.llm_d or args.inferencex:
         return _write_for_others(args)
     if args.fact:
-        raise ConfigError("--fact is for --llm-d and --inferencex")
+        raise ConfigError("--fact needs --llm-d or --inferencex")
     folder: Path = args.folder
     manifest = read_manifest(folder)
     records = folder / "records.parquet"

@@ -58,8 +58,8 @@ def run_stack_file(args: argparse.Namespace, forks: ForkServer | None) -> int:
         is_below(key, "deployment.target") or is_below("deployment.target", key) for key in keys
     ):
         raise ConfigError(
-            "--local: this needs several servers (deployment.target), and here one mock server "
-            "stands for all; run it on a cluster"
+            "--local: the config needs several servers (deployment.target), and a local run has "
+            "one mock server; run it on a cluster"
         )
     if args.dry_run:
         draft.data["endpoint"]["url"] = "http://127.0.0.1"  # Nothing is started.
@@ -127,7 +127,7 @@ def _show(trials: CheckedTrials, args: argparse.Namespace, files: CheckedFiles) 
             }
             for each in expansion.members
         ]
-        lines = [f"{len(shown)} targets at the same time, each with processes of its own:"]
+        lines = [f"{len(shown)} targets at the same time, each with its own processes:"]
         lines += [
             f"  {each.name}: {each.where}, "
             f"{trial_lists.headline(each.config, each.trials, lengths)}"
@@ -139,9 +139,9 @@ def _show(trials: CheckedTrials, args: argparse.Namespace, files: CheckedFiles) 
         lines = trial_lists.as_lines(config, members, lengths)
     shapes = expansion.shapes[expansion.first.name]
     if expansion.is_driven:
-        lines.append("one after the other, each with processes of its own")
+        lines.append("one after the other, each with its own processes")
     elif len(shapes) > 1:
-        lines.append("one after the other, each with processes of its own:")
+        lines.append("one after the other, each with its own processes:")
         lines += [f"  {trial_lists.shape_title(shapes, number)}" for number in expansion.rounds]
     print(json.dumps(content, default=str) if args.json else "\n".join(lines))
     return int(ExitCode.OK)

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
         return cluster_runs.run_stack_file(args)
     if given := _given(args, *CLUSTER_ONLY):
-        raise ConfigError(f"{given}: about a cluster; leave out --local or this")
+        raise ConfigError(f"{given}: only for a cluster; leave out --local or this flag")
     with fork_server.starting(is_needed=not args.dry_run) as forks:
         from aiperf_svc.cli.commands import local_runs
 

@@ -102,7 +102,7 @@ def _check_settings(request: StackRequest) -> None:
     for key in ("aiperf:clusters", "aiperf:kubeconfig", "aiperf:context"):
         if key in given:
             raise ConfigError(
-                f"{key}: the runner of a schedule works in its own cluster, by its pod's account; "
+                f"{key}: a scheduled run uses the cluster and the ServiceAccount of its own pod; "
                 "leave the key out"
             )
 

@@ -356,7 +356,7 @@ def _rendered(
         if len(options) > 1 and any("model" in (t.prompt.payload or ()) for t in entry.turns):
             raise DatasetError(
                 f"{entry.place}: `model` in a payload, and endpoint.models names several; leave "
-                "out one of both"
+                "out one of them"
             )
         if len(entry.turns) > 1:
             _check_session_body(entry, config.endpoint.session_body)
@@ -432,7 +432,7 @@ def _check_session_body(entry: PromptConversation, paths: Sequence[str]) -> None
         if any(member in (turn.prompt.payload or ()) for turn in entry.turns):
             raise DatasetError(
                 f"{entry.place}: `{member}` in a payload, and endpoint.session_body sets it; leave "
-                "out one of both"
+                "out one of them"
             )
 
 

@@ -312,7 +312,10 @@ def _bad_limit(where: str, metric: Metric, limit: float | str) -> list[str]:
 def _absent(where: str, metric: Metric) -> list[str]:
     if STREAM not in metric.needs:
         return []
-    return [f"{where}: {metric.tag!r} has no data without streaming; set endpoint.streaming"]
+    return [
+        f"{where}: {metric.tag!r} has no data without streaming; add --streaming "
+        "(endpoint.streaming)"
+    ]
 
 
 def unknown_metric(tag: str) -> str:

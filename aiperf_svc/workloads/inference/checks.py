@@ -35,9 +35,9 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         found.append(Problem(key, text))
     endpoint = config.endpoint
     for key in endpoint.secrets_in_clear:
-        text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
-        text += "or endpoint.api_key_env, in the header that --api-key-header or "
-        text += "endpoint.api_key_header names"
+        text = "would be kept in plain text in the results' config.yaml; give a key with "
+        text += "--api-key or endpoint.api_key_env, and its header with --api-key-header or "
+        text += "endpoint.api_key_header"
         found.append(Problem(key, text))
     for url in endpoint.all_urls:
         found += _url_problems(url) or _api_problems(url, endpoint)
@@ -220,7 +220,7 @@ def _url_problems(url: str) -> list[Problem]:
         text = "expected an address such as http://host:8000 or http://[::1]:8000"
         return [Problem("endpoint.url", f"{url!r}: {text}")]
     if parts.password or parts.username:
-        text = "holds a name or password, which would be kept in clear in the results; "
+        text = "holds a name or password, which would be kept in plain text in the results; "
         return [Problem("endpoint.url", text + "use --api-key")]
     try:
         has_port = parts.port != 0

@@ -45,14 +45,18 @@ def test_a_right_config_has_no_problems() -> None:
             "--api-key",
         ),
         ({"headers": {"x-API-key": "x"}}, "endpoint.headers.x-API-key", "--api-key-header"),
-        ({"headers": {"X-Auth-Token": "x"}}, "endpoint.headers.X-Auth-Token", "in clear"),
+        ({"headers": {"X-Auth-Token": "x"}}, "endpoint.headers.X-Auth-Token", "in plain text"),
         (
             {"headers": {"Ocp-Apim-Subscription-Key": "x"}},
             "endpoint.headers.Ocp-Apim-Subscription-Key",
-            "in clear",
+            "in plain text",
         ),
-        ({"headers": {"X-Functions-Key": "x"}}, "endpoint.headers.X-Functions-Key", "in clear"),
-        ({"extra_inputs": {"api_key": "x"}}, "endpoint.extra_inputs.api_key", "in clear"),
+        (
+            {"headers": {"X-Functions-Key": "x"}},
+            "endpoint.headers.X-Functions-Key",
+            "in plain text",
+        ),
+        ({"extra_inputs": {"api_key": "x"}}, "endpoint.extra_inputs.api_key", "in plain text"),
         ({"url": "http://me:pw@h"}, "endpoint.url", "--api-key"),
         ({"url": "http://h/v1/embeddings"}, "", "expected {endpoint.type} embeddings, or a URL"),
         ({"url": "http://h:99999"}, "endpoint.url", "a port from 1 to 65,535"),
@@ -137,7 +141,7 @@ def test_bucket_that_cannot_take_results_is_a_problem(monkeypatch: pytest.Monkey
     monkeypatch.setattr(uploads, "bucket_problem", lambda *_: "NoSuchBucket")
     config = made(artifacts={"s3": {"url": "s3://bucket", "endpoint_url": "http://minio:9000"}})
     (problem,) = local_problems(config, {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "k"})
-    assert problem.text == "s3://bucket at http://minio:9000 cannot take the results: NoSuchBucket"
+    assert problem.text == "s3://bucket at http://minio:9000 cannot store the results: NoSuchBucket"
 
 
 @pytest.mark.parametrize(

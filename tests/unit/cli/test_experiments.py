@@ -56,7 +56,7 @@ def test_a_dry_run_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = ["profile", "--config", str(path), "--dry-run"]
     assert cli.main(command) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first == "2 targets at the same time, each with processes of its own:"
+    assert first == "2 targets at the same time, each with its own processes:"
     assert [line.partition(",")[0] for line in lines] == ["  a: http://a:1", "  b: http://b:1"]
     assert cli.main([*command, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["targets"]
@@ -282,7 +282,7 @@ def test_local_run_refuses_trials_of_several_mock_servers(
 ) -> None:
     lists = {"product": {"deployment.target.args": [["--ttft", "1ms"], ["--ttft", "2ms"]]}}
     assert cli.main(["run", stack(tmp_path, lists), "--local", "--dry-run"]) == 2
-    assert "--local: this needs several servers" in capsys.readouterr().err
+    assert "--local: the config needs several servers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_stack", [False, True], ids=["dry run", "preview"])

@@ -34,12 +34,12 @@ REPOSITORY = Path(__file__).parents[3]
         (
             ("profile", "-u", "h", "-m", "m", "--concurrency", "1", "-H", "Authorization: x"),
             2,
-            "-H (endpoint.headers.Authorization): would be kept in clear",
+            "-H (endpoint.headers.Authorization): would be kept in plain text",
         ),
         (("bench", "--isl", "0"), 2, "error: --isl: '0': expected a number above 0"),
         (("bench", "--url", "h"), 2, "error: --url is not a flag"),
         (("run", "bench-smok", "--local"), 2, "did you mean bench-smoke?"),
-        (("run", "bench-smoke", "--local", "--keep"), 2, "--keep: about a cluster"),
+        (("run", "bench-smoke", "--local", "--keep"), 2, "--keep: only for a cluster"),
         (
             ("profile", "-u", "localhost:1", "--context", "c"),
             2,
@@ -54,7 +54,7 @@ REPOSITORY = Path(__file__).parents[3]
         (("run", "bench-vllm", "--local"), 2, "name a running server with --url"),
         (("validate", "nix.yaml"), 2, "error: nix.yaml: no such file"),
         (("validate", "README.md"), 2, "error: README.md: expected a config, a .yaml"),
-        (("workloads", "nope"), 2, "'nope': no such kind; there are command, "),
+        (("workloads", "nope"), 2, "'nope': no such kind; expected one of command, "),
         (("trace", "nofile"), 2, "error: there is no file nofile"),
         (("export", "docs", "--jsonl"), 2, "error: docs: not the folder of a finished run"),
         (

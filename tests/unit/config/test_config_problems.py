@@ -125,7 +125,7 @@ ONE_MISTAKE: list[tuple[str, object, str]] = [
      "'a/b': expected at most 80 letters, digits, dots, underscores and hyphens, with a letter "
      "or digit at both ends"),
     ("deployment.namespace", {"name": "Mine"},
-     "deployment.namespace.name: 'Mine': expected a name for Kubernetes: small letters, digits "
+     "deployment.namespace.name: 'Mine': expected a name for Kubernetes: lowercase letters, digits "
      "and inner hyphens"),
     ("endpoint.headers", {"Bad Name": "x"},
      "endpoint.headers.Bad Name: 'Bad Name': expected the name of a header"),
@@ -225,14 +225,14 @@ def test_pictures_and_sounds_need_a_supporting_api(part: str, kind: str, message
     [
         (
             {"endpoint": {"url": "http://h", "model": "m", "proxy": "http://p:1", "http2": True}},
-            "endpoint: http2 passes proxy to https URLs only, in a tunnel; leave out one of both",
+            "endpoint: http2 passes proxy to https URLs only, in a tunnel; leave out one of them",
         ),
         (
             {
                 "endpoint": {"url": "http://h", "model": "m", "http2": True},
                 "deployment": {"target": {"kind": "vllm"}},
             },
-            "endpoint.http2: deployment.target.kind vllm speaks HTTP/1.1; leave it out",
+            "endpoint.http2: deployment.target.kind vllm supports HTTP/1.1 only; leave it out",
         ),
     ],
 )

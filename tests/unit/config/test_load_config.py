@@ -132,7 +132,7 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
     [
         ({"concurrency": 4}, {"workers": {"max": 1}}, "needs concurrency 8"),
         ({"concurrency": 8, "request_rate": 5}, {"workers": {"max": 1}}, "neither a schedule"),
-        ({"concurrency": 8, "requests": 20}, {"workers": {"max": 1}}, "no whole queries"),
+        ({"concurrency": 8, "requests": 20}, {"workers": {"max": 1}}, "not whole queries"),
         ({"concurrency": 8}, {}, "set workers.max 1"),
         (
             {"concurrency": 8},
@@ -168,7 +168,7 @@ MERGES = "m0: &m0 {x: 1}\n" + "".join(
         (BOMB, 5, "stand for over 100,000 values; repeat fewer"),
         (MERGES, 15, "stand for over 100,000 values; repeat fewer"),
         ("a: &a [1, *a]", 1, "the alias *a is within what it stands for; write the values"),
-        ("[" * 100_000, 1, "over 100 levels of values in each other; write fewer"),
+        ("[" * 100_000, 1, "nested more than 100 levels deep; use fewer levels"),
         ("a: 1\nb: " + "9" * 100_000, 2, "not a value: a number of 100,000 characters"),
         ("a: " + ":".join(["1"] * 100_000), 1, "not a value: a number of 199,999 characters"),
     ],

@@ -35,7 +35,7 @@ from aiperf_svc.config.load import Load, load_words
         ),
         (
             {"concurrency": 8, "prefill_concurrency": 2, "cancellation": {"rate": "5%"}},
-            ["8 concurrent", "2 in prefill", "5% of the clients leave after 0s"],
+            ["8 concurrent", "2 in prefill", "5% of the clients disconnect after 0s"],
         ),
     ],
 )

@@ -64,5 +64,5 @@ def test_unchecked_certificate_is_noted() -> None:
 
 def test_unused_proxy_is_noted() -> None:
     (notice,) = target_notices(config("http://h"), {"HTTP_PROXY": PROXY})
-    assert notice.startswith("HTTP_PROXY is set and not used")
+    assert notice.startswith("HTTP_PROXY is set but ignored")
     assert PROXY not in notice

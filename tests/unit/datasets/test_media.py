@@ -412,7 +412,7 @@ def test_shuffled_choice_takes_each_file_before_repeats() -> None:
     [
         (Images, {"sampling": "shuffled"}, "{sampling} needs {folder}"),
         (Images, {"folder": "f", "format": "jpeg"}, "{format} needs {width} or {height}"),
-        (Sounds, {"folder": "f", "channels": 2}, "{channels} is for sounds that are made"),
+        (Sounds, {"folder": "f", "channels": 2}, "{channels} is for synthetic sounds"),
         (Sounds, {"format": "mp3", "depths": [8]}, "{depths} are those of a WAV"),
         (Sounds, {"format": "mp3", "sample_rates": [96_000]}, "{sample_rates} 96000: {format} mp3"),
         (Sounds, {"depths": [12]}, "depths"),

@@ -142,7 +142,7 @@ def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> Non
     ],
 )
 def test_results_token_without_tls_is_noted(results: dict[str, Any], is_clear: bool) -> None:
-    told = [note for note in plan_it(make_config(results=results)).notes if "in clear" in note]
+    told = [note for note in plan_it(make_config(results=results)).notes if "in plain text" in note]
     assert bool(told) == is_clear
     assert not told or f"results by {results['expose']} without TLS" in told[0]
 
@@ -164,7 +164,7 @@ def test_unchecked_certificate_is_noted() -> None:
 )
 def test_key_in_target_arguments_is_noted_masked(args: list[str], flag: str | None) -> None:
     notes = plan_it(make_config(target={"kind": "vllm", "args": args})).notes
-    assert [note for note in notes if "in clear" in note] == (
+    assert [note for note in notes if "in plain text" in note] == (
         [n for n in notes if n.startswith(f"deployment.target: {flag}: ")] if flag else []
     )
     assert bool(flag) == any("secret_env" in note for note in notes)

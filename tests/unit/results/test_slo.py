@@ -96,10 +96,10 @@ def test_streaming_metric_is_refused_without_a_stream() -> None:
     )
     assert check_slo(limits, is_streaming=True) == []
     assert check_slo(limits, is_streaming=False) == [
-        "slo.objectives.1.metric: 'inter_token_latency' has no data without streaming; set "
-        "endpoint.streaming",
-        "slo.goodput.time_to_first_token: 'time_to_first_token' has no data without streaming; set "
-        "endpoint.streaming",
+        "slo.objectives.1.metric: 'inter_token_latency' has no data without streaming; add "
+        "--streaming (endpoint.streaming)",
+        "slo.goodput.time_to_first_token: 'time_to_first_token' has no data without streaming; add "
+        "--streaming (endpoint.streaming)",
     ]
 
 
