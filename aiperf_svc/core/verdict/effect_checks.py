@@ -90,7 +90,7 @@ def _successes(e: Evidence) -> Reason:
     due = e.due
     text = f"{e.totals.completed:,} of {due:,} requests succeeded"
     remedy = STATUS_REMEDIES.get(
-        e.error_status, "see the errors, and check the server, its URL, the model and the key"
+        e.error_status, "check the errors, the server, its URL, the model and the key"
     )
     if e.failure and not e.totals.completed:
         text = "no request succeeded before the run failed"
@@ -98,8 +98,8 @@ def _successes(e: Evidence) -> Reason:
         text = "no request was due before the end: nothing was measured"
         remedy = "run for longer (load.duration, load.requests), or raise the load"
     elif e.totals.abandoned and not e.totals.errored:
-        text += f": the clients of {e.totals.abandoned:,} left before the end of their responses"
-        remedy = "a lower share of clients that leave (load.cancellation.rate), or a longer delay"
+        text += f": {e.totals.abandoned:,} clients disconnected before their responses ended"
+        remedy = "let fewer clients disconnect (load.cancellation.rate), or after a longer delay"
     elif not e.requests:
         text = f"none of the {due:,} requests that were due was sent"
         remedy = FASTER_CONNECTIONS if e.connecting else MORE_WORKERS
@@ -107,7 +107,7 @@ def _successes(e: Evidence) -> Reason:
             text += f"; {e.connecting:,} still waited for a connection at the stop"
     elif not e.totals.errored:
         remedy = (
-            "the server took requests and did not respond in time: look at its log and its load, "
+            "the server accepted requests but did not respond in time: check its log and its load, "
             "or run for longer"
         )
     return expect_none(
@@ -122,17 +122,17 @@ def _successes(e: Evidence) -> Reason:
 def _concurrency(e: Evidence) -> Reason | None:
     if e.held_ratio is None:
         return None
-    text = f"held {e.held_ratio:.1%} of the {e.concurrency or 0:,} concurrent users asked for"
+    text = f"{e.held_ratio:.1%} of the {e.concurrency or 0:,} requested users were active"
     if e.prefill_concurrency is not None:
         text = (
-            f"left {1.0 - e.held_ratio:.1%} of the time of the {e.prefill_concurrency:,} slots for "
-            "prefill unused while users waited for one"
+            f"the {e.prefill_concurrency:,} prefill slots were unused for {1.0 - e.held_ratio:.1%} "
+            "of the time while users waited for one"
         )
     return graded(
         "concurrency",
         1.0 - e.held_ratio,
         LOAD_SHORTFALL,
-        text=f"{text}, between the end of the ramp and the stop",
+        text=f"{text} between the end of the ramp and the stop",
         remedy=MORE_WORKERS,
     )
 
@@ -144,7 +144,7 @@ def _rate(e: Evidence) -> Reason | None:
         "rate",
         1.0 - e.rate_ratio,
         RATE_SHORTFALL,
-        text=f"sent, or tried to send, {e.rate_ratio:.1%} of the rate that was due",
+        text=f"sent or tried to send {e.rate_ratio:.1%} of the scheduled rate",
         remedy="raise load.concurrency, the cap that held requests back"
         if e.share(e.totals.capped) > CAPPED_SHARE
         else MORE_WORKERS,
@@ -159,9 +159,9 @@ def _arrivals(e: Evidence) -> Reason | None:
         "arrivals",
         abs(1.0 - e.arrivals_ratio),
         (RATE_SHORTFALL[0] + tolerance, RATE_SHORTFALL[1] + tolerance),
-        text=f"the schedule held {e.arrivals_ratio:.1%} of the arrivals that the rate asks for "
+        text=f"the schedule had {e.arrivals_ratio:.1%} of the arrivals of the requested rate "
         f"(chance explains {tolerance:.1%})",
-        remedy="the timing manager could not keep up: give its process a core of its own",
+        remedy="the timing manager could not keep up: give its process its own core",
     )
 
 
@@ -173,7 +173,7 @@ def _connecting(e: Evidence) -> Reason | None:
         "connecting",
         e.share(e.connecting),
         UNSENT_SHARE[0],
-        text=f"{e.connecting:,} requests were not sent, since they still waited for a connection "
+        text=f"{e.connecting:,} requests were not sent, because they still waited for a connection "
         f"at the stop: {took if e.connect_ms else 'none was opened'}",
         remedy=FASTER_CONNECTIONS,
     )
@@ -187,9 +187,9 @@ def _stamp_uncertainty(e: Evidence) -> Reason | None:
         "stamp_uncertainty",
         worst.uncertain_share,
         LATENCY_SHIFT,
-        text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may "
-        f"truly be as low as {significant(worst.lowest_ms, 3)} ms: merged reads and slow writes "
-        "leave that much open",
+        text=f"the true {worst.stat} of {worst.metric} may be as low as "
+        f"{significant(worst.lowest_ms, 3)} ms instead of {significant(worst.measured_ms, 3)} ms, "
+        "because of merged reads and slow writes",
         remedy=MORE_WORKERS,
     )
 
@@ -241,7 +241,7 @@ def _errors(e: Evidence) -> Reason:
         if 2 * e.totals.unreachable > e.totals.errored
         else STATUS_REMEDIES.get(
             e.error_status,
-            "look at the errors; lower the load if the server refuses or times out",
+            "check the errors; lower the load if the server refuses requests or times out",
         ),
     )
 
@@ -386,7 +386,8 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
             if e.lost_services
             else "no process was lost"
         ),
-        remedy="look for the out-of-memory killer, evictions and the log of the lost process",
+        remedy="check for the out-of-memory killer and evictions, and read the log of the lost "
+        "process",
     ),
     Check(
         "records",
@@ -395,18 +396,19 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         text=lambda e: (
             f"{e.accounts.records_lost:,} of {e.requests:,} metric records never arrived"
         ),
-        remedy="more record processors (workers.record_processors), or look at why one was lost",
+        remedy="use more record processors (workers.record_processors), or find out why one was "
+        "lost",
     ),
     Check(
         "held_back",
         lambda e: e.held_back_share,
         HELD_BACK_SHARE,
         text=lambda e: (
-            f"a worker neither sent requests nor read on in responses for {e.held_back_share:.2%} "
-            "of the time: too many records waited for its record processor"
+            f"a worker neither sent requests nor read responses for {e.held_back_share:.2%} of the "
+            "time, because too many records waited for its record processor"
         ),
-        remedy="more record processors (workers.record_processors), shorter responses, or less "
-        "load; a server that never ends a response does this too",
+        remedy="use more record processors (workers.record_processors), shorter responses or less "
+        "load; a server that never ends a response has the same effect",
     ),
     _concurrency,
     _rate,
@@ -433,7 +435,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
             f"{e.accounts.unsent:,} unsent: plain latencies leave them out, the intended_* ones do "
             "not"
         ),
-        remedy="a longer grace_period or request_timeout, or read the intended_* metrics only",
+        remedy="set a longer grace_period or request_timeout, or use only the intended_* metrics",
     ),
     _token_counts,
     _token_bytes,

@@ -64,11 +64,11 @@ def _other_cause(e: Evidence) -> _Cause | None:
     if e.failure:
         return _Cause("run-failed", f"the run failed: {e.failure}")
     if e.lost_services:
-        return _Cause("process-lost", f"look at why {', '.join(e.lost_services)} was lost")
+        return _Cause("process-lost", f"find out why {', '.join(e.lost_services)} was lost")
     # Requests that failed for lack of local descriptors or ports are the client's own fault.
     # Errors within their budget are what the config expects: they explain nothing.
     if e.share(e.totals.errored - e.totals.no_resources) > max(LOAD_SHORTFALL[1], e.error_budget):
-        return _Cause(TARGET_FAILING, "look at the errors: the target failed, not the client")
+        return _Cause(TARGET_FAILING, "check the errors: the target failed, not the client")
     is_limited_on_purpose = not e.is_open_loop and e.prefill_concurrency is not None
     if not is_limited_on_purpose and e.share(e.totals.capped) > LOAD_SHORTFALL[1]:
         return _Cause("", "raise load.concurrency, the cap that held requests back")
@@ -80,8 +80,8 @@ def _remedy_on_the_client(e: Evidence) -> str:
     if e.fastest_ms is not None and e.fastest_ms < FAST_MS:
         return (
             f"the server is too fast for this check: it responds in {e.fastest_ms:.2g} ms, about "
-            "what the client itself needs for a request. Take request_throughput as a lower bound "
-            "and no latency; to try out this tool, give the mock server a latency (--ttft 20ms)"
+            "what the client itself needs for a request. Use request_throughput as a lower bound, "
+            "and no latency; to try this tool, give the mock server a latency (--ttft 20ms)"
         )
     lacks = lacks_cpu(e.workers)
     if lacks is None:

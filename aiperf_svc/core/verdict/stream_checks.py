@@ -31,7 +31,7 @@ def _single_reads(e: Evidence) -> Reason | None:
         text=f"{found.in_one_read:,} of {found.streams:,} streams of several tokens came in one "
         "read: there is no time between their tokens, and their first token is as late as their "
         "last",
-        remedy="look for a proxy, gateway or compression that buffers the stream; till then read "
+        remedy="find the proxy, gateway or compression that buffers the stream; until then use "
         "request_latency, not the times of single tokens",
     )
 
@@ -44,11 +44,10 @@ def _chunk_times(e: Evidence) -> Reason | None:
         "chunk_times",
         worst.uncertain_share,
         GAP_SHIFT,
-        text=f"the {worst.stat} of {worst.metric}, {significant(worst.measured_ms, 3)} ms, may "
-        f"truly be between {significant(worst.lowest_ms, 3)} and "
-        f"{significant(worst.highest_ms, 3)} ms: reads that returned several chunks leave that "
-        "much open",
-        remedy="read inter_token_latency, which merged reads within a stream do not move; "
+        text=f"the true {worst.stat} of {worst.metric} may be between "
+        f"{significant(worst.lowest_ms, 3)} and {significant(worst.highest_ms, 3)} ms instead of "
+        f"{significant(worst.measured_ms, 3)} ms, because of reads that returned several chunks",
+        remedy="use inter_token_latency, which merged reads within a stream do not affect; "
         + MORE_WORKERS,
     )
 

@@ -322,7 +322,7 @@ def test_unused_prefill_slots_are_blamed_on_client() -> None:
     verdict = judge(changed(CLOSED, held_ratio=0.8, prefill_concurrency=4, capped=5_000))
     (reason,) = verdict.reasons
     assert (verdict.verdict, reason.check) == ("invalid", "concurrency")
-    assert reason.text.startswith("left 20.0% of the time of the 4 slots for prefill unused")
+    assert reason.text.startswith("the 4 prefill slots were unused for 20.0% of the time")
     assert "did not lack CPU" in reason.remedy
 
 
@@ -342,7 +342,7 @@ def test_errors_within_budget_do_not_explain_shortfall(budget: float, label: str
 def test_load_of_leaving_clients_does_not_blame_server() -> None:
     (found,) = judge(changed(CLOSED, completed=0, abandoned=10_000)).reasons
     assert found.check == "successes"
-    assert "the clients of 10,000 left" in found.text
+    assert "10,000 clients disconnected" in found.text
     assert "load.cancellation.rate" in found.remedy
 
 
@@ -404,7 +404,7 @@ def test_text_of_failures_fits_their_outcomes() -> None:
 
     failed = found_in("successes", completed=0, errored=918)
     assert (failed.measured, failed.unit) == (918, "without success")
-    assert "see the errors" in failed.remedy
+    assert "check the errors" in failed.remedy
     for status, remedy in ((401, "--api-key"), (404, "--model")):
         assert remedy in found_in("successes", completed=0, errored=9, error_status=status).remedy
     assert "of the others" not in found_in("errors", completed=0, errored=918).text
