@@ -23,6 +23,7 @@ from aiperf_svc.cli.key_docs import REQUIRED, describe_fields
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.core.lines.request_line import Inputs, RequestLine
 from aiperf_svc.core.qualify.result import Qualification
 from aiperf_svc.core.quality.gate import Answer
 from aiperf_svc.core.results.joint_result import Joint
@@ -152,6 +153,8 @@ SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "manifest": _from_struct(Manifest),
     "provenance": _from_struct(Provenance),
     "quality": _from_struct(Answer),
+    "profile_export": _from_struct(RequestLine),
+    "inputs": _from_struct(Inputs),
 }
 """Makers of the schemas by the name of a file: a stack file, a plain config, result files."""
 

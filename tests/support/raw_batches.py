@@ -15,6 +15,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.lines.batches import lines_of
 from aiperf_svc.core.lines.renderer import GAPS_TAG, LineRenderer, RequestStreams
+from aiperf_svc.core.lines.request_line import RequestLine
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import MetricParts
 from aiperf_svc.core.responses.http1 import ProtocolViolation, parse_head
@@ -187,7 +188,11 @@ def lines_in(
     renderer = LineRenderer(run_id=RUN, has_warmup=has_warmup, streams=streams)
     text = lines_of(batches, renderer, most=most)
     assert not text or text.endswith(b"}\n")
-    return [msgspec.json.decode(line) for line in text.splitlines()]
+    lines = text.splitlines()
+    found = [msgspec.json.decode(line) for line in lines]
+    known = [msgspec.json.decode(line, type=RequestLine) for line in lines]
+    assert msgspec.json.decode(msgspec.json.encode(known)) == found, "core/lines/request_line.py"
+    return found
 
 
 # --- responses ------------------------------------------------------------------------------------

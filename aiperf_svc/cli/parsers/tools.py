@@ -27,7 +27,7 @@ schema that the first line of a file names:
   # yaml-language-server: $schema=schema.json"""
 SCHEMAS = (
     *("stack", "config", "profile_export_aiperf", "results", "experiment", "qualification"),
-    *("joint", "verdict", "manifest", "provenance", "quality"),
+    *("joint", "verdict", "manifest", "provenance", "quality", "profile_export", "inputs"),
 )
 
 

@@ -16,6 +16,7 @@ from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompt
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.lines.request_line import Inputs
 from aiperf_svc.core.results.inference_result import DatasetFacts
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages.reports import DatasetReport, ForcedLengthReport
@@ -338,10 +339,10 @@ def test_blocks_hold_entries_in_order_within_limits(config: Config) -> None:
 
 def test_inputs_json_lists_every_payload_of_every_session(config: Config) -> None:
     dataset = built(config(dataset=FILE), [*prompts(1), dialogue("a", "b")])
-    data = json.loads(b"".join(dataset.inputs_json()))["data"]
-    assert [session["session_id"] for session in data] == ["s0", "d"]
+    data = msgspec.json.decode(b"".join(dataset.inputs_json()), type=Inputs).data
+    assert [session.session_id for session in data] == ["s0", "d"]
     contents = [
-        [payload["messages"][0]["content"] for payload in session["payloads"]] for session in data
+        [payload["messages"][0]["content"] for payload in session.payloads] for session in data
     ]
     assert contents == [["prompt 0"], ["a", "b"]]
 
