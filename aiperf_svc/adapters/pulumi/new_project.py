@@ -30,7 +30,7 @@ config:
     value: [kubernetes]
 """
 _PROGRAM = '''\
-"""Creates a benchmark stack from a stack file in stacks/."""
+"""Creates the benchmark that the selected stack file in stacks/ declares."""
 
 from aiperf_svc.stack import declare_stack
 
