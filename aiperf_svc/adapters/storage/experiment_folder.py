@@ -130,11 +130,16 @@ class ExperimentFolder:
         return upload(self.folder, manifest, s3, into=self._upload_folder, environ=environ).url
 
     @property
+    def has_upload(self) -> bool:
+        """Whether the results are uploaded."""
+        return self._config.artifacts.s3 is not None and self._config.experiment is not None
+
+    @property
     def _upload_folder(self) -> str:
         """Folder of the bucket for all trials, the same for a later runner of the experiment; empty
         if the results are not uploaded."""
         experiment = self._config.experiment
-        if self._config.artifacts.s3 is None or experiment is None:
+        if not self.has_upload or experiment is None:
             return ""
         return self._bucket_folder or folder_of_experiment(self.folder, experiment)
 

@@ -168,11 +168,6 @@ class ShapeTrials(ExperimentFolder):
                 self.move(int(folder.name))
         self.keep_only(self.finished)
 
-    @property
-    def has_upload(self) -> bool:
-        """Whether the results are uploaded."""
-        return self._config.artifacts.s3 is not None and self._config.experiment is not None
-
     def run_values(self, run: RunValues, trial: str = "") -> RunValues:
         """Return the values of a run of one shape, or of the trial with this folder: all shapes
         share one folder of the bucket."""
