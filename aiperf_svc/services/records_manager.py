@@ -37,7 +37,7 @@ from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.core.records.accounts import WorkerAccount, account_of_live
 from aiperf_svc.core.records.arrived_records import ArrivedRecords, RecordLedger, count_arrived
 from aiperf_svc.core.results.distributions import network_times
-from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout
+from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import EarlyEnd, FinishedRun, Summary, WorkerRun
 from aiperf_svc.core.results.telemetry import with_telemetry
@@ -321,13 +321,13 @@ class RecordsManager(ResultsService[RunProgress]):
         summary = await asyncio.to_thread(
             with_telemetry, summary, self._telemetry.logs, self._client_series.log
         )
-        self.result = result_of(summary)
+        result = self.result = result_of(summary)
         self.progress.set_verdict(summary.verdict.verdict.value)
         # Before the other files, which take precedence if the disk is too small for all.
         await asyncio.to_thread(self._jsonl.write)
         await self._copy_inputs()
         try:
-            await asyncio.to_thread(self._write, summary, columns)
+            await asyncio.to_thread(self._write, summary, result, columns)
         except EnvironmentProblem as error:
             self.log.error("%s", error)
             self.progress.set_artifact_error(str(error))
@@ -417,12 +417,11 @@ class RecordsManager(ResultsService[RunProgress]):
         finally:
             sock.close()
 
-    def _write(self, summary: Summary, columns: Columns) -> None:
+    def _write(self, summary: Summary, result: InferenceResult, columns: Columns) -> None:
         if self._jsonl.error:
             self.progress.set_artifact_error(self._jsonl.error)
-        manifest = artifacts.write_all(
-            self.context.artifacts, summary, columns, known=(self._jsonl.entry(),)
-        )
+        folder, known = self.context.artifacts, (self._jsonl.entry(),)
+        manifest = artifacts.write_all(folder, summary, columns, result=result, known=known)
         self.upload(manifest, summary.first_start_wall_ns)
 
     def _finished_run(self, columns: Columns) -> FinishedRun:

@@ -45,9 +45,9 @@ _CAUSES = {
 }
 
 
-def render(summary: Summary) -> bytes:
-    """Render the content of the file."""
-    result = result_of(summary)
+def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
+    """Render the content of the file. `result` is that of the summary, if it is made already."""
+    result = result or result_of(summary)
     over_time = [*_replicas(summary), *charts.over_time(summary)]
     # Two columns: the first plot takes both if that leaves no gap.
     latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)

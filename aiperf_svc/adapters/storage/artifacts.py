@@ -26,29 +26,36 @@ from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.adapters.storage.provenance_file import write_provenance
 from aiperf_svc.config.yaml_files import yaml_text
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.slices import slices
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.domain.metric_formulas import Columns
 
 
 def write_all(
-    folder: Path, summary: Summary, columns: Columns, *, known: tuple[ManifestEntry, ...] = ()
+    folder: Path,
+    summary: Summary,
+    columns: Columns,
+    *,
+    result: InferenceResult | None = None,
+    known: tuple[ManifestEntry, ...] = (),
 ) -> Manifest:
     """Write every result file of a run and the manifest over all that `folder` then holds, the
-    files that others put there included; `known` are files that need not be read again.
+    files that others put there included; `result` is that of the summary, if it is made already,
+    and `known` are files that need not be read again.
 
     Raises EnvironmentProblem that names the file which could not be written; those before it stay,
     and `summary` is untouched.
     """
-    config = summary.context.config.model_dump(mode="json")
+    config, made = summary.context.config.model_dump(mode="json"), result or result_of(summary)
     write_file(folder / "config.yaml", lambda: yaml_text(config).encode())
-    write_file(folder / INFERENCE_FILE, lambda: result_files.render(result_of(summary)))
+    write_file(folder / INFERENCE_FILE, lambda: result_files.render(made))
     write_file(folder / "profile_export_aiperf.csv", lambda: aiperf_exports.render_csv(summary))
     verdict = summary.verdict, summary.slo
     write_file(folder / "verdict.json", lambda: result_files.render_verdict(*verdict))
     if summary.provenance is not None:
         write_provenance(folder, summary.provenance)
-    write_file(folder / "report.html", lambda: page.render(summary))
+    write_file(folder / "report.html", lambda: page.render(summary, made))
     write_atomically(
         folder / "records.parquet", lambda part: write_records(part, columns, summary.context)
     )
