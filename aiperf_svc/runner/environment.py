@@ -3,13 +3,13 @@
 import json
 import os
 import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
+from aiperf_svc.adapters.host.machine import free_ports
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.storage.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
@@ -17,7 +17,6 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT, USER_MASK
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.workloads.registry import workload_of
@@ -132,17 +131,3 @@ class LocalRun:
         for variable, service in named:
             found.setdefault(variable, set()).add(service)
         return found
-
-
-def free_ports() -> dict[str, int]:
-    """Return a free port of the loopback interface for each port of the map with one binder."""
-    names = [port.name for port in Port if port not in (Port.RAW_DIRECT, Port.RESULTS_API)]
-    held: list[socket.socket] = []
-    try:
-        for _ in names:
-            held.append(socket.socket())
-            held[-1].bind((LOOPBACK, 0))
-        return {name: s.getsockname()[1] for name, s in zip(names, held, strict=True)}
-    finally:
-        for each in held:
-            each.close()

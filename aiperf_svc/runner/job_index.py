@@ -4,20 +4,16 @@ machine, and sends what they left to the collector."""
 import asyncio
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.adapters.host import processes
-from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended
+from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended, why_not_ready
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
@@ -29,8 +25,7 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.index_pods import LAUNCH_DIR, LOOPBACK, index_config, index_topology
+from aiperf_svc.plan.index_pods import LAUNCH_DIR, index_config, index_topology
 from aiperf_svc.plan.pods import ImagePlan
 from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
@@ -49,8 +44,6 @@ SENT = (NAME, TRIALS, "logs")
 """Parts of the run's folder that are sent. The rest would describe one index only."""
 POLL_S = 0.25
 """Seconds between two looks at the server."""
-PAGE_S = 5.0
-"""Timeout of a request to the readiness page of the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,20 +229,3 @@ class _Index:
                 )
             if reason:
                 await asyncio.sleep(POLL_S)
-
-
-def why_not_ready(port: int, path: str | None) -> str:
-    """Return why the server is not ready; empty if it is. Blocks."""
-    try:
-        if path is None:
-            socket.create_connection((LOOPBACK, port), timeout=PAGE_S).close()
-            return ""
-        # Without the proxy that variables of the image may name: it does not reach this loopback.
-        opener = build_opener(ProxyHandler({}))
-        with opener.open(f"http://{LOOPBACK}:{port}{path}", timeout=PAGE_S):
-            return ""
-    except HTTPError as error:
-        with error:
-            return f"{path}: status {error.code}"
-    except (OSError, HTTPException) as error:
-        return one_line(f"port {port}: {error}")

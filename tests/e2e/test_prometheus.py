@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.adapters.host.machine import free_ports
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
-from aiperf_svc.runner.environment import free_ports
 from tests.support.running_command import FINISHED, WAIT_S, Command, wait_for
 
 DASHBOARDS = Path(__file__).parents[2] / "aiperf_svc" / "stack" / "dashboards"

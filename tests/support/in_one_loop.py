@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.host.machine import free_ports
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -18,7 +19,6 @@ from aiperf_svc.mock_server.running import RunningMockServer, running
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.environment import free_ports
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.host import service_class

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import resource
+import socket
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from aiperf_svc import __version__
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Facts
+from aiperf_svc.protocol.ports import Port
 
 
 class LagStep(msgspec.Struct, frozen=True):
@@ -142,6 +144,20 @@ def host_facts(root: Path = Path("/")) -> dict[str, str]:
         "numa_nodes": str(nodes or UNKNOWN),
         "numa_balancing": _switch(root / "proc/sys/kernel/numa_balancing"),
     }
+
+
+def free_ports() -> dict[str, int]:
+    """Return a free port of the loopback interface for each port of the map with one binder."""
+    names = [port.name for port in Port if port not in (Port.RAW_DIRECT, Port.RESULTS_API)]
+    held: list[socket.socket] = []
+    try:
+        for _ in names:
+            held.append(socket.socket())
+            held[-1].bind(("127.0.0.1", 0))
+        return {name: s.getsockname()[1] for name, s in zip(names, held, strict=True)}
+    finally:
+        for each in held:
+            each.close()
 
 
 def _switch(path: Path) -> str:

@@ -1,21 +1,27 @@
 """The pod of an index of a Job: which shape it runs, and the folder through which it starts its
-server in the image of that server: the launcher, what it starts, and how it ended
-(`_server_launcher.c`)."""
+server in the image of that server: the launcher, what it starts, whether that is ready, and how it
+ended (`_server_launcher.c`)."""
 
 import shutil
+import socket
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.index_pods import LAUNCHER, Server
+from aiperf_svc.plan.index_pods import LAUNCHER, LOOPBACK, Server
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import Shape, index_shapes
 
 BUILT = Path(__file__).parent / f"_{LAUNCHER}"
 ENDED = "ended"
+PAGE_S = 5.0
+"""Timeout of a request to the readiness page of the server."""
 
 
 class ChosenShape(NamedTuple):
@@ -73,3 +79,20 @@ def how_ended(folder: Path) -> str:
 
 def _ended_by_zero(texts: "tuple[str, ...] | list[str]") -> bytes:
     return b"".join(text.encode() + b"\0" for text in texts)
+
+
+def why_not_ready(port: int, path: str | None) -> str:
+    """Return why the server is not ready; empty if it is. Blocks."""
+    try:
+        if path is None:
+            socket.create_connection((LOOPBACK, port), timeout=PAGE_S).close()
+            return ""
+        # Without the proxy that variables of the image may name: it does not reach this loopback.
+        opener = build_opener(ProxyHandler({}))
+        with opener.open(f"http://{LOOPBACK}:{port}{path}", timeout=PAGE_S):
+            return ""
+    except HTTPError as error:
+        with error:
+            return f"{path}: status {error.code}"
+    except (OSError, HTTPException) as error:
+        return one_line(f"port {port}: {error}")

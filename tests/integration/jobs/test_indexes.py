@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.jobs.index_pod import BUILT
+from aiperf_svc.adapters.jobs.index_pod import BUILT, why_not_ready
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.job_index import why_not_ready
 from tests.support.fake_results import as_json
 from tests.support.index_place import Place, free_port, until
 from tests.support.threaded_server import in_thread

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.host.machine import free_ports
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.environment import LocalRun, free_ports
+from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context
 from aiperf_svc.workloads.registry import parse_benchmark
