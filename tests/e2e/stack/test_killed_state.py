@@ -33,14 +33,16 @@ pulumi.export("parts", 12)
 RUNNER = """
 import asyncio, os, sys
 from pathlib import Path
-from aiperf_svc.adapters.pulumi.cli import PulumiCli
-from aiperf_svc.runner.stack import project, request, terminal
-from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.adapters.pulumi import project
+from aiperf_svc.adapters.pulumi.state_home import StateHome
+from aiperf_svc.adapters.terminal import output
+from aiperf_svc.config.yaml_files import yaml_text
+from aiperf_svc.runner.stack import request
 
 def make_project(folder, *, stack, settings):
     (folder / "stacks").mkdir(parents=True)
     runtime = {"name": "python", "options": {"virtualenv": sys.prefix}}
-    (folder / "Pulumi.yaml").write_text(project.yaml.safe_dump(
+    (folder / "Pulumi.yaml").write_text(yaml_text(
         {"name": "aiperf", "runtime": runtime, "main": os.environ["PROGRAM"],
          "stackConfigDir": "stacks"}))
     project.write_stack_file(folder, stack=stack, settings=settings)
@@ -49,7 +51,7 @@ project.make_project = make_project
 
 async def main():
     home = StateHome()
-    await home.wait_for_killed("s", terminal.say)
+    await home.wait_for_killed("s", output.say)
     opened = request.open_project
     with home.hold("s") as held, opened("s", None, home, os.environ, held=held) as cli:
         print("selecting", flush=True)
