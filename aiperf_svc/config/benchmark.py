@@ -180,6 +180,7 @@ class BenchmarkConfig(Model):
         self._check_quality()
         self._check_token_ids()
         self._check_events()
+        self._check_blocks()
         return self
 
     def _check_token_ids(self) -> None:
@@ -428,6 +429,16 @@ class BenchmarkConfig(Model):
             raise ValueError(
                 "{events} are for stacks of their own; leave out {experiment.fan_out} jobs"
             )
+
+    def _check_blocks(self) -> None:
+        blocks = self.experiment.blocks if self.experiment is not None else None
+        if blocks is not None and blocks.uptime is not None:
+            kind = self.deployment.target.kind
+            if kind in ("none", "release"):
+                raise ValueError(
+                    "{experiment.blocks.uptime} is that of one container, and "
+                    f"{{deployment.target.kind}} is {kind}; leave it out"
+                )
 
     def _check_search(self) -> None:
         is_sized = self.workers.sizing == "load" and self.workers.expected_requests is None

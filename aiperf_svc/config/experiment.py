@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.concurrency_regions import curve_points
 from aiperf_svc.config.search import Search
-from aiperf_svc.config.units import DurationNs
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs
 from aiperf_svc.domain.json_objects import Parameters
 
 CURVE = "mlperf-endpoints"
@@ -89,8 +89,20 @@ class Blocks(Model):
     count: Annotated[int, Field(ge=1, le=250)] = 6
     """Number of blocks. Each visits both values twice: ABBA or BAAB, drawn from `random_seed`."""
     restart: bool = True
-    """Start the stack's own target anew for each visit, so that every visit begins at the same
-    uptime. Off: visits of one value that follow each other share its pods."""
+    """Start the stack's own target anew for each visit. Off: visits of one value that follow each
+    other share its pods."""
+    uptime: PositiveDurationNs | None = None
+    """Uptime of the target's container at which the first load of each visit begins, its warmup
+    included. A visit whose services are ready later fails. Default: as soon as they are ready."""
+
+    @model_validator(mode="after")
+    def _has_uptime_of_own_target(self) -> Self:
+        if self.uptime is not None and not self.restarts_target:
+            raise ValueError(
+                "{uptime} is that of a target which each visit starts: {over} must be below "
+                "deployment.target, and {restart} on"
+            )
+        return self
 
     @property
     def restarts_target(self) -> bool:
@@ -236,6 +248,11 @@ class Experiment(Model):
         values = [axis[self.blocks.over] for axis in self.product if self.blocks.over in axis]
         if not values or len({_canonical({"": each}) for each in values[0]}) != 2:
             raise ValueError(f"{{blocks.over}}: {self.blocks.over} needs two values in {{product}}")
+        if self.blocks.uptime is not None and self.retries:
+            raise ValueError(
+                "{blocks.uptime}: a trial that is run again begins at another uptime; leave out "
+                "{retries}"
+            )
         if self.size > MOST_TRIALS:
             raise ValueError(f"{self.size:,} trials; expected at most {MOST_TRIALS:,}")
         return self
@@ -291,8 +308,10 @@ class Experiment(Model):
     @property
     def replacements(self) -> int:
         """Most trials that may be run again because their verdict is invalid: a mean over
-        repetitions needs all of them. A search decides itself what follows."""
-        is_repeated = self.repetitions > 1 or self.blocks is not None
+        repetitions needs all of them. A search decides itself what follows, and at one uptime of
+        the target nothing can be run again."""
+        in_blocks = self.blocks is not None and self.blocks.uptime is None
+        is_repeated = self.repetitions > 1 or in_blocks
         return REPLACEMENTS if is_repeated and self.search is None else 0
 
     def list_of(self, key: str) -> str:

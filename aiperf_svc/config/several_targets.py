@@ -46,6 +46,11 @@ def problem_of_joint(experiment: Experiment | None) -> str:
             "with {experiment.fan_out}: jobs, trials begin when the cluster has room and have no "
             "common start; leave it out"
         )
+    if experiment.blocks is not None and experiment.blocks.uptime is not None:
+        return (
+            "with {experiment.blocks.uptime}, a load begins by the start of its own target, and "
+            "several have no common start; leave it out"
+        )
     if experiment.retries and experiment.parallel != 1:
         return (
             "with {experiment.retries}, all runs repeat a trial together, one trial at a time; "

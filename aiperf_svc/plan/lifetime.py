@@ -58,6 +58,20 @@ def load_times(config: BenchmarkConfig) -> LongestTimes:
     )
 
 
+def with_uptime(times: LongestTimes, config: BenchmarkConfig) -> LongestTimes:
+    """Return the longest times of a visit whose first load begins at an uptime of the target, which
+    its services may wait for."""
+    blocks = config.experiment.blocks if config.experiment is not None else None
+    if blocks is None or blocks.uptime is None:
+        return times
+    begin = config.deployment.target.ready_timeout + blocks.uptime
+    return msgspec.structs.replace(
+        times,
+        start=max(times.start, begin),
+        start_keys=f"{times.start_keys}, experiment.blocks.uptime",
+    )
+
+
 def step_times(deployment: Deployment, steps_ns: int) -> LongestTimes:
     """Return the longest times of a benchmark whose steps on ranks take so long."""
     return LongestTimes(

@@ -1,8 +1,9 @@
-"""Starts the loads of a round at one time: measures the clock of each part, and tells it the start.
+"""Starts the loads of held runs.
 
-`core/experiments/schedule.py` decides when no part is missing. Each part has its own clock. Its
-offset from this machine's is measured with requests: it lies within half of the shortest round trip
-of the middle of that request.
+Those of a round start at one time: `core/experiments/schedule.py` decides when no part is missing.
+Each part has its own clock. Its offset from this machine's is measured with requests: it lies
+within half of the shortest round trip of the middle of that request. The visits of an experiment in
+blocks start at one uptime of their targets, by the clock of the cluster.
 """
 
 import asyncio
@@ -102,21 +103,83 @@ class RoundGate:
         )
 
     async def _ready(self, api: RunApi, *, after: int) -> Status | None:
-        """Wait until the run is ready for a trial after that one; None if it will not be."""
-        number: int | None = None
-        while True:
-            status = await retried(partial(api.status, after=number, timeout_s=POLL_S))
-            number, state = status.number, RunState(status.state)
-            is_early = state in (RunState.PENDING, RunState.CONFIGURING)
-            if not state.is_final:
-                awaited = status.trial if is_early else status.trial + 1
-                self._report(PartAwaited(self._part, awaited))
-            if state is RunState.READY and status.trial > after:
-                return status
-            if state.is_final or (not is_early and status.is_last_trial):
-                return None
-            if not is_early:
-                await asyncio.sleep(RETRY_S)
+        def await_trial(number: int) -> None:
+            self._report(PartAwaited(self._part, number))
+
+        return await _next_ready(api, after=after, await_trial=await_trial)
+
+
+class UptimeGate:
+    """Starts the first trial of a visit at an uptime of its target, and those that follow as soon
+    as they are ready."""
+
+    def __init__(
+        self,
+        uptime_ns: int,
+        find_start: Callable[[], Awaitable[int]],
+        *,
+        first_trial: int,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`find_start` returns when the target started, in ns by the clock of the cluster, and
+        raises BenchmarkFailed if that is unknown."""
+        self._uptime_ns, self._find_start = uptime_ns, find_start
+        self._first_trial, self._sleep = first_trial, sleep
+
+    async def open(self, api: RunApi, note: Callable[[str], None]) -> None:
+        """Start each trial of the run. Raises BenchmarkFailed if the target has run for too long,
+        ApiRefused."""
+        trial = 0
+        while (ready := await _next_ready(api, after=trial)) is not None:
+            trial = ready.trial
+            if trial == self._first_trial:
+                at_wall_ns = await self._wait(api, note)
+            else:
+                at_wall_ns = await retried(api.clock)
+            try:
+                await retried(partial(api.start, at_wall_ns, trial=trial))
+            except ApiRefused:
+                if await _waits(api, trial):
+                    raise
+            if ready.is_last_trial:
+                return
+
+    async def _wait(self, api: RunApi, note: Callable[[str], None]) -> int:
+        """Wait until shortly before the target has the uptime; return the time at which it has."""
+        started_wall_ns, now_wall_ns = await self._find_start(), await retried(api.clock)
+        at_wall_ns, uptime_s = started_wall_ns + self._uptime_ns, self._uptime_ns / 1e9
+        left_s = (at_wall_ns - now_wall_ns) / 1e9
+        if left_s < LEAD_S:
+            raise BenchmarkFailed(
+                f"experiment.blocks.uptime is {uptime_s:g} s, and the target has run for "
+                f"{uptime_s - left_s:.0f} s when the services are ready, which need {LEAD_S:g} s "
+                "more: set it to more than the longest start takes"
+            )
+        note(
+            f"ready; the load begins in {left_s:.0f} s, when the target has run for {uptime_s:g} s"
+        )
+        await self._sleep(left_s - LEAD_S)
+        return at_wall_ns
+
+
+async def _next_ready(
+    api: RunApi, *, after: int, await_trial: Callable[[int], None] = lambda _trial: None
+) -> Status | None:
+    """Wait until a run is ready for a trial after that one; None if it will not be. `await_trial`
+    is told the first trial that the run may still become ready for, whenever it is asked."""
+    number: int | None = None
+    while True:
+        status = await retried(partial(api.status, after=number, timeout_s=POLL_S))
+        number, state = status.number, RunState(status.state)
+        is_early = state in (RunState.PENDING, RunState.CONFIGURING)
+        if not state.is_final:
+            await_trial(status.trial if is_early else status.trial + 1)
+        if state is RunState.READY and status.trial > after:
+            return status
+        if state.is_final or (not is_early and status.is_last_trial):
+            return None
+        if not is_early:
+            await asyncio.sleep(RETRY_S)
 
 
 async def measure_offset(api: RunApi) -> Offset:

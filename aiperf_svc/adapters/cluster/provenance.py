@@ -2,17 +2,20 @@
 the nodes of the target's and the services' pods."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import list_pods
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import renewed
 from aiperf_svc.adapters.storage.artifacts import save_manifest
 from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
+from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.core.results.provenance import NAME, Provenance, joined, shown_arguments
+from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.pods import HOSTNAME
@@ -104,18 +107,35 @@ def _pod_facts(pods: list[Json]) -> dict[str, str]:
 
 def _start_facts(pods: list[Json], nodes: list[Json]) -> dict[str, str]:
     """Return the target's node, and the time at which its container started."""
-    names = {pod["spec"]["containers"][0]["name"] for pod in pods}
-    running = [
-        (status.get("state") or {}).get("running") or {}
-        for pod in pods
-        for status in (pod.get("status") or {}).get("containerStatuses") or ()
-        if status.get("name") in names
-    ]
     found = {
         "node": joined(_label(node, HOSTNAME) for node in nodes),
-        "started": joined(str(each.get("startedAt", "")) for each in running),
+        "started": joined(_starts(pods)),
     }
     return {name: text for name, text in found.items() if text}
+
+
+def _starts(pods: Iterable[Json]) -> list[str]:
+    """Return when the first container of each pod started, if it runs."""
+    return [
+        str(running["startedAt"])
+        for pod in pods
+        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        if status.get("name") == pod["spec"]["containers"][0]["name"]
+        if (running := (status.get("state") or {}).get("running") or {}).get("startedAt")
+    ]
+
+
+async def newest_start_ns(cluster: Cluster, namespace: str, labels: Mapping[str, str]) -> int:
+    """Return when the newest of the servers with these labels started, in ns by the clock of its
+    node, which counts whole seconds. Raises BenchmarkFailed if that is unknown."""
+    try:
+        pods = await list_pods(cluster, namespace, labels) or []
+    except Unreachable as error:
+        raise BenchmarkFailed(f"the start of the target is unknown: {error}") from error
+    starts = _starts(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    if not starts:
+        raise BenchmarkFailed("the start of the target is unknown: no pod of it runs")
+    return max(round(datetime.fromisoformat(each).timestamp()) for each in starts) * SECOND_NS
 
 
 def _node_facts(nodes: list[Json]) -> dict[str, str]:

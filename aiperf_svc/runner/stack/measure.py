@@ -11,6 +11,7 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
+from aiperf_svc.adapters.cluster.provenance import newest_start_ns
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
@@ -23,14 +24,15 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import folders
+from aiperf_svc.config.target import HOST
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 from aiperf_svc.runner.events import EventWatch
-from aiperf_svc.runner.follower import Follower, Watch, make_outlets
+from aiperf_svc.runner.follower import Follower, StartGate, Watch, make_outlets
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.start_gate import clock_ahead_ns
+from aiperf_svc.runner.start_gate import UptimeGate, clock_ahead_ns
 from aiperf_svc.workloads.previews import summary
 
 STOPPING = (
@@ -128,7 +130,7 @@ class Measuring:
                 *self._scaling_watches(client),
                 *self._event_watches(client),
             ),
-            gate=context.gate,
+            gate=context.gate or self._uptime_gate(),
             is_collected=False,
             unresponsive_s=UNRESPONSIVE_S,
             stopping=STOPPING,
@@ -149,6 +151,22 @@ class Measuring:
             self.failure = follower.failure
             display.close()
         return self.results
+
+    def _uptime_gate(self) -> StartGate | None:
+        """Return what starts the trials of a visit at an uptime of its target; None without one."""
+        experiment = self._plan.config.experiment
+        blocks = experiment.blocks if experiment is not None else None
+        if experiment is None or blocks is None or blocks.uptime is None:
+            return None
+        part = experiment.part
+        assert part is not None  # A visit is a part of its experiment.
+        find_start = partial(
+            newest_start_ns,
+            self._cluster,
+            str(self._outputs["namespace"]),
+            self._plan.identity.selector(HOST),
+        )
+        return UptimeGate(blocks.uptime, find_start, first_trial=part.trials[0])
 
     def _scaling_watches(self, client: ResultsClient) -> tuple[Watch, ...]:
         config = self._plan.config.inference

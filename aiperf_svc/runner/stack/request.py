@@ -5,7 +5,7 @@ import functools
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -159,11 +159,12 @@ class StackRequest:
 
     def visit_plan(self, shape: int, run: RunValues, *, node: str) -> StackPlan:
         """Return `plan_of`, of an experiment in blocks with the target of this visit, on `node`
-        unless that is empty. Raises ConfigError."""
-        plan = self.plan_of(shape, run)
+        unless that is empty, and held until its uptime is that of all visits. Raises
+        ConfigError."""
         blocks = self.config.experiment.blocks if self.config.experiment is not None else None
         if blocks is None:
-            return plan
+            return self.plan_of(shape, run)
+        plan = self.plan_of(shape, replace(run, is_held=run.is_held or blocks.uptime is not None))
         visit = plan.identity.run_id if blocks.restarts_target else ""
         if plan.release is not None and visit:
             return msgspec.structs.replace(plan, release=release_in_visit(plan.release, visit))

@@ -14,7 +14,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times
 from aiperf_svc.plan.fan_out import IndexStack, index_stack
 from aiperf_svc.plan.inference import InferenceStack
-from aiperf_svc.plan.lifetime import LongestTimes, load_times
+from aiperf_svc.plan.lifetime import LongestTimes, load_times, with_uptime
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.topology import Facts, Topology, beyond_ceiling, plan
@@ -114,7 +114,8 @@ class Inference(Workload[BenchmarkConfig]):
     def longest_times(
         self, config: BenchmarkConfig, trials: Sequence[BenchmarkConfig]
     ) -> LongestTimes:
-        return all_times([load_times(each) for each in trials], config.experiment)
+        times = all_times([load_times(each) for each in trials], config.experiment)
+        return with_uptime(times, config)
 
     def stack(
         self,

@@ -33,15 +33,19 @@ def slower_image(cluster: Cluster, image: str, tmp_path: Path) -> str:
     return name
 
 
-def in_blocks(images: list[str], count: int) -> Callable[[dict[str, Any]], None]:
+WARMUP_S = 2
+
+
+def in_blocks(images: list[str], count: int, **blocks: str) -> Callable[[dict[str, Any]], None]:
     """Changes a stack so that it visits these images in blocks."""
 
     def change(benchmark: dict[str, Any]) -> None:
         over = "deployment.target.image"
         benchmark["experiment"] = {
-            "product": {over: images}, "blocks": {"over": over, "count": count}
+            "product": {over: images}, "blocks": {"over": over, "count": count, **blocks}
         }  # fmt: skip
-        benchmark["load"] |= {"concurrency": 4, "duration": "4s", "warmup": {"duration": "2s"}}
+        warmup = {"duration": f"{WARMUP_S}s"}
+        benchmark["load"] |= {"concurrency": 4, "duration": "4s", "warmup": warmup}
         benchmark["deployment"]["ttl"] = "6h"
         benchmark["deployment"]["target"] = {
             "kind": "custom",
@@ -90,3 +94,28 @@ def test_slower_image_is_found_in_blocks(
     assert 0.1 < row["delta"] < 0.3
     spans = [found[side]["uptime_s"] for side in ("base", "new")]
     assert all(0 < low <= high for low, high in spans)
+
+
+UPTIME_S = 60
+LATE_S = 5
+"""Longest time from the end of the warmup's load to the load, and the second that the cluster's
+times of containers do not count."""
+
+
+def test_visits_begin_at_one_uptime(
+    cluster: Cluster, image: str, slower_image: str, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(in_blocks([image, slower_image], 1, uptime=f"{UPTIME_S}s"))
+    ended = called(runner, "run", runner.name, "--yes", "--json", "--context", cluster.context)
+    assert ended.code in FINISHED, ended.errors
+    assert cluster.left_of(runner.name) == []
+    results = json.loads(ended.out)["results"]
+    assert [trial["state"] for trial in results["trials"]] == ["done"] * 4
+    assert ended.errors.count(f"when the target has run for {UPTIME_S} s") == 4
+    (folder,) = runner.artifacts.glob("*/")
+    by = ("--by", "deployment.target.image", "--json")
+    found = json.loads(called(runner, "compare", str(folder), *by).out)
+    spans = [found[side]["uptime_s"] for side in ("base", "new")]
+    begin_s = UPTIME_S + WARMUP_S
+    assert all(begin_s <= low <= high < begin_s + LATE_S for low, high in spans)

@@ -1,14 +1,18 @@
 """Images, arguments and nodes of pods are added to the facts about client and target."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.cluster.provenance import add_cluster_facts
+import pytest
+
+from aiperf_svc.adapters.cluster.provenance import add_cluster_facts, newest_start_ns
 from aiperf_svc.adapters.exports.manifest import build_manifest, read_manifest
 from aiperf_svc.adapters.storage.artifacts import save_manifest
 from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
 from aiperf_svc.config.target import Target
 from aiperf_svc.core.results.provenance import UNKNOWN, Provenance
+from aiperf_svc.domain.errors import BenchmarkFailed
 from tests.support.fake_cluster import FakeCluster
 
 Json = dict[str, Any]
@@ -93,3 +97,30 @@ async def test_forbidden_cluster_facts_are_unknown(tmp_path: Path) -> None:
     found = await added(tmp_path, {PODS: {"items": [pod("worker", "n1")]}}, target)
     assert found.target == {"driver": "550", "gpu_model": UNKNOWN, "kernel": UNKNOWN}
     assert found.client["kernel"] == "6.1"
+
+
+def started(at: str, **metadata: Any) -> Json:
+    """A pod of the target whose container started at a time; empty: it does not run."""
+    found = pod("target", "n1")
+    found["metadata"].update(metadata)
+    found["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at}} if at else {}
+    return found
+
+
+async def test_newest_start_leaves_out_pods_that_end() -> None:
+    pods = [
+        started("2026-03-01T10:00:00Z"),
+        started("2026-03-01T10:00:07Z"),
+        started("2026-03-01T10:00:59Z", deletionTimestamp="2026-03-01T10:01:00Z"),
+        started(""),
+    ]
+    cluster = FakeCluster({PODS: {"items": pods}}).typed
+    found = await newest_start_ns(cluster, "bench", {"a": "b"})
+    assert datetime.fromtimestamp(found / 1e9, UTC).isoformat() == "2026-03-01T10:00:07+00:00"
+
+
+@pytest.mark.parametrize("pods", [[], [started("")]], ids=["no pod", "none runs"])
+async def test_start_of_a_target_without_pods_is_unknown(pods: list[Json]) -> None:
+    cluster = FakeCluster({PODS: {"items": pods}}).typed
+    with pytest.raises(BenchmarkFailed, match="no pod of it runs"):
+        await newest_start_ns(cluster, "bench", {})

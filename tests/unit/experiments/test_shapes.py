@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.experiment import REPLACEMENTS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts, Topology
+from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads import stacks
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of, without_trials
@@ -81,6 +83,62 @@ def test_visits_that_follow_each_other_can_share_pods() -> None:
     visits = blocks_of_targets(restart=False)
     assert [n for each in visits for n in each] == list(range(1, 17))
     assert 4 < len(visits) <= 6
+
+
+def visits_at(uptime: str | None, **experiment: Any) -> StackRequest:
+    over = "deployment.target.args"
+    experiment["product"] = {over: [["--ttft", "5ms"], ["--ttft", "9ms"]]}
+    blocks = {"over": over, "count": 1} | ({"uptime": uptime} if uptime else {})
+    deployment = {"target": {"kind": "mock"}, "ttl": "24h"}
+    config = config_of({**experiment, "blocks": blocks}, deployment=deployment)
+    return StackRequest(stack="s", config=config, environ={}, settings={})
+
+
+@pytest.mark.parametrize(("uptime", "held"), [("20m", {"1"}), (None, {""})], ids=["at one", "soon"])
+def test_visits_at_one_uptime_wait_for_it(uptime: str | None, held: set[str]) -> None:
+    request = visits_at(uptime)
+    plan = request.visit_plan(2, request.run, node="")
+    envs = [pod.env for pod in plan.pods if "AIPERF_CONFIG" in pod.env]
+    assert {env.get("AIPERF_HELD", "") for env in envs} == held
+
+
+def test_wait_for_uptime_is_part_of_start() -> None:
+    def longest_s(uptime: str | None) -> int:
+        (hold,) = {plan.budget.hold for plan in visits_at(uptime).plans if plan.budget is not None}
+        assert hold is not None
+        return hold // 10**9
+
+    # 20 minutes after the start of the target's container, in place of the services' start. Nothing
+    # is run again at another uptime.
+    again_s = 4 * REPLACEMENTS * 70
+    services_s = Deployment().ready_timeout // 10**9
+    assert longest_s("20m") == longest_s(None) - again_s + 4 * (1200 - services_s)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "problem"),
+    [
+        ({"blocks": {"over": "endpoint.url", "count": 1, "uptime": "1m"}}, "below deployment"),
+        ({"blocks": {"restart": False, "uptime": "1m"}}, "restart"),
+        ({"blocks": {"uptime": "1m"}, "retries": 1}, "leave out retries"),
+    ],
+)
+def test_uptime_that_cannot_be_equal_is_refused(experiment: dict[str, Any], problem: str) -> None:
+    over = "deployment.target.args"
+    blocks = {"over": over, "count": 1, **experiment["blocks"]}
+    product = {blocks["over"]: [["--ttft", "5ms"], ["--ttft", "9ms"]]}
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        config_of({**experiment, "product": product, "blocks": blocks})
+
+
+def test_uptime_of_a_release_is_refused() -> None:
+    over = "deployment.target.from"
+    sources = [{"manifests": "a.yaml"}, {"manifests": "b.yaml"}]
+    pools = {"a": {"labels": {"app": "a"}}}
+    target = {"kind": "release", "from": sources[0], "url": "http://a:1", "pools": pools}
+    blocks = {"over": over, "count": 1, "uptime": "1m"}
+    with pytest.raises(ConfigError, match=r"deployment\.target\.kind is release; leave it out"):
+        config_of({"product": {over: sources}, "blocks": blocks}, deployment={"target": target})
 
 
 def test_blocks_over_urls_share_pods() -> None:

@@ -10,7 +10,7 @@ import pytest
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.core.experiments.schedule import AssignStart, Event, Part, Schedule
 from aiperf_svc.domain.errors import BenchmarkFailed
-from aiperf_svc.runner.start_gate import RoundGate, StartTimes, measure_offset
+from aiperf_svc.runner.start_gate import LEAD_S, RoundGate, StartTimes, UptimeGate, measure_offset
 
 
 class Run:
@@ -152,3 +152,61 @@ async def test_start_is_resent_until_its_time() -> None:
 async def test_offset_uses_the_shortest_round_trip() -> None:
     offset = await measure_offset(Run(ahead_ns=7_000_000_000).api)
     assert abs(offset.ns - 7_000_000_000) <= offset.uncertainty_ns
+
+
+UPTIME_NS = 600 * 10**9
+
+
+class Visit:
+    """A visit whose target has run for a time when the run is ready."""
+
+    def __init__(self, run: Run, *, ran_s: float, ahead_ns: int = 0, first_trial: int = 1) -> None:
+        self.run, self.slept_s = run, list[float]()
+        self.started_wall_ns = time_ns() + ahead_ns - round(ran_s * 1e9)
+        self.gate = UptimeGate(
+            UPTIME_NS, self._find_start, first_trial=first_trial, sleep=self._sleep
+        )
+
+    async def _find_start(self) -> int:
+        return self.started_wall_ns
+
+    async def _sleep(self, time_s: float) -> None:
+        self.slept_s.append(time_s)
+
+    async def open(self) -> None:
+        await self.gate.open(self.run.api, self.run.said.append)
+
+
+async def test_first_trial_starts_at_the_targets_uptime() -> None:
+    ahead_ns = -40 * 10**9
+    run = Run((1, "ready"), (1, "profiling"), (2, "ready"), ahead_ns=ahead_ns, total=2)
+    visit = Visit(run, ran_s=200, ahead_ns=ahead_ns)
+    await visit.open()
+    first, second = run.started
+    assert first == visit.started_wall_ns + UPTIME_NS
+    # The second one starts at once.
+    assert second <= time_ns() + ahead_ns
+    (slept_s,) = visit.slept_s
+    assert 0 < slept_s <= 400 - LEAD_S
+    (line,) = run.said
+    assert line.endswith("when the target has run for 600 s")
+
+
+async def test_target_running_too_long_is_an_error() -> None:
+    visit = Visit(Run("ready"), ran_s=600 - LEAD_S + 1)
+    with pytest.raises(BenchmarkFailed, match=r"uptime is 600 s, and the target has run for"):
+        await visit.open()
+    assert visit.run.started == []
+
+
+async def test_later_trial_of_resumed_visit_starts_now() -> None:
+    visit = Visit(Run((5, "ready"), total=5), ran_s=9_000, first_trial=4)
+    await visit.open()
+    assert (visit.run.trials, visit.slept_s) == ([5], [])
+
+
+async def test_failed_trial_of_a_visit_is_skipped() -> None:
+    run = Run((1, "ready"), (1, "processing"), (2, "ready"), total=2)
+    run.refused = (1,)
+    await Visit(run, ran_s=1).open()
+    assert run.trials == [2]
