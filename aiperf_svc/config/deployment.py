@@ -195,6 +195,10 @@ class Deployment(Model):
     its pods are admitted together. Needs `namespace.mode: existing`."""
     queue_timeout: PositiveDurationNs = 10 * MINUTE_NS
     """Longest time until the queue admits the stack, before the times to start and to live."""
+    wait_for_room: DurationNs = 0
+    """Longest time for which a stack that has no room waits before it is created, until others
+    leave enough of the nodes and of the namespace's quotas. Without it such a stack is refused at
+    once."""
     ttl: DurationNs = 2 * HOUR_NS
     """Time after which the stack deletes itself from within the cluster, even if the results were
     not collected. It must cover the start of its pods and the load. In a `queue` it counts from the

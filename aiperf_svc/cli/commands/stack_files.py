@@ -28,6 +28,7 @@ from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
+from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack import preview as previews
 from aiperf_svc.runner.stack.members import (
@@ -129,7 +130,8 @@ def _schedule(request: StackRequest, args: argparse.Namespace) -> Schedule:
         backend=args.state,
         secret=args.secret or f"aiperf-{request.stack}",
         namespace=args.namespace or deployment.namespace.name or "aiperf",
-        longest_s=-(-footprint.time_ns // 10**9),
+        # Each shape may wait for room before its stack is there.
+        longest_s=seconds(footprint.time_ns + deployment.wait_for_room * len(request.shapes)),
         environ={name: os.environ[name] for name in PASSED if os.environ.get(name)},
     )
 

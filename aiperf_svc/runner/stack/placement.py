@@ -9,6 +9,7 @@ from typing import Any
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.preflight.capacity import Placed, fits_beside, read_placed
+from aiperf_svc.adapters.cluster.preflight.quotas import Quotas, read_quotas
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
@@ -167,14 +168,20 @@ class StackPlacement(Placement):
             for place, cluster in self._clusters.items()
         }
         there = {place: self._plans(running, place) for place in seen}
+        space = self._first.config.deployment.namespace
+        quotas = {
+            place: await read_quotas(cluster, space, there[place])
+            for place, cluster in self._clusters.items()
+        }
         for number, parts in enumerate(waiting):
-            if self._fits(seen, there, parts):
+            if self._fits(seen, quotas, there, parts):
                 return number
         return None
 
     def _fits(
         self,
         seen: Mapping[KubeContext, Placed | None],
+        quotas: Mapping[KubeContext, Quotas],
         running: Mapping[KubeContext, Sequence[StackPlan]],
         parts: Sequence[Work],
     ) -> bool:
@@ -182,6 +189,8 @@ class StackPlacement(Placement):
             there = list(running[place])
             for plan in self._plans(parts, place):
                 if placed is not None and not fits_beside(there, plan, *placed):
+                    return False
+                if not quotas[place].has_room(plan, there[len(running[place]) :]):
                     return False
                 there.append(plan)
         return True

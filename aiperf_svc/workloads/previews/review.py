@@ -28,6 +28,7 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
         ("objectives", _objectives(plan)),
         ("secrets", ", ".join(f"aiperf:{key}" for key in _secret_keys(plan))),
         ("queue", _queue(plan)),
+        ("room", _room(plan)),
         ("priority", _by_pod(plan, lambda pod: pod.placement.priority_class or "")),
         ("nodes", _by_pod(plan, _nodes_of)),
         ("egress", "; ".join(_egress(plan))),
@@ -66,6 +67,11 @@ def _queue(plan: StackPlan) -> str:
         return ""
     limit = format_duration(plan.config.deployment.queue_timeout)
     return f"{queue.name} admits all {queue.pods} pods together, or the start fails after {limit}"
+
+
+def _room(plan: StackPlan) -> str:
+    wait_ns = plan.config.deployment.wait_for_room
+    return f"waited for, at most {format_duration(wait_ns)}" if wait_ns else ""
 
 
 def _writable(plan: StackPlan) -> list[str]:

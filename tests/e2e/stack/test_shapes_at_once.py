@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.stack.four_servers import FAST, assert_two_were_measured, four_servers
+from tests.support.running_command import FINISHED
+from tests.support.stack.four_servers import FAST, SLOW, assert_two_were_measured, four_servers
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
 
@@ -37,6 +38,74 @@ def test_parallel_shapes_have_separate_stacks(
     for number in (1, 2, 3, 4):
         assert cluster.left_of(f"{runner.name}-{number}") == []
     assert_two_were_measured(runner, found["results"])
+
+
+PODS, MOST_PODS = 5, 8
+"""Pods of a stack, and those that a quota allows: not two stacks at a time."""
+
+
+def guard(cluster: Cluster, namespace: str, *, used: int) -> None:
+    """Give a namespace its quota of pods, and wait until the cluster counts those there."""
+    cluster.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "few-pods", "namespace": namespace},
+            "spec": {"hard": {"pods": str(MOST_PODS)}},
+        }
+    )
+    counted = f"--for=jsonpath={{.status.used.pods}}={used}"
+    named = ("-n", namespace, "resourcequota/few-pods")
+    cluster.kubectl("wait", *named, counted, "--timeout=30s", timeout_s=60.0)
+
+
+def in_namespace(name: str, **deployment: Any) -> Callable[[dict[str, Any]], None]:
+    """Makes a stack with a short load a guest there."""
+
+    def change(benchmark: dict[str, Any]) -> None:
+        benchmark["load"]["duration"] = "3s"
+        place = {"mode": "existing", "name": name}
+        benchmark["deployment"].update(namespace=place, **deployment)
+
+    return change
+
+
+def test_second_shape_waits_for_the_quota(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
+) -> None:
+    guard(cluster, owners_namespace, used=0)
+    runner = make_runner()
+    runner.change(in_namespace(owners_namespace, ttl="30m"))
+    product = {"deployment.target.args": [SLOW, FAST]}
+    experiment = {"product": product, "parallel": 2}
+    runner.change(lambda benchmark: benchmark.update(experiment=experiment))
+    ended = runner.run("--json")
+    assert ended.code in FINISHED, ended.errors
+    found = json.loads(ended.out)
+    assert [each["state"] for each in found["results"]["trials"]] == ["done"] * 2
+    assert found["left"] == []
+
+
+def test_stack_waits_until_others_leave_room(
+    cluster: Cluster, make_runner: Callable[[], Runner], image: str, owners_namespace: str
+) -> None:
+    container = {"name": "main", "image": image, "command": ["sleep", "3600"]}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    metadata = {"namespace": owners_namespace, "labels": {"app": "others"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+    names = [f"other-{number}" for number in range(PODS)]
+    cluster.apply(*({**pod, "metadata": {**metadata, "name": name}} for name in names))
+    guard(cluster, owners_namespace, used=PODS)
+    runner = make_runner()
+    runner.change(in_namespace(owners_namespace, wait_for_room="4m"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for("waiting at most 4m until others leave it")
+        assert cluster.of_stack(runner.name) == []
+        cluster.kubectl("delete", "pods", "-n", owners_namespace, "-l", "app=others")
+        ended = command.end()
+    assert ended.code in FINISHED, ended.errors
+    assert "✓ quota: " in ended.errors
+    assert cluster.left_of(runner.name) == []
 
 
 def test_ctrl_c_stops_all_stacks_and_keeps_results(

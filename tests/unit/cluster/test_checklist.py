@@ -1,5 +1,5 @@
-"""Checks of the preflight that need no pod: the operator's types, claims, priority classes, and
-the version for Jobs."""
+"""Checks of the preflight that need no pod: the operator's types, claims, priority classes, the
+version for Jobs, and the wait for room."""
 
 from typing import Any
 
@@ -11,8 +11,11 @@ from aiperf_svc.adapters.cluster.preflight.checklist import (
     check_priorities,
     check_scaling,
     judge_jobs,
+    until_room,
 )
+from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.scaling import Scaling
+from aiperf_svc.core.cluster.check import Check
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_config, make_plan, plan_it
 
@@ -144,3 +147,51 @@ async def test_server_without_service_needs_named_pods() -> None:
     assert check is not None
     assert (check.state, check.is_config_error) == ("failed", True)
     assert "name its pods in scaling.pods" in check.detail
+
+
+FULL, FREE = Check("capacity", "failed", "no room for target"), Check("capacity", "ok", "fits")
+
+
+class Nodes:
+    """Nodes that have room after some looks; None: never, and -1: not if they are empty either."""
+
+    def __init__(self, looks: int | None) -> None:
+        self._looks, self.told, self.slept = looks, list[Check](), 0
+
+    async def __call__(self, *, is_empty: bool) -> Check:
+        if is_empty:
+            return FULL if self._looks == -1 else FREE
+        return FREE if self._looks is not None and self.slept >= self._looks else FULL
+
+    async def sleep(self, time_s: float) -> None:
+        assert 0 < time_s <= 5
+        self.slept += 1
+
+    async def checked(self, wait_ns: int, *, first: Check = FULL) -> Check:
+        tell, sleep = self.told.append, self.sleep
+        return await until_room(first, self, wait_ns=wait_ns, tell=tell, sleep=sleep)
+
+
+async def test_stack_waits_until_others_leave_room() -> None:
+    nodes = Nodes(looks=3)
+    assert await nodes.checked(HOUR_NS) == FREE
+    assert nodes.slept == 3
+    (told,) = nodes.told
+    assert told.state == "warning"
+    assert told.detail == "no room for target; waiting at most 1h until others leave it"
+
+
+@pytest.mark.parametrize(
+    ("looks", "wait_ns", "first"),
+    [(1, 0, FULL), (-1, HOUR_NS, FULL), (1, HOUR_NS, FREE)],
+    ids=["not configured", "never fits", "fits"],
+)
+async def test_stack_without_a_wait_is_judged_once(looks: int, wait_ns: int, first: Check) -> None:
+    nodes = Nodes(looks)
+    assert await nodes.checked(wait_ns, first=first) == first
+    assert (nodes.slept, nodes.told) == (0, [])
+
+
+async def test_room_that_does_not_come_ends_the_wait() -> None:
+    check = await Nodes(looks=None).checked(1_000_000)
+    assert (check.state, check.detail) == ("failed", "no room for target, also after 1ms")

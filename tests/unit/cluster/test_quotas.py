@@ -9,9 +9,12 @@ from aiperf_svc.adapters.cluster.preflight.quotas import (
     judge_limit_ranges,
     judge_quotas,
     quota_requests,
+    read_quotas,
 )
 from aiperf_svc.config.deployment import POD_NAMES
-from tests.support.plans import in_existing, named
+from aiperf_svc.plan.stack import StackPlan
+from tests.support.fake_cluster import FakeCluster
+from tests.support.plans import in_existing, make_plan, named
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -166,3 +169,50 @@ def test_invalid_quantity_is_refused(text: str) -> None:
 )  # fmt: skip
 def test_quantity_is_formatted_with_its_unit(value: float, resource: str, text: str) -> None:
     assert format_quantity(value, resource) == text
+
+
+INSIDE = "/api/v1/namespaces/theirs"
+PLAN = in_existing()
+PODS = PLAN.totals.pods
+
+
+def guarded(hard: int, *, used: int = 0, there: int = 0, **spec: Any) -> FakeCluster:
+    """A namespace with a quota of pods, and so many pods of the stack that runs."""
+    quota = _quota({"pods": str(hard)}, {"pods": str(used)}, **spec)
+    pods = [{"metadata": {}, "status": {"phase": "Running"}}] * there
+    return FakeCluster(
+        {f"{INSIDE}/resourcequotas": {"items": [quota]}, f"{INSIDE}/pods": {"items": pods}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "running", "has"),
+    [
+        (guarded(PODS), [], True),
+        (guarded(PODS, used=1), [], False),
+        (guarded(2 * PODS - 1), [PLAN], False),
+        (guarded(2 * PODS), [PLAN], True),
+        (guarded(2 * PODS, used=PODS, there=PODS), [PLAN], True),
+        (guarded(1, scopes=["BestEffort"]), [], True),
+        (FakeCluster(), [PLAN], True),
+    ],
+    ids=["enough", "short", "one comes up", "both", "all are there", "others", "not listed"],
+)
+async def test_parallel_stack_waits_for_its_quota(
+    cluster: FakeCluster, running: list[StackPlan], *, has: bool
+) -> None:
+    found = await read_quotas(cluster.typed, PLAN.config.deployment.namespace, running)
+    assert found.has_room(PLAN) is has
+
+
+async def test_stacks_that_begin_together_need_room_for_all() -> None:
+    space = PLAN.config.deployment.namespace
+    found = await read_quotas(guarded(2 * PODS).typed, space, [])
+    assert found.has_room(PLAN, [PLAN])
+    assert not found.has_room(PLAN, [PLAN, PLAN])
+
+
+async def test_namespace_of_its_own_has_no_quota() -> None:
+    plan = make_plan()
+    found = await read_quotas(guarded(1).typed, plan.config.deployment.namespace, [])
+    assert found.has_room(plan)

@@ -3,7 +3,9 @@ reaches its target."""
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -37,6 +39,8 @@ from aiperf_svc.adapters.cluster.preflight.target_checks import check_bucket, ch
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
 from aiperf_svc.adapters.host.tasks import cancel
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.core.cluster.cluster_checks import judge_exporters, judge_gpus
@@ -52,6 +56,8 @@ from aiperf_svc.plan.target import watched_pods
 OnCheck = Callable[[Check], None]
 ReadObjects = Callable[[], Awaitable[Sequence[Json]]]
 SCALING = "scaling"
+ROOM_POLL_S = 5.0
+"""Time between two looks at the room for a stack that waits."""
 FIRST_WITH_JOBS = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
@@ -78,6 +84,14 @@ async def preflight(
         if reading is not None:
             await cancel(reading)
     return tuple(run.done)
+
+
+class Look(Protocol):
+    """Judges the room for the stack anew, as it is, or as if others used nothing."""
+
+    async def __call__(self, *, is_empty: bool) -> Check:
+        """Raise Unreachable."""
+        ...
 
 
 class _Preflight:
@@ -222,30 +236,53 @@ class _Preflight:
         is_up = await try_list(
             self._cluster, f"{inside}/pods", labelSelector=_selector(self._plan), limit="1"
         )
+
+        async def look(*, is_empty: bool) -> Check:
+            found = await try_list(self._cluster, f"{inside}/resourcequotas") or []
+            if is_empty:
+                found = [{**each, "status": {}} for each in found]
+            return judge_quotas(self._plan, found, ranges)
+
         if is_up and quotas:
             words = "the stack exists already, and its own pods count as used"
             self._add(Check("quota", "not checked", words))
         else:
-            self._add(judge_quotas(self._plan, quotas, ranges))
+            self._add(await self._with_room(judge_quotas(self._plan, quotas, ranges), look))
         self._add(judge_limit_ranges(self._plan, ranges))
 
     async def _capacity(self, nodes: list[Json] | None) -> None:
         if nodes is None:
             self._add(Check("capacity", "not checked", "not allowed to list nodes"))
             return
-        pods = await try_list(self._cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
-        free = rooms(nodes, pods or (), stack=self._plan.identity.stack)
-        can_grow = await adds_nodes(self._cluster)
-        knows_pods = pods is not None
-        check = judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods)
-        if self._plan.queue is not None and check.state == "failed":
-            # The queue admits the stack when there is room.
-            check = msgspec.structs.replace(check, state="warning")
-        self._add(check)
-        if self._plan.ranks is not None:
-            self._add(judge_rank_nodes(self._plan.ranks, nodes, free, can_grow=can_grow))
-        if self._plan.totals.gpus:
+        plan, can_grow = self._plan, await adds_nodes(self._cluster)
+        pods = await self._placed_pods()
+
+        def judge(nodes: list[Json], pods: list[Json] | None) -> Check:
+            free = rooms(nodes, pods or (), stack=plan.identity.stack)
+            check = judge_capacity(plan, free, can_grow=can_grow, knows_pods=pods is not None)
+            # A queue admits the stack when there is room.
+            is_queued = plan.queue is not None and check.state == "failed"
+            return msgspec.structs.replace(check, state="warning") if is_queued else check
+
+        async def look(*, is_empty: bool) -> Check:
+            nonlocal nodes, pods
+            nodes, pods = await try_list(self._cluster, "/api/v1/nodes"), await self._placed_pods()
+            return judge(nodes or [], [] if is_empty else pods)
+
+        self._add(await self._with_room(judge(nodes, pods), look))
+        nodes = nodes or []
+        if plan.ranks is not None:
+            free = rooms(nodes, pods or (), stack=plan.identity.stack)
+            self._add(judge_rank_nodes(plan.ranks, nodes, free, can_grow=can_grow))
+        if plan.totals.gpus:
             await self._gpus(read_nodes(nodes, pods))
+
+    async def _placed_pods(self) -> list[Json] | None:
+        return await try_list(self._cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
+
+    async def _with_room(self, check: Check, look: Look) -> Check:
+        wait_ns = self._plan.config.deployment.wait_for_room
+        return await until_room(check, look, wait_ns=wait_ns, tell=self._on_check)
 
     async def _gpus(self, nodes: tuple[NodeFacts, ...]) -> None:
         """Report the cluster's GPUs. The check of the capacity decides whether there are enough,
@@ -281,6 +318,31 @@ class _Preflight:
         self.done.append(check)
         if self._on_check is not None:
             self._on_check(check)
+
+
+async def until_room(
+    check: Check,
+    look: Look,
+    *,
+    wait_ns: int,
+    tell: OnCheck | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Check:
+    """Return a check of the room, which is repeated until it passes or the time to wait is over.
+    What an empty cluster has no room for is not waited for. Raises Unreachable."""
+    if check.state != "failed" or not wait_ns or (await look(is_empty=True)).state == "failed":
+        return check
+    limit = format_duration(wait_ns)
+    if tell is not None:
+        words = f"{check.detail}; waiting at most {limit} until others leave it"
+        tell(Check(check.name, "warning", words, "deployment.wait_for_room is the longest time"))
+    give_up_mono_s = time.monotonic() + wait_ns / SECOND_NS
+    while check.state == "failed" and (left_s := give_up_mono_s - time.monotonic()) > 0:
+        await sleep(min(ROOM_POLL_S, left_s))
+        check = await look(is_empty=False)
+    if check.state == "failed":
+        check = msgspec.structs.replace(check, detail=f"{check.detail}, also after {limit}")
+    return check
 
 
 def judge_cluster(cluster: Cluster) -> Check:

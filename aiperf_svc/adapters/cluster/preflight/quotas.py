@@ -1,11 +1,20 @@
-"""Decides whether a namespace's quotas and limit ranges admit a stack's pods. Pure."""
+"""Decides whether a namespace's quotas and limit ranges admit a stack's pods."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.objects import (
+    format_quantity,
+    list_pods,
+    parse_quantity,
+    try_list,
+)
+from aiperf_svc.config.deployment import Namespace
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.pods import PodPlan, Requests
 from aiperf_svc.plan.stack import StackPlan
@@ -80,7 +89,7 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]
         if spec.get("scopeSelector"):
             unclear.append(name)
             continue
-        if set(spec.get("scopes") or ()) - MATCHING_SCOPES:
+        if not _counts_us(quota):
             continue
         short += _short_of(quota, requested)
         if "limits.cpu" in _hard(quota) and not _default_cpu_limit(ranges):
@@ -136,6 +145,44 @@ def _short_of(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
                 f"{name}: {resource}: the stack asks for {format_quantity(wanted, resource)}, and "
                 f"{free} of {hard} are left"
             )
+
+
+class Quotas(NamedTuple):
+    """The quotas of a namespace, and the stacks of an experiment whose pods there they do not count
+    yet."""
+
+    quotas: Sequence[Json]
+    coming: Sequence[StackPlan]
+
+    def has_room(self, plan: StackPlan, beside: Iterable[StackPlan] = ()) -> bool:
+        """Return whether they leave enough for a stack, beside others that begin with it."""
+        requested = quota_requests(plan)
+        for each in (*self.coming, *beside):
+            for name, value in quota_requests(each).items():
+                requested[name] = requested.get(name, 0.0) + value
+        return not any(any(_short_of(each, requested)) for each in self.quotas if _counts_us(each))
+
+
+async def read_quotas(cluster: Cluster, space: Namespace, running: Sequence[StackPlan]) -> Quotas:
+    """Return the quotas of the namespace of stacks, of which some run; none for a namespace that
+    each makes for itself, or if they may not be listed. A stack whose pods are not all there counts
+    by its plan beside what the quotas count of it. Raises Unreachable."""
+    quotas = None
+    if space.mode == "existing":
+        quotas = await try_list(cluster, f"/api/v1/namespaces/{space.name}/resourcequotas")
+    coming = []
+    for each in running if quotas else ():
+        pods = await list_pods(cluster, str(space.name), each.identity.selector()) or []
+        if sum(not has_ended(pod) for pod in pods) < each.totals.pods:
+            coming.append(each)
+    return Quotas(quotas or [], coming)
+
+
+def _counts_us(quota: Json) -> bool:
+    """Return whether a quota counts the pods of a stack. One that applies to some priority classes
+    is unknown and does not."""
+    spec = quota.get("spec", {})
+    return not spec.get("scopeSelector") and not set(spec.get("scopes") or ()) - MATCHING_SCOPES
 
 
 def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Json]) -> Check:
