@@ -6,19 +6,25 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.load import Load
-from aiperf_svc.config.units import DurationNs, PositiveDurationNs, format_duration
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, Share, format_duration
 
 Kind = Literal[
-    "kill", "stall", "delay", "delete-pod", "evict", "drain", "restart", "scale", "cut", "cpu"
+    "kill", "stall", "delay", "loss", "delete-pod", "evict", "drain", "restart", "scale", "cut",
+    "cpu"
 ]  # fmt: skip
-LASTING: tuple[Kind, ...] = ("stall", "delay", "drain", "cut", "cpu")
+LASTING: tuple[Kind, ...] = ("stall", "delay", "loss", "drain", "cut", "cpu")
 """Kinds that are undone after their duration. So is `scale`, without one at the end of the load."""
 LOCAL: tuple[Kind, ...] = ("kill", "stall", "delay")
 """Kinds that a run on this machine can do."""
 ON_CLUSTERS: tuple[Kind, ...] = (
-    "kill", "stall", "delete-pod", "evict", "drain", "restart", "scale", "cut", "cpu"
+    "kill", "stall", "delay", "loss", "delete-pod", "evict", "drain", "restart", "scale", "cut",
+    "cpu"
 )  # fmt: skip
 """Kinds that a stack can do."""
+OF_PACKETS: tuple[Kind, ...] = ("delay", "loss")
+"""Kinds that a container beside the server of a stack's own target does to what the pod sends."""
+OF_OWN_TARGET: tuple[Kind, ...] = ("cut", *OF_PACKETS)
+"""Kinds that a stack can do to its own target only, and not to a Deployment that is named."""
 OF_POOLS: tuple[Kind, ...] = ("delete-pod", "evict", "drain", "kill", "stall", "cpu")
 """Kinds that a pool of a release can have."""
 SIGNALS: tuple[Kind, ...] = ("kill", "stall")
@@ -37,11 +43,14 @@ class Event(Model):
     after `duration` (SIGSTOP, SIGCONT), `delay` adds `latency` to each time to first token of the
     mock server. In a stack: `delete-pod`, `evict`, `drain` the node of a pod, `restart` the
     Deployment, `scale` it to `replicas`, `cut` the target off by a NetworkPolicy, keep
-    `cores` busy in its container (`cpu`)."""
+    `cores` busy in its container (`cpu`), add `latency` to each packet that the target sends
+    (`delay`), or lose a share of them (`loss`)."""
     duration: PositiveDurationNs | None = None
     """Time after which it is undone. `scale` without one is undone at the end of the load."""
     latency: PositiveDurationNs | None = None
     """Time that `delay` adds."""
+    loss: Annotated[Share, Field(gt=0, lt=1)] | None = None
+    """Share of the packets that `loss` drops: `1%`."""
     pick: Literal["one", "all"] = "one"
     """Which of several processes or pods: `one`, drawn by the seed, or `all`."""
     process: Annotated[str, Field(min_length=1)] | None = None
@@ -77,7 +86,8 @@ class Event(Model):
         if not is_lasting and self.duration is not None and self.do != "scale":
             kinds = ", ".join((*LASTING, "scale"))
             raise ValueError(f"{{duration}} is for {{do}} {kinds}, not {self.do}")
-        for name, kind in (("latency", "delay"), ("replicas", "scale"), ("cores", "cpu")):
+        needed = {"latency": "delay", "loss": "loss", "replicas": "scale", "cores": "cpu"}
+        for name, kind in needed.items():
             if (self.do == kind) != (getattr(self, name) is not None):
                 raise ValueError(f"{{{name}}} is for {{do}} {kind}, which needs it")
         if self.grace is not None and self.do != "delete-pod":
@@ -114,8 +124,10 @@ class Event(Model):
                 "{foreign} needs the name of what may be disturbed: {process}, or {deployment} as "
                 "NAMESPACE/NAME"
             )
-        if self.deployment is not None and self.do == "cut":
-            raise ValueError("{do} cut is for the stack's own target; leave out {deployment}")
+        if self.deployment is not None and self.do in OF_OWN_TARGET:
+            raise ValueError(
+                f"{{do}} {self.do} is for the stack's own target; leave out {{deployment}}"
+            )
         if self.foreign and self.do == "scale" and self.duration is None:
             raise ValueError("{do} scale of a {deployment} outside the stack needs {duration}")
         if self.do == "delay" and self.process is not None:

@@ -19,6 +19,9 @@ VISIT_ANNOTATION = "aiperf.dev/visit"
 COURIER = "courier"
 """Name of a service's container that shares its pod with a workload's."""
 
+NETWORK = "network"
+"""Name of a container beside a target, by which events disturb what its pod sends."""
+
 USER = 65_532
 """Numeric user id of pods, so that the kubelet can verify that it is not root."""
 GRACE_S = 30

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.events import SIGNALS
+from aiperf_svc.config.events import OF_PACKETS, SIGNALS
 from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target, TargetPods
 from aiperf_svc.config.telemetry import PoolPages, Telemetry
@@ -14,7 +14,9 @@ from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.pods import (
     HOSTNAME,
+    NETWORK,
     VISIT_ANNOTATION,
+    ContainerPlan,
     ImagePlan,
     PodPlan,
     Probe,
@@ -61,6 +63,7 @@ def target_pod(
         env={"HOME": "/tmp", **target.env},
         secret_env={name: SecretKey("target", key) for name, key in target.secret_env.items()},
         volumes=tuple(volumes),
+        preparations=_network(config, image),
         ports={"http": target.port},
         has_service=True,
         probe=Probe(target.port, _ready_path(target)),
@@ -80,6 +83,25 @@ def target_pod(
         rollout=target.rollout,
         ready_timeout_s=seconds(target.ready_timeout),
     )
+
+
+def _network(config: BenchmarkConfig, image: ImagePlan) -> tuple[ContainerPlan, ...]:
+    """Return the containers that disturb what the pod sends, if an event does: one that checks the
+    kernel, and one that waits beside the server."""
+    if not any(each.do in OF_PACKETS for each in config.events):
+        return ()
+    check = ContainerPlan(
+        name=f"{NETWORK}-check",
+        image=image,
+        args=("netem", "check"),
+        field_env={"AIPERF_NODE": "spec.nodeName"},
+        requests=Requests(10, 96 * 2**20),
+        # Linux gives capabilities only to root.
+        run_as_root=True,
+        capabilities=("NET_ADMIN",),
+    )
+    replaced = {"name": NETWORK, "args": ("netem", "wait"), "is_beside": True}
+    return (check, msgspec.structs.replace(check, **replaced))
 
 
 def in_visit(target: PodPlan, *, node: str = "", visit: str = "") -> PodPlan:

@@ -8,7 +8,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.units import format_cpu, format_size
-from aiperf_svc.plan.pods import USER, ContainerPlan, PodPlan, Probe, Requests
+from aiperf_svc.plan.pods import NETWORK, USER, ContainerPlan, PodPlan, Probe, Requests
 from aiperf_svc.plan.release import READINESS
 
 core = k8s.core.v1
@@ -64,7 +64,7 @@ def container(
         # The last output of a courier or a preparation shows why its pod does not start; that of
         # the pod which waits for a release shows what is missing.
         termination_message_policy="FallbackToLogsOnError"
-        if pod.sets or pod.name == READINESS
+        if pod.sets or pod.name == READINESS or plan.name.startswith(NETWORK)
         else None,
         volume_mounts=[
             core.VolumeMountArgs(

@@ -14,6 +14,7 @@ from typing import Any
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, selector_text
 from aiperf_svc.adapters.cluster.teardown.event_undo import Undo, record_undo
+from aiperf_svc.adapters.events import netem
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
 from aiperf_svc.adapters.events.pod_commands import (
     BUSY,
@@ -26,6 +27,7 @@ from aiperf_svc.adapters.events.pod_commands import (
 from aiperf_svc.config.target import HOST
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
+from aiperf_svc.plan.pods import NETWORK
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.services import Service
 
@@ -241,6 +243,37 @@ class DeploymentEvents:
             raise EventFailed(f"not verified: the busy loops had {used:.2f} s of CPU")
         run.verify(f"busy loops used {used:.1f} s of CPU")
 
+    async def _disturb_packets(self, run: EventRun, target: "_Target") -> None:
+        chosen, event = run.pick(await target.pods()), run.event
+        settings = (str(event.latency or 0), str(event.loss or 0.0))
+        program = ("python", "-P", "-m", netem.__name__, *settings)
+        async with contextlib.AsyncExitStack() as stack:
+            commands = []
+            for pod in chosen:
+                made = pod_command(self._cluster, target.namespace, _name(pod), NETWORK, program)
+                commands.append(await stack.enter_async_context(made))
+            await run.until_due()
+            run.begin(_names(chosen))
+            for command in commands:
+                await command.send("go")
+            for command in commands:
+                if (line := await command.line()) != "on":
+                    raise EventFailed(line)
+            try:
+                await run.hold()
+            finally:
+                # The commands take the discipline away when their input ends.
+                run.end()
+            passed = dropped = 0
+            for command in commands:
+                await command.send("go")
+                _, packets, lost = (await command.line()).split()
+                passed, dropped = passed + int(packets), dropped + int(lost)
+        counts = f"netem passed on {passed:,} packets and dropped {dropped:,}"
+        if not (dropped if event.do == "loss" else passed):
+            raise EventFailed(f"not verified: {counts}")
+        run.verify(f"{counts}; removed after it")
+
     async def _cut(self, run: EventRun, target: "_Target") -> None:
         """Change the stack's policy so that it admits no connection to the target, and verify this
         by a connection from a worker."""
@@ -296,6 +329,8 @@ _KINDS: dict[str, Callable[[DeploymentEvents, EventRun, "_Target"], Any]] = {
     "stall": DeploymentEvents._stall,
     "cut": DeploymentEvents._cut,
     "cpu": DeploymentEvents._cpu,
+    "delay": DeploymentEvents._disturb_packets,
+    "loss": DeploymentEvents._disturb_packets,
 }
 
 

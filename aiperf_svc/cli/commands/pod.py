@@ -36,6 +36,11 @@ POD_COMMANDS = {
         "aiperf_svc.cli.commands.pod:prepare_rank",
         choices=("folder", "mtu"),
     ),
+    "netem": PodCommand(
+        "Check that the kernel can delay and lose packets, or wait for events that do so.",
+        "aiperf_svc.adapters.events.netem:run_container",
+        choices=("check", "wait"),
+    ),
     "collector": PodCommand(
         "Run the Jobs of an experiment (experiment.fan_out), receive their results and serve them.",
         "aiperf_svc.services.fan_out.collector:run_collector",

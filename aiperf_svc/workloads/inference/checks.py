@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind, is_path
 from aiperf_svc.config.endpoint import Endpoint
-from aiperf_svc.config.events import LOCAL, ON_CLUSTERS, Kind
+from aiperf_svc.config.events import LOCAL, OF_OWN_TARGET, ON_CLUSTERS, Kind
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import is_loopback
@@ -187,6 +187,9 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
             if deployment.target.kind == "none":
                 text = "needs a target of the stack's own (deployment.target.kind), or the "
                 text += "Deployment of others: deployment: NAMESPACE/NAME with foreign: true"
+            if event.do in OF_OWN_TARGET:
+                text = "needs a target of the stack's own: deployment.target.kind mock, vllm or "
+                text += "custom"
             found.append(Problem(key, f"{event.do}: {text}"))
         if event.do == "cut" and not deployment.network_policies:
             text = "needs the stack's NetworkPolicies, and deployment.network_policies is false"

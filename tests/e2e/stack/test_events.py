@@ -1,5 +1,6 @@
 """Events of a run on two nodes: each is done to the stack's own target, verified and undone."""
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,40 @@ def test_each_event_is_verified_and_undone(
     assert found["kill"]["lost"]
     assert unschedulable(cluster) == []
     assert ended.code in FINISHED, ended.errors
+
+
+def has_netem() -> bool:
+    """Whether the kernel of this machine, on which all nodes run, has the module sch_netem."""
+    add = "ip link add a type veth peer name b && tc qdisc add dev a root netem delay 1ms"
+    argv = ("unshare", "-n", "sh", "-c", add)
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+PACKETS: list[dict[str, Any]] = [
+    {"at": "12s", "do": "delay", "latency": "300ms", "duration": "5s", "pick": "all"},
+    {"at": "32s", "do": "loss", "loss": "20%", "duration": "5s", "pick": "all"},
+]
+
+
+def test_packets_are_disturbed_or_the_kernel_is_named(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    if not cluster.is_ours:
+        pytest.skip("the kernels of the cluster of E2E_CONTEXT are unknown")
+    runner = make_runner()
+    runner.change(modest)
+    runner.change(lambda benchmark: disturbed(benchmark, PACKETS, "60s"))
+    ended = runner.run()
+    if not has_netem():
+        assert ended.code == ExitCode.ERROR, ended.errors
+        assert "has no module sch_netem; load it there (modprobe sch_netem)" in ended.errors
+        assert "profiling: " not in ended.errors
+    else:
+        assert ended.code in FINISHED, ended.errors
+        delay, loss = runner.summary()["aiperf_svc"]["events"]
+        assert (delay["problem"], loss["problem"]) == ("", "")
+        assert delay["latency_recovery_s"] >= 4
+    assert cluster.left_of(runner.name) == []
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["stack is there", "stack is gone"])

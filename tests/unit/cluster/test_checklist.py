@@ -10,7 +10,7 @@ from aiperf_svc.adapters.cluster.preflight.checklist import (
     check_monitoring,
     check_priorities,
     check_scaling,
-    judge_jobs,
+    judge_version,
     until_room,
 )
 from aiperf_svc.config.base import HOUR_NS
@@ -80,7 +80,7 @@ async def test_missing_claims_are_named(known: str, state: str) -> None:
     ],
 )
 def test_old_versions_are_refused_before_anything_is_made(version: str, state: str) -> None:
-    found = judge_jobs(version)
+    found = judge_version(version, "experiment.fan_out: jobs", "leave it out")
     assert found.state == state
     assert version in found.detail or state == "ok"
 

@@ -1,7 +1,9 @@
 """Events of a stack, against an API server that the test plays."""
 
 import asyncio
+import contextlib
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from aiperf_svc.adapters.cluster.teardown.event_undo import (
     record_undo,
     undo_recorded,
 )
+from aiperf_svc.adapters.events import deployments
 from aiperf_svc.adapters.events.deployments import DeploymentEvents
 from aiperf_svc.adapters.events.event_run import EventRun
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -296,6 +299,59 @@ async def test_recorded_event_is_undone_once() -> None:
     assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO: None}
 
 
+class FakePackets:
+    """The command in a pod that disturbs packets: it has these lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines, self.sent, self.asked = list(lines), list[str](), list[tuple[str, ...]]()
+
+    @contextlib.asynccontextmanager
+    async def __call__(
+        self, cluster: Any, namespace: str, pod: str, container: str, command: tuple[str, ...]
+    ) -> AsyncIterator["FakePackets"]:
+        self.asked.append((container, *command))
+        yield self
+
+    async def send(self, line: str) -> None:
+        self.sent.append(line)
+
+    async def line(self) -> str:
+        return self._lines.pop(0)
+
+
+DELAY = {"do": "delay", "duration": "1ms", "latency": "50ms"}
+LOSS = {"do": "loss", "duration": "1ms", "loss": "1%"}
+
+
+@pytest.mark.parametrize(
+    ("event", "lines", "evidence", "problem"),
+    [
+        (DELAY, ("on", "off 900 0"), "netem passed on 900 packets and dropped 0; removed", ""),
+        (LOSS, ("on", "off 900 12"), "netem passed on 900 packets and dropped 12; removed", ""),
+        (DELAY, ("on", "off 0 0"), "", "not verified: netem passed on 0 packets"),
+        (LOSS, ("on", "off 900 0"), "", "not verified: netem passed on 900 packets and dropped 0"),
+        (DELAY, ("interface eth0 has one",), "", "interface eth0 has one"),
+    ],
+)
+async def test_packets_are_verified_by_the_counts_of_netem(
+    event: dict[str, Any],
+    lines: tuple[str, ...],
+    evidence: str,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packets = FakePackets(*lines)
+    monkeypatch.setattr(deployments, "pod_command", packets)
+    report, _ = await carry_out(event)
+    assert report.evidence.startswith(evidence)
+    assert bool(report.evidence) is bool(evidence)
+    assert report.problem.startswith(problem)
+    assert bool(report.problem) is bool(problem)
+    ((container, *command),) = packets.asked
+    assert container == "network"
+    assert command[-2:] == (["50000000", "0.0"] if event is DELAY else ["0", "0.01"])
+
+
 # --- before the stack is made --------------------------------------------------------------------
 
 
@@ -410,6 +466,30 @@ def test_pod_event_needs_a_target_in_the_stack() -> None:
     config = stack_config({"do": "delete-pod"}, target={"kind": "none"})
     (problem,) = workload_of(config).cluster_problems(config)
     assert "needs a target of the stack's own" in problem.text
+
+
+@pytest.mark.parametrize("event", [DELAY, LOSS], ids=["delay", "loss"])
+def test_packets_are_disturbed_beside_the_server(event: dict[str, Any]) -> None:
+    plan = planned(event)
+    assert plan.target is not None
+    found = [(each.name, each.args, each.is_beside) for each in plan.target.preparations]
+    assert found == [
+        ("network-check", ("netem", "check"), False),
+        ("network", ("netem", "wait"), True),
+    ]
+    for each in plan.target.preparations:
+        assert (each.capabilities, each.run_as_root) == (("NET_ADMIN",), True)
+    assert plan.pod_security == "privileged"
+    assert not plan.target.run_as_root
+    assert planned({"do": "restart"}).target.preparations == ()  # type: ignore[union-attr]
+
+
+def test_packets_of_a_release_are_refused() -> None:
+    config = release_config().model_dump(exclude_defaults=True, by_alias=True)
+    config |= {"load": {"request_rate": 10, "duration": "50m"}, "events": [{"at": "20s", **LOSS}]}
+    parsed = BenchmarkConfig.model_validate(config)
+    (problem,) = workload_of(parsed).cluster_problems(parsed)
+    assert "deployment.target.kind mock, vllm or custom" in problem.text
 
 
 def test_preview_names_each_event() -> None:

@@ -46,6 +46,15 @@ REFUSED = {
     "a stall without an end": (config({"at": "20s", "do": "stall"}), "do stall needs duration"),
     "a kill with an end": (config(KILL | {"duration": "5s"}), "duration is for do stall, delay"),
     "a delay by nothing": (config(STALL | {"do": "delay"}), "latency is for do delay"),
+    "a loss of nothing": (config(STALL | {"do": "loss"}), "loss is for do loss, which needs it"),
+    "a loss of everything": (
+        config(STALL | {"do": "loss", "loss": "100%"}),
+        "events.0.loss",
+    ),
+    "packets of a Deployment": (
+        config(STALL | {"do": "delay", "latency": "5ms", "deployment": "router"}),
+        "do delay is for the stack's own target; leave out deployment",
+    ),
     "a kind that there is not": (config(KILL | {"do": "explode"}), "events.0.do: 'explode'"),
     "a foreign process without consent": (
         config(KILL | {"process": "postgres"}),

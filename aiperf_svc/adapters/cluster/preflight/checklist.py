@@ -58,7 +58,7 @@ ReadObjects = Callable[[], Awaitable[Sequence[Json]]]
 SCALING = "scaling"
 ROOM_POLL_S = 5.0
 """Time between two looks at the room for a stack that waits."""
-FIRST_WITH_JOBS = (1, 29)
+FIRST_VERSION = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
 MONITORING, PRIORITY, PULL_SECRETS = "monitoring", "priority class", "pull secrets"
@@ -121,7 +121,11 @@ class _Preflight:
         plan, cluster = self._plan, self._cluster
         self._add(judge_cluster(cluster))
         if plan.jobs:
-            self._add(judge_jobs(cluster.version))
+            remedy = "leave out experiment.fan_out: each shape then has a stack of its own"
+            self._add(judge_version(cluster.version, "experiment.fan_out: jobs", remedy))
+        elif any(each.is_beside for pod in plan.pods for each in pod.preparations):
+            remedy = "leave these events out"
+            self._add(judge_version(cluster.version, "events delay and loss", remedy))
         self._add(await check_tokenizer(plan.config))
         await self._rights()
         self._add(await check_monitoring(cluster, plan))
@@ -359,21 +363,17 @@ def judge_cluster(cluster: Cluster) -> Check:
     return Check("cluster", "ok", where)
 
 
-def judge_jobs(version: str) -> Check:
-    """Check whether the cluster's version has what Jobs with servers need: attempts for each index,
-    and sidecars that end with their pod."""
+def judge_version(version: str, key: str, remedy: str) -> Check:
+    """Check whether the cluster's version has what Jobs with servers and events of packets need:
+    attempts for each index, and sidecars that end with their pod."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found is None:
-        return Check("Jobs", "not checked", f"the cluster's version {version!r} is not a number")
-    if (int(found[1]), int(found[2])) < FIRST_WITH_JOBS:
-        needed = ".".join(map(str, FIRST_WITH_JOBS))
-        return Check(
-            "Jobs",
-            "failed",
-            f"the cluster is {version}; experiment.fan_out: jobs needs {needed} or later",
-            "leave out experiment.fan_out: each shape then has a stack of its own",
-        )
-    return Check("Jobs", "ok", "the version has attempts for each index, and native sidecars")
+        return Check("version", "not checked", f"the cluster's version {version!r} is not a number")
+    needed = ".".join(map(str, FIRST_VERSION))
+    if (int(found[1]), int(found[2])) < FIRST_VERSION:
+        words = f"the cluster is {version}; {key} needs {needed} or later"
+        return Check("version", "failed", words, remedy)
+    return Check("version", "ok", f"{version} has what {key} needs ({needed})")
 
 
 async def check_monitoring(cluster: Cluster, plan: StackPlan) -> Check | None:

@@ -104,6 +104,8 @@ OF_EVENTS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     "kill": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
     "stall": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
     "cpu": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
+    "delay": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
+    "loss": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
     "cut": (("", "pods/exec", ("get", "create")),),
 }
 """API group, resource and verbs for each kind of event, in the namespace of what it disturbs. A
