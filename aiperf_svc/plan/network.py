@@ -353,7 +353,8 @@ def is_on_hub(tokenizer: str | None) -> bool:
 
 
 def upload_policies(config: Config, topology: Topology) -> tuple[list[Policy], list[str]]:
-    """Allow the upload of the results to their bucket to the pod that has them."""
+    """Allow the way to the bucket of the results to the pod that has them, and to preflight, whose
+    pods these policies select in a namespace where the stack exists already."""
     s3 = config.artifacts.s3
     if s3 is None:
         return [], []
@@ -361,7 +362,7 @@ def upload_policies(config: Config, topology: Topology) -> tuple[list[Policy], l
     host, port, _ = address_of(s3.endpoint_url or "https://amazonaws.com")
     key = "artifacts.s3.egress_cidrs"
     rule, notes = _way(host, port, s3.egress_cidrs, who=pod, remedy=key)
-    return [Policy("upload", (pod,), egress=(rule,))], notes
+    return [Policy("upload", (pod, PREFLIGHT), egress=(rule,))], notes
 
 
 def _to_targets(

@@ -187,9 +187,12 @@ def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: S
 def test_next_run_takes_over_from_a_dead_pod(scheduled: Scheduled, store: Store) -> None:
     scheduled.apply("0 3 * * *")
     scheduled.start("first")
-    stack = scheduled.runner.name
+    stack, cluster = scheduled.runner.name, scheduled.cluster
     wait_for(
-        lambda: bool(scheduled.cluster.pods_of(stack)), RUN_S, tell=lambda: scheduled.log("first")
+        # Preflight has pods too, and no lock.
+        lambda: bool(cluster.pods_of(stack, "deadline")),
+        RUN_S,
+        tell=lambda: scheduled.log("first"),
     )
     assert any("/.pulumi/locks/" in each for each in store.names())
     pod = scheduled.pod("first")

@@ -286,12 +286,16 @@ def test_downloads_are_allowed_and_noted() -> None:
         ({"egress_cidrs": ["192.0.2.0/24"]}, Rule((Range("192.0.2.0/24"),), (443,)), None),
     ],
 )
-def test_only_results_pod_reaches_the_bucket(
+def test_results_pod_and_preflight_reach_the_bucket(
     s3: dict[str, Any], rule: Rule, note: str | None
 ) -> None:
     plan = plan_it(make_config(s3={"url": "s3://bucket", **s3}))
     way = policy(plan, "upload")
-    assert (way.components, way.egress, way.ingress) == (("records-manager",), (rule,), ())
+    assert (way.components, way.egress, way.ingress) == (
+        ("records-manager", "preflight"),
+        (rule,),
+        (),
+    )
     assert [n for n in plan.notes if "records-manager" in n] == (
         [] if note is None else [n for n in plan.notes if note in n]
     )
