@@ -14,7 +14,7 @@ from aiperf_svc.config.clusters import CLUSTERS_KEY
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED, trials_of
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_runner import UP, Runner
+from tests.support.stack.real_runner import Runner
 from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
@@ -62,7 +62,7 @@ def runner(
 def test_two_clusters_start_together_and_make_one_result(runner: Runner) -> None:
     in_clusters(runner, "east", "west")
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
-        command.wait_for(UP)
+        command.wait_for("  up: ")
         ended = command.end()
     said = json.loads(ended.out)
     assert ended.code in FINISHED
