@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import aiperf_svc
@@ -234,13 +234,15 @@ def _against_wrk(
         others = peers.measure(server, folder, concurrency=concurrency) if with_peers else {}
     figures = _figures(run)
     if references:
-        rate = sum(r.requests_per_s for r in references) / len(references)
+        rate = fmean(r.requests_per_s for r in references)
+        cpu_us = fmean(r.cpu_us_per_request for r in references)
         figures |= {
             "wrk_requests_per_s": rate,
             "wrk_chunks_per_s": rate * tokens,
             "wrk_spread": abs(references[0].requests_per_s - references[1].requests_per_s) / rate,
-            "wrk_cpu_us_per_request": references[0].cpu_us_per_request,
+            "wrk_cpu_us_per_request": cpu_us,
             "ratio_to_wrk": figures["requests_per_s"] / rate,
+            "cpu_to_wrk": figures["cpu_us_per_request"] / cpu_us,
         }
     else:
         figures["wrk"] = wrk.MISSING
