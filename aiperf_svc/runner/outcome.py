@@ -31,6 +31,10 @@ class _Facts:
     """True if it could not be checked whether something is left."""
     is_unlisted: bool = False
     """True if what the stack uses may not be listed, so that what is left is unknown."""
+    is_out_of_time: bool = False
+    """True if the time limit has ended the run."""
+    is_last: bool = False
+    """True if no other part may follow: its stack stays, or another user has taken it over."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further keys for `--json`."""
 
@@ -117,17 +121,14 @@ NOTHING_MADE = "nothing was created"
 class RunEnd(_Facts):
     """What is known of a run when its last process or object is gone.
 
-    The first of these that is given decides the state and the reason: `known`, `is_whole`, a final
-    `status` without an `error`, `error`. Otherwise the run was stopped early.
+    The first of these that is given decides the state and the reason: `known`, a final `status`
+    without an `error`, `error`. Otherwise the run was stopped early.
     """
 
     known: tuple[str, str, ExitCode] | None = None
     """State, reason, and the exit code of a failure, where they are known already."""
-    is_whole: bool | None = None
-    """Of an experiment whose trials this program has collected: whether each trial has an outcome,
-    so that what failed is in the trials; None for other runs."""
     status: Status | None = None
-    """The last status of the run, or of the last of several."""
+    """The last status of the run."""
     error: Exception | None = None
     """The first error. One of another library is called unexpected."""
 
@@ -156,9 +157,6 @@ class RunEnd(_Facts):
         else:
             state = RunState.CANCELLED if self.was_interrupted else RunState.FAILED
             reason = str(error) if error else ("" if self.results else STOPPED)
-        if self.is_whole is not None and not self.was_interrupted:
-            state = RunState.DONE if self.is_whole else RunState.FAILED
-            failure = ExitCode.BENCHMARK_FAILED
         return state, reason, failure
 
 

@@ -23,7 +23,7 @@ from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.runner.follower import StartGate
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, Where, is_side_by_side, shapes, shapes_of
@@ -102,9 +102,14 @@ class Placement(ABC):
         be created. Raises AiperfError."""
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        """Connect to what `find_room` asks. Raises AiperfError."""
-        yield
+    async def opened(
+        self, context: PartContext, shared_parts: Sequence[Work] | None
+    ) -> AsyncIterator[Sequence[int] | None]:
+        """Connect to what `find_room` asks, or check and preview the stack that these parts share,
+        which is removed at the end. Yields the rounds to run on it in their order, none if nothing
+        is to be made; None without such a stack. Raises AiperfError if nothing was made."""
+        context.is_counting.set()
+        yield None
 
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
@@ -129,9 +134,10 @@ class Placement(ABC):
         """Return the further keys of `--json` for a part that was not begun."""
         return {}
 
-    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-        """Return the further keys of `--json` for a member whose parts have these outcomes."""
-        return {}
+    def completed(self, member: Member, end: RunEnd, outcomes: Sequence[RunOutcome]) -> RunEnd:
+        """Add to the end of a member, whose parts have these outcomes, what only the placement
+        knows."""
+        return end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +153,8 @@ class Expansion:
     is_driven: bool = False
     """Whether each trial is a round of its own, which a driver names when the last one is over."""
     is_in_turn: bool = False
-    """Whether one part goes through all shapes in turn: a stack that is changed from one to the
-    next."""
+    """Whether a stack is changed from one shape to the next; a driver makes a new one for each of
+    its trials."""
 
     @property
     def first(self) -> Member:
@@ -162,14 +168,18 @@ class Expansion:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one part."""
-        return len(self.rounds) == 1 and not self.is_driven and not self.is_joint
+        """Whether there is one part, or one stack that all parts share."""
+        return not (self.is_split or self.is_driven or self.is_joint)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each round has processes or stacks of its own."""
+        return len(self.rounds) > 1 and not self.is_in_turn
 
     @property
     def rounds(self) -> range:
         """The numbers of the rounds; of a driver's, nothing is known before."""
-        shapes = len(self.shapes[self.first.name])
-        return range(1, 2 if self.is_in_turn else shapes + 1)
+        return range(1, len(self.shapes[self.first.name]) + 1)
 
 
 def expand(members: Sequence[Member], where: Where, *, kind: Kind = "targets") -> Expansion:

@@ -8,9 +8,9 @@ placement knows one part at a time.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from aiperf_svc.adapters.host.tasks import Tasks, cancel
 from aiperf_svc.adapters.terminal.screens import Screen, open_screens
@@ -52,6 +52,7 @@ from aiperf_svc.workloads.previews import trial_lists
 
 POLL_S = 15.0
 """Time between two looks at a cluster that has no room."""
+_T = TypeVar("_T")
 
 
 class Session:
@@ -117,23 +118,42 @@ class Session:
 
     async def _run(self) -> dict[str, RunOutcome]:
         """Run the parts that are left, and return the outcome of each member."""
-        results, experiment = self._results, self._expansion.first.config.experiment
-        left, driven = results.rounds_left, results.driven
-        if left or driven is not None:
-            self._schedule = Schedule(
-                left,
-                list(results.members),
-                limit=self._placement.limit,
-                asks_for_room=self._placement.limit > 1,
-                stops_on_failure=experiment is not None and experiment.on_failure == "stop",
-                driver=driven.machine if driven is not None else None,
-            )
-            async with self._placement.opened():
-                with Interrupts() as self._interrupts:
-                    await self._run_parts()
-        if self._error is not None:
-            raise self._error
+        results = self._results
+        left, shared_parts = results.rounds_left, results.shared_parts
+        if left or results.driven is not None or shared_parts is not None:
+            with Interrupts() as self._interrupts:
+                context = PartContext(self._interrupts, Screen(self._options.ui))
+                running = self._run_rounds(left, shared_parts, context)
+                if not await self._unless_interrupted(running, context):
+                    return {
+                        work.member.name: self._not_begun(work, NOTHING_MADE)
+                        for work in self._works(1)
+                    }
         return await results.outcomes()
+
+    async def _run_rounds(
+        self, left: Sequence[int], shared_parts: Sequence[Work] | None, context: PartContext
+    ) -> bool:
+        """Run these rounds, or those of a driver. Returns False if nothing was made."""
+        results, experiment = self._results, self._expansion.first.config.experiment
+        driver = results.driven.machine if results.driven is not None else None
+        async with self._placement.opened(context, shared_parts) as rounds:
+            if left and rounds is not None and not rounds:
+                return False
+            left = left if rounds is None else rounds
+            if left or driver is not None:
+                self._schedule = Schedule(
+                    left,
+                    list(results.members),
+                    limit=self._placement.limit,
+                    asks_for_room=self._placement.limit > 1,
+                    stops_on_failure=experiment is not None and experiment.on_failure == "stop",
+                    driver=driver,
+                )
+                await self._run_parts()
+            if self._error is not None:
+                raise self._error
+        return True
 
     async def _run_parts(self) -> None:
         """Carry out the schedule to its end."""
@@ -235,7 +255,9 @@ class Session:
             if left_s is not None and left_s <= 0:
                 outcome = self._not_begun(work, OUT_OF_TIME, was_interrupted=False)
             else:
-                outcome = await self._unless_interrupted(work, context)
+                running = self._placement.run(work, context)
+                found = await self._unless_interrupted(running, context)
+                outcome = found or self._not_begun(work, NOTHING_MADE)
         except Exception as error:
             if self._expansion.is_single:
                 raise
@@ -248,44 +270,39 @@ class Session:
             self._results.add_offsets(part.member, gate.offsets, trial)
         screen.end(outcome.in_words)
         self._ended[part] = outcome
-        self._handle(PartEnded(part, has_failed(outcome), bool(outcome.more.get("kept"))))
+        self._handle(PartEnded(part, has_failed(outcome), outcome.is_last))
 
-    async def _unless_interrupted(self, work: Work, context: PartContext) -> RunOutcome:
-        """Run the part. An interrupt before it counts interrupts itself cancels it."""
+    async def _unless_interrupted(
+        self, work: Coroutine[Any, Any, _T], context: PartContext
+    ) -> _T | None:
+        """Return the result of some work; None if an interrupt before it counts interrupts itself
+        has cancelled it."""
         async with Tasks() as tasks:
-            running = tasks.start(self._placement.run(work, context), "run part")
+            running = tasks.start(work, "run")
             tasks.start(context.is_counting.wait(), "counting")
             stopped = tasks.start(self._interrupts.reached(1), "stopped")
             await tasks.first()
             if not context.is_counting.is_set() and stopped.done():
                 running.cancel()
             await asyncio.wait((running,))
-        if running.cancelled():
-            return self._not_begun(work, NOTHING_MADE, was_interrupted=True)
-        return running.result()
+        return None if running.cancelled() else running.result()
 
     def _skip(self, skipped: SkipPart) -> None:
         """Record that a part does not begin."""
         work = self._results.work(skipped.part)
+        was_interrupted, has_failed = self._interrupts.count > 0, skipped.has_failed
         outcome = self._not_begun(
-            work,
-            skipped.reason,
-            was_interrupted=self._interrupts.count > 0,
-            state=RunState.FAILED if skipped.has_failed else RunState.CANCELLED,
+            work, skipped.reason, was_interrupted=was_interrupted, has_failed=has_failed
         )
         self._results.members[work.member.name].ended[skipped.part.round] = outcome
         if self._screens:
             self._screen(work).end(outcome.in_words)
 
     def _not_begun(
-        self,
-        work: Work,
-        reason: str,
-        *,
-        was_interrupted: bool,
-        state: RunState = RunState.CANCELLED,
+        self, work: Work, reason: str, *, was_interrupted: bool = True, has_failed: bool = False
     ) -> RunOutcome:
         """Return the outcome of a part that was not started."""
+        state = RunState.FAILED if has_failed else RunState.CANCELLED
         return RunEnd(
             run_id=work.run_id,
             known=(state, reason, ExitCode.BENCHMARK_FAILED),

@@ -2,7 +2,7 @@
 
 <name>-<time>/            of the only member; else
 <name>-<time>/<member>/   of each member, beside the files of the joint result
-    shapes/<n>/           of a round: logs, and until it is closed the trials of a stack
+    shapes/<n>/           of a round: logs, and until it is closed the trials that a stack has run
     trials/<trial>/       the trials of all rounds
 """
 
@@ -71,7 +71,7 @@ class SessionResults:
         self._experiment, self._is_resumed = config.experiment, resume is not None
         self._has_search = config.search is not None
         self._is_collected = expansion.is_driven or len(expansion.rounds) > 1
-        """Whether the trials of a member come from several parts."""
+        """Whether the trials of a member come from several parts, or some have ended before."""
         self.folder = resume or folders.make_dated_folder(Path(config.artifacts.dir), config.name)
         self.members = {
             each.name: MemberResults(
@@ -84,14 +84,13 @@ class SessionResults:
         self.finished: frozenset[int] = frozenset()
         """Trials that need not run again: those that all members have finished."""
         self._open_trials()
-        self.driven = self._driver() if expansion.is_driven else None
+        self.driven: DrivenTrials | None = None
+        if expansion.is_driven:
+            # It takes numpy, which other runs do without.
+            from aiperf_svc.runner import driven_trials
 
-    def _driver(self) -> "DrivenTrials":
-        # It takes numpy, which other runs do without.
-        from aiperf_svc.runner.driven_trials import DrivenTrials
-
-        own = {name: each.folder for name, each in self.members.items()}
-        return DrivenTrials(self._expansion.first.config, own)
+            own = {name: each.folder for name, each in self.members.items()}
+            self.driven = driven_trials.DrivenTrials(config, own)
 
     def _open_trials(self) -> None:
         """Find the trials that need not run again. Raises AiperfError."""
@@ -108,23 +107,21 @@ class SessionResults:
             for name, each in self.members.items()
         }
         if self._is_resumed:
-            if is_local or self._is_collected:
-                may_split = is_local or self._expansion.is_driven
-                self.finished = resuming.keep_finished(
-                    list(opened.values()), may_split_shapes=may_split
-                )
-            else:
-                # The stack may be there and run the trials that are left.
-                found = [
-                    resuming.read_resumed(each.folder, each.member.config).finished
-                    for each in self.members.values()
-                ]
-                self.finished = frozenset.intersection(*found)
+            first, in_one_stack = self._expansion.first, not is_local and not self._is_collected
+            # The stack of one shape beside others runs all trials of it.
+            has_stacks = self._expansion.is_split and not self._expansion.is_driven
+            self.finished = resuming.keep_finished(
+                list(opened.values()),
+                first.config,
+                may_split_shapes=is_local or not has_stacks,
+                in_one_stack=in_one_stack,
+            )
+            self._is_collected |= in_one_stack and bool(self.finished)
             for each in self.members.values():
                 image = self._placement.image(each.member)
                 for line in resuming.image_notes(each.folder, self.finished, image):
                     output.say(line)
-            self._add_needless(opened[self._expansion.first.name], is_local=is_local)
+            self._add_needless(opened[first.name], is_local=is_local)
         elif not is_local:
             for each in self.members.values():
                 folders.make_folder(each.folder)
@@ -146,9 +143,8 @@ class SessionResults:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no trial is left to run. Of a search it is unknown, and the only stack is looked
-        for in any case."""
-        if self._experiment is None or self._has_search or self._expansion.is_in_turn:
+        """Whether no trial is left to run. Of a search it is unknown."""
+        if self._experiment is None or self._has_search:
             return False
         return all(each.trial.number in self.finished for each in self._expansion.first.trials)
 
@@ -157,7 +153,7 @@ class SessionResults:
         """Numbers of the rounds that have trials to run."""
         if self.is_complete or self._expansion.is_driven:
             return []
-        if self._expansion.is_in_turn or self._experiment is None or self._has_search:
+        if self._experiment is None or self._has_search:
             return [1]
         shapes = self._expansion.shapes[self._expansion.first.name]
         return [
@@ -166,6 +162,14 @@ class SessionResults:
             if any(trial.number not in self.finished for trial in shape.trials)
         ]
 
+    @property
+    def shared_parts(self) -> list[Work] | None:
+        """The parts that are left, if they share one stack, which is looked for if none is; None if
+        each has its own."""
+        if not (self._expansion.is_in_turn and self._is_collected) or self.driven is not None:
+            return None
+        return [self.work(Part(number)) for number in self.rounds_left]
+
     # --- a part ----------------------------------------------------------------------------------
 
     def work(self, part: Part, trial: BeginTrial | None = None) -> Work:
@@ -173,7 +177,7 @@ class SessionResults:
         results = self.members[part.member]
         folder, trials = results.folder, results.trials
         run = RunValues(is_held=bool(part.member))
-        logs, run_id = folder / "logs", new_run_id()
+        logs = folder / "logs"
         if trials is not None:
             run, logs = trials.run_values(run), folder / SHAPES / str(part.round) / "logs"
         if trial is not None:
@@ -185,15 +189,11 @@ class SessionResults:
             run = trials.run_values(run, name)
             shape = self.driven.shape_of(results.member.config, trial)
             config = shape.configs[0]
-        elif self._expansion.is_in_turn:
-            shape, config = results.shapes[0], results.member.config
         else:
             shape = results.shapes[part.round - 1]
             config = shape_config(results.member.config, shape)
             if self._is_collected and self._placement.where == "cluster":
                 folder = folder / SHAPES / str(part.round)
-        if not self._is_collected and not part.member:
-            run_id = self._placement.run_id
         return Work(
             part=part,
             member=results.member,
@@ -205,7 +205,7 @@ class SessionResults:
             goes_on=self._goes_on(folder),
             finished=self.finished,
             run=run,
-            run_id=run_id,
+            run_id=self._placement.run_id if self._expansion.is_single else new_run_id(),
         )
 
     def _goes_on(self, folder: Path) -> bool:
@@ -262,7 +262,8 @@ class SessionResults:
         trials = results.trials
         if trials is None:
             return
-        is_failed = has_failed(outcome)
+        # Trials after the time limit were not begun.
+        is_failed = has_failed(outcome) and not outcome.is_out_of_time
         stops = self._experiment is not None and self._experiment.on_failure == "stop"
         # Where a trial has ended its shape, those after it were not begun.
         was_ended_by_trial = is_failed and stops and outcome.results is not None
@@ -307,30 +308,33 @@ class SessionResults:
         failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
         stopped = next((each for each in outcomes if each.state == RunState.CANCELLED), None)
         reasons = [each.reason for each in (failed, stopped) if each is not None]
-        # A driver continues after failed trials, as services do.
-        has_failed = failed is not None and not trials.finished and self.driven is None
+        # A driver and a shared stack continue after failed trials, as services do.
+        is_one = self.driven is not None or self._expansion.is_in_turn
+        has_failed = failed is not None and not trials.finished and not is_one
         is_complete = self.driven.is_done if self.driven is not None else trials.is_complete
         is_whole = is_complete and not has_failed
+        was_interrupted = any(each.was_interrupted for each in outcomes)
+        early = RunState.CANCELLED if was_interrupted else RunState.FAILED
         known = (
-            RunState.DONE if is_whole else RunState.FAILED,
+            RunState.DONE if is_whole else early,
             next(iter(reasons), "") if not is_whole else "",
             # If nothing was measured, the reason is that of the first part.
             failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
         )
         errors = (each.artifact_error for each in outcomes if each.artifact_error)
-        return RunEnd(
+        end = RunEnd(
             run_id=run_id,
             known=known,
             results=written,
             artifacts=results.folder,
             artifact_error=results.error or next(errors, ""),
             uploaded_to=uploaded_to,
-            was_interrupted=any(each.was_interrupted for each in outcomes),
+            was_interrupted=was_interrupted,
             left=tuple(left for each in outcomes for left in each.left),
             is_unlisted=any(each.is_unlisted for each in outcomes),
             is_unverified=any(each.is_unverified for each in outcomes),
-            more=self._placement.more_of_all(results.member, outcomes),
-        ).outcome()
+        )
+        return self._placement.completed(results.member, end, outcomes).outcome()
 
     def joint_runs(self, outcomes: Mapping[str, RunOutcome]) -> "list[JointRun]":
         """Return the members as parts of a joint result."""
@@ -344,15 +348,18 @@ class SessionResults:
         ]
 
     def remove_empty(self) -> None:
-        """Remove the folders into which nothing came."""
+        """Remove the folders into which nothing came, unless an experiment is resumed."""
         for each in self.members.values():
             self._remove_empty(each)
-        folders.remove_if_empty(self.folder)
+        if not self._is_resumed:
+            folders.remove_if_empty(self.folder)
 
     def _remove_empty(self, results: MemberResults) -> bool:
         """Remove the folder of a member if nothing came into it; whether it was removed."""
         if self._is_resumed:
             return False
+        if results.trials is not None:
+            results.trials.remove_empty()
         return folders.remove_if_empty(results.folder) or not results.folder.exists()
 
 

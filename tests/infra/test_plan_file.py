@@ -13,7 +13,6 @@ from aiperf_svc.adapters.pulumi.plan_file import (
     read_plan,
     write_plan,
 )
-from aiperf_svc.adapters.storage.resuming import Resumed
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
@@ -54,10 +53,9 @@ def resumed_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     product: dict[str, Any] = {"deployment.target.args": [["--ttft", "5ms"], ["--ttft", "9ms"]]}
     product["load.concurrency"] = [1, 2]
     data = benchmark(ttl="2h", raw_route="direct") | {"experiment": {"product": product}}
-    resumed = Resumed(tmp_path, frozenset({1, 2, 3}), "create")
-    request = request_of(STACK, data, resumed=resumed)
-    plan = request.plan_of(2, RunValues(upload_into="knee-20261123T012343Z-0123"))
-    monkeypatch.setenv(PLAN, str(write_plan(tmp_path, plan)))
+    run = RunValues(upload_into="knee-20261123T012343Z-0123")
+    request = request_of(STACK, data, finished=frozenset({1, 2, 3}), run=run)
+    monkeypatch.setenv(PLAN, str(write_plan(tmp_path, request.plans[1])))
     return record(STACK, {"aiperf:removal": "true"})
 
 

@@ -111,7 +111,7 @@ def test_stored_experiment_is_reported_and_resumed(kind: str, stored: Path) -> N
     assert quote(summary.rows[0].outcome.folder) in page
     resuming.check({folder: config})
     opened = [ShapeTrials(config, (), folder)]
-    kept = resuming.keep_finished(opened, may_split_shapes=True)
+    kept = resuming.keep_finished(opened, config)
     assert kept == {each.number for each in trials if each.state == "done"}
     assert all((folder / "trials" / each.folder).is_dir() for each in trials)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,28 +13,38 @@ import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.exports.result_files import encode
-from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
-from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner import session
 from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.session import Session
+from aiperf_svc.runner.session_results import SessionResults, check_resumed
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, collection, launch, measure, preflight, teardown
-from aiperf_svc.runner.stack.launch import Launch
+from aiperf_svc.runner.stack import (
+    bring_up,
+    collection,
+    launch,
+    measure,
+    placement,
+    preflight,
+    teardown,
+)
+from aiperf_svc.runner.stack.members import expand_requests
+from aiperf_svc.runner.stack.placement import StackPlacement
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_results import inference_result
 
@@ -56,11 +66,14 @@ class FakeStackRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.home = StateHome({"XDG_STATE_HOME": str(folder / "state")})
+        state = str(folder / "state")
+        self.environ = {"XDG_STATE_HOME": state, "PULUMI_CONFIG_PASSPHRASE": "x"}
+        self.home = StateHome(self.environ)
         benchmark = yaml.safe_load(CONFIG) | {"artifacts": {"dir": str(folder / "artifacts")}}
         config = BenchmarkConfig.model_validate(benchmark)
         self.benchmark = benchmark
-        self.request = StackRequest(stack="s", config=config, environ={})
+        self.request = StackRequest(stack="s", config=config, environ=self.environ)
+        self.options = StackOptions(run=RunOptions(ui="none"), yes=True)
         self.interrupts = Interrupts()
         self.report: LeakReport | Exception = CLEAN
         self.up_error: AiperfError | None = None
@@ -69,10 +82,17 @@ class FakeStackRun:
         self.check_errors: dict[str, AiperfError] = {}
         """What the preflight checks find, by the id of a shape's run."""
         self.ups: list[int] = []
+        """The shapes that were brought up."""
+        self.plans: list[StackPlan] = []
+        """Their plans."""
+        self.changes: list[bool] = []
+        """Whether each changed a stack that was up."""
         self.fetch_error: AiperfError | None = None
         self.uploaded_to = ""
-        self.uploads: list[str] = []
-        """Where the pods of each shape upload their trials."""
+        self.run_state, self.run_reason = "done", ""
+        """How the services of a run end."""
+        self.fetched: int | None = None
+        """How many trials of each shape have ended; None: all."""
         self.stops_up_of: int | None = None
         """The shape in whose `up` the user stops it."""
         self.running: int | None = None
@@ -100,26 +120,43 @@ class FakeStackRun:
         """The folders of artifacts."""
         return list(Path(self.request.config.artifacts.dir).iterdir())
 
-    async def launched(self) -> RunOutcome:
-        cluster = cast("Cluster", SimpleNamespace(identity="uid"))
-        options = StackOptions(run=RunOptions(ui="none"), yes=True)
-        cli = cast("PulumiCli", self)
-        context = PartContext(self.interrupts, Screen(options.run.ui))
-        me = this_process({})
-        request = self.with_folder()
-        return await Launch(request, options, self.home, cluster, cli, context, me=me).run()
+    async def launched(self, *, resume: Path | None = None) -> RunOutcome:
+        """How a session with this request ends; it goes on in the folder `resume`."""
+        made = self._session(resume)
+        try:
+            (outcome,) = (await made._run()).values()
+        finally:
+            made._results.remove_empty()
+        return outcome
 
-    def with_folder(self) -> StackRequest:
-        """The request with the folder that a session makes for it."""
-        request, config = self.request, self.request.config
-        if request.resumed is not None or request.folder is not None:
-            return request
-        folder = folders.make_dated_folder(Path(config.artifacts.dir), config.name)
-        if config.experiment is not None:
-            resuming.begin(folder, config)
-        return replace(request, folder=folder)
+    async def part_ended(self, number: int) -> RunOutcome:
+        """How a part ends that has a stack of its own."""
+        made = self._session(None)
+        context = PartContext(self.interrupts, Screen("none"))
+        return await made._placement.run(made._results.work(Part(number)), context)
+
+    def _session(self, resume: Path | None) -> Session:
+        requests = {"": self.request}
+        options = replace(self.options, run=replace(self.options.run, resume=resume))
+        expansion = expand_requests(requests)
+        if resume is not None:
+            check_resumed(expansion, resume)
+        stacks = StackPlacement(requests, expansion, options)
+        made = Session(expansion, stacks, options.run, timeout_s=options.timeout_s)
+        made._results = SessionResults(expansion, stacks, resume=resume)
+        return made
+
+    @contextlib.asynccontextmanager
+    async def connect(self, **_: Any) -> AsyncIterator[Cluster]:
+        yield cast("Cluster", SimpleNamespace(identity="uid"))
+
+    @contextlib.contextmanager
+    def open_project(self, *_: Any, **__: Any) -> Iterator["FakeStackRun"]:
+        yield self
 
     # --- as PulumiCli ---
+
+    notice = ""
 
     async def outputs(self) -> dict[str, Any]:
         return {}
@@ -147,13 +184,21 @@ class FakeStackRun:
 
     # --- as Measuring ---
 
-    has_results, has_losses, is_out_of_time, failure, results = True, False, False, None, RESULTS
+    has_results, has_losses, is_out_of_time, results = True, False, False, RESULTS
+    failure: AiperfError | None = None
+    measured: StackPlan
+    """The plan of the run."""
+
+    def measuring(self, _: Cluster, __: Any, plan: StackPlan, *___: Any) -> "FakeStackRun":
+        self.measured = plan
+        return self
 
     @property
     def status(self) -> Any:
         return SimpleNamespace(
-            state="done", reason="", exit_code=None, artifact_error="", uploaded_to=self.uploaded_to
-        )
+            state=self.run_state, reason=self.run_reason, exit_code=None, artifact_error="",
+            uploaded_to=self.uploaded_to,
+        )  # fmt: skip
 
     async def follow(self, **_: Any) -> InferenceResult:
         self.note_watched("follow")
@@ -167,13 +212,21 @@ class FakeStackRun:
         self.note_watched("fetch")
         if self.fetch_error:
             raise self.fetch_error
-        if self.request.config.experiment is not None:
-            shape = self.request.shapes[(self.ups or [self.running or 1])[-1] - 1]
-            for trial in shape.trials:
+        experiment = self.measured.config.experiment
+        if experiment is None:
+            (folder / "profile_export_aiperf.json").write_bytes(encode(RESULTS))
+        else:
+            numbers = experiment.part.trials if experiment.part is not None else None
+            every = [trial for shape in self.request.shapes for trial in shape.trials]
+            trials = [each for each in every if numbers is None or each.number in numbers]
+            del trials[len(trials) if self.fetched is None else self.fetched :]
+            if not trials:
+                return "nothing"
+            for trial in trials:
                 own = folder / "trials" / trial.folder
                 own.mkdir(parents=True)
                 (own / "profile_export_aiperf.json").write_bytes(encode(RESULTS))
-            ended = [TrialOutcome(trial, "done", "", RESULTS) for trial in shape.trials]
+            ended = [TrialOutcome(trial, "done", "", RESULTS) for trial in trials]
             write_experiment(folder, self.request.config, summarise(ended))
         return "all"
 
@@ -188,6 +241,10 @@ def returning(value: Any) -> Callable[..., Awaitable[Any]]:
     return response
 
 
+async def unchanged(request: StackRequest, _: Cluster, **__: Any) -> StackRequest:
+    return request
+
+
 def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
     """One whose parts are in the places of the real ones."""
     stack_run = FakeStackRun(folder)
@@ -197,11 +254,11 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
             raise error
         return ()
 
-    async def up(_: Any, __: Any, start: bring_up.Start, **___: Any) -> bool:
-        plan = start.plan
-        run_ids = [each.identity.run_id for each in stack_run.request.plans]
-        shape = run_ids.index(plan.identity.run_id) + 1
-        stack_run.uploads.append(plan.services[0].env.get("AIPERF_UPLOAD_INTO", ""))
+    async def up(request: StackRequest, _: Any, start: bring_up.Start, **__: Any) -> bool:
+        run_ids = [each.identity.run_id for each in request.plans]
+        shape = request.own_shapes[run_ids.index(start.plan.identity.run_id)]
+        stack_run.changes.append(start.is_change)
+        stack_run.plans.append(start.plan)
         stack_run.note_watched("up")
         stack_run.ups.append(shape)
         if error := stack_run.up_errors.get(shape):
@@ -221,28 +278,35 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
     parts = {"preview": "", "first_record": RECORD, "find_own": RECORD, "refuse_in_use": None}
     for name, value in parts.items():
         monkeypatch.setattr(bring_up, name, returning(value))
+    for name in ("with_target_pods", "with_gpu_exporters", "with_api_server"):
+        monkeypatch.setattr(placement, name, unchanged)
+    monkeypatch.setattr(placement, "read_placed", returning(None))
+    monkeypatch.setattr(placement, "connect", stack_run.connect)
+    monkeypatch.setattr(placement, "open_project", stack_run.open_project)
+    monkeypatch.setattr(session, "Interrupts", lambda: stack_run.interrupts)
     for name in ("save_evidence", "save_logs"):
         monkeypatch.setattr(collection, name, returning(()))
     monkeypatch.setattr(preflight, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
-    monkeypatch.setattr(measure, "Measuring", lambda *_: stack_run)
+    monkeypatch.setattr(measure, "Measuring", stack_run.measuring)
     monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)
     monkeypatch.setattr(launch, "watched_contact", stack_run.watched_contact)
     return stack_run
 
 
 def in_shapes(
-    stack_run: FakeStackRun, *, on_failure: str = "continue", number: int = 3
+    stack_run: FakeStackRun, *, on_failure: str = "continue", number: int = 3, parallel: int = 1
 ) -> list[str]:
     """Give the stack trials of so many shapes, two of each; the ids of their runs."""
     experiment = {
         "product": {"workers.max": list(range(1, number + 1))},
         "repetitions": 2,
         "on_failure": on_failure,
+        "parallel": parallel,
     }
     stack_run.benchmark = {**stack_run.benchmark, "experiment": experiment}
     config = parse_config(stack_run.benchmark, "")
-    stack_run.request = StackRequest(stack="s", config=config, environ={})
+    stack_run.request = StackRequest(stack="s", config=config, environ=stack_run.environ)
     return [plan.identity.run_id for plan in stack_run.request.plans]
 
 

@@ -6,7 +6,6 @@ stack is still up, its run is followed to the end and collected, as the killed r
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import (
     ExperimentFile,
@@ -39,16 +38,6 @@ _FOUND = ("deployment.target.pods", "deployment.api_server_cidrs", "telemetry.ex
 """Keys that the runner sets by what it finds in the cluster."""
 
 
-class Resumed(NamedTuple):
-    """An experiment on a cluster that is resumed."""
-
-    folder: Path
-    finished: frozenset[int]
-    """Numbers of the trials that ran to their end and are in the folder."""
-    namespace_mode: str
-    """Whether the stack's namespace was made for it."""
-
-
 def check(members: Mapping[Path, Config]) -> None:
     """Raise ConfigError if one of these folders is not that of an experiment with its config."""
     # The folder of one target must not be taken for that of another.
@@ -57,15 +46,36 @@ def check(members: Mapping[Path, Config]) -> None:
         _read(folder, config, (*elsewhere, *_OF_PODS, *_FOUND))
 
 
-def keep_finished(opened: Sequence[ShapeTrials], *, may_split_shapes: bool) -> frozenset[int]:
+def keep_finished(
+    opened: Sequence[ShapeTrials],
+    config: Config,
+    *,
+    may_split_shapes: bool = True,
+    in_one_stack: bool = False,
+) -> frozenset[int]:
     """Make the folders of an experiment ready for the trials that have not ended in all of them,
-    and return the numbers of those that have: a trial of some members has no total. Without
-    `may_split_shapes` a shape is run again as a whole if one of its trials is. What a killed runner
-    had collected is put among the trials first. Raises ConfigError, EnvironmentProblem."""
+    and return the numbers of those that have: a trial of some members has no total. What a killed
+    runner had collected is put among the trials first.
+
+    Without `may_split_shapes` a shape is run again as a whole if one of its trials is. With
+    `in_one_stack` nothing is changed if no trial has ended: the stack may be there and run them.
+    Raises ConfigError, EnvironmentProblem.
+    """
+    if any(folders.is_collecting(each.folder) for each in opened):
+        # The list of the trials may have come before their files.
+        return frozenset()
     for each in opened:
         each.add_finished()
         each.move_collected()
     finished = frozenset.intersection(*(each.finished for each in opened))
+    if in_one_stack and not finished:
+        return finished
+    if in_one_stack and config.search is not None:
+        raise ConfigError(
+            f"--resume: the results of this search are in {opened[0].folder}, and the pods that "
+            "know how it was to go on are gone or not needed any more; start a new search, and "
+            "remove what may be left of its stack with `aiperf-svc gc`"
+        )
     if not may_split_shapes:
         finished = opened[0].of_whole_shapes(finished)
     for each in opened:
@@ -73,28 +83,6 @@ def keep_finished(opened: Sequence[ShapeTrials], *, may_split_shapes: bool) -> f
         each.write_progress()
         set_aside(each.folder, finished)
     return finished
-
-
-def read_resumed(folder: Path, config: Config) -> Resumed:
-    """Read what is left to do of an experiment on a cluster. What a killed runner had collected and
-    had not put among the trials is put there. Raises ConfigError if it is not an experiment with
-    this config, and EnvironmentProblem."""
-    _read(folder, config, (*_ELSEWHERE, *_OF_PODS, *_FOUND))
-    assert config.experiment is not None
-    mode = namespace_mode(folder)
-    if folders.is_collecting(folder):
-        # The list of the trials may have come before their files.
-        return Resumed(folder, frozenset(), mode)
-    trials = ShapeTrials(config, (), folder)
-    trials.add_finished()
-    trials.move_collected()
-    if trials.finished and config.search is not None:
-        raise ConfigError(
-            f"--resume: the results of this search are in {folder}, and the pods that know how it "
-            "was to go on are gone or not needed any more; start a new search, and remove what "
-            "may be left of its stack with `aiperf-svc gc`"
-        )
-    return Resumed(folder, trials.finished, mode)
 
 
 def image_notes(folder: Path, finished: Collection[int], image: str | None) -> list[str]:

@@ -127,9 +127,9 @@ class ShapeTrials(ExperimentFolder):
 
     def collect(self, shape: int, left: Path) -> None:
         """Add the trials of a part from its folder: that of its shape, from which they are moved,
-        or that of the experiment. None if none has ended. Raises ConfigError,
-        EnvironmentProblem."""
-        if not is_experiment(left):
+        or that of the experiment. None if none has ended, or if not all files are there. Raises
+        ConfigError, EnvironmentProblem."""
+        if not is_experiment(left) or folders.is_collecting(left):
             return
         if left == self.folder:
             self._read(left)
@@ -205,11 +205,15 @@ class ShapeTrials(ExperimentFolder):
         Raises EnvironmentProblem."""
         if self._moved:
             self.write_progress()
+        self.remove_empty()
+        return super().write(run_id, search) if self._rows else None
+
+    def remove_empty(self) -> None:
+        """Remove the folders of logs and of shapes into which nothing came."""
         for each in (self.folder / "logs", *self.folder.glob(f"{SHAPES}/*")):
             folders.remove_if_empty(each)
         with suppress(OSError):
             (self.folder / SHAPES).rmdir()
-        return super().write(run_id, search) if self._rows else None
 
 
 def _clear(folder: Path) -> None:

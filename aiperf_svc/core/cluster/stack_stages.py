@@ -8,8 +8,8 @@
 If an experiment is resumed whose trials have all ended, `destroy` follows the preflight checks: the
 stack of the killed runner may be there.
 
-The trials of an experiment may need several shapes of pods. The stages from `up` to `collect` or
-`evidence` are then repeated for each shape, on the same stack, which is destroyed after the last.
+The stages from `up` to `collect` or `evidence` are those of a part of the session. If several parts
+share the stack, `up` changes it, and `begin_part` puts the next one before the removal.
 
 As soon as the cluster may hold objects of the stack, every path leads through `destroy` and
 `check`, unless the user asked to keep the stack or it holds the only copy of the results. Evidence
@@ -64,17 +64,15 @@ class StackLifecycle:
 
     keep: bool = False
     keep_on_failure: bool = False
-    stops_on_failure: bool = False
-    """Whether no shape follows one that failed."""
+    has_parts: bool = True
+    """Whether anything is left to run."""
     stage: Stage = Stage.PREFLIGHT
-    shapes: list[int] = field(default_factory=lambda: [1])
-    """Numbers of the shapes: the current one, and those that follow it."""
     failed_in: Stage | None = None
     """The first stage that failed."""
-    has_shape_failed: bool = False
-    """A stage of the current shape failed."""
+    has_part_failed: bool = False
+    """A stage of the current part failed."""
     is_suspect: bool = False
-    """A part of the stack died during a run that continued."""
+    """A pod of the stack died during a run that continued."""
     was_interrupted: bool = False
     """The user interrupted a stage."""
     has_only_copy: bool = False
@@ -111,7 +109,7 @@ class StackLifecycle:
         stage = self.stage
         if stage in (Stage.PREFLIGHT, Stage.PREVIEW):
             is_on = result is StageResult.DONE and interrupts == 0
-            if is_on and not self.shapes:
+            if is_on and not self.has_parts:
                 return Stage.DESTROY
             return AFTER[stage] if is_on else Stage.FINISHED
         if stage is Stage.DESTROY:
@@ -126,23 +124,34 @@ class StackLifecycle:
         interrupt_limit = 1 if stage is Stage.UP else 2
         if stage in AFTER and result is StageResult.DONE and interrupts < interrupt_limit:
             return AFTER[stage]
-        is_to_see = self.has_shape_failed or self.is_suspect
+        is_to_see = self.has_part_failed or self.is_suspect
         if stage is Stage.COLLECT and is_to_see and interrupts < 2:
             return Stage.EVIDENCE
-        return self._next_shape() if self._has_next_shape() else self._teardown()
+        return self._teardown()
 
     @property
-    def shape(self) -> int:
-        """Number of the current shape; 0 if no trials are left."""
-        return self.shapes[0] if self.shapes else 0
+    def is_last(self) -> bool:
+        """True if no part may follow the current one: the stack stays for what is in it, or another
+        user has taken it over."""
+        is_kept = self.has_only_copy or (self.keep_on_failure and self.has_part_failed)
+        return self.is_lost or is_kept
 
-    def end_shapes(self) -> None:
-        """Begin no other shape."""
-        del self.shapes[1:]
+    def begin_part(self) -> None:
+        """Begin the first part, or the next one on the stack of the last one. Raises
+        IllegalStep."""
+        is_next = self.stage in (Stage.DESTROY, Stage.FINISHED) and not self.is_last
+        if self.stage is not Stage.UP and not is_next:
+            raise IllegalStep(f"a part began in {self.stage} after {', '.join(self.story)}")
+        self.stage = Stage.UP
+        self.has_part_failed = self.is_suspect = self.is_kept = False
+
+    def stop(self) -> None:
+        """Keep nothing: the user has interrupted the session after a part."""
+        if self.is_kept:
+            self.is_kept, self.was_interrupted, self.stage = False, True, Stage.DESTROY
 
     def lose(self) -> None:
-        """Start no other shape and keep nothing: another user has taken over the stack."""
-        self.end_shapes()
+        """Start no other part and keep nothing: another user has taken over the stack."""
         self.is_lost = True
 
     def fail_run(self) -> None:
@@ -151,22 +160,11 @@ class StackLifecycle:
 
     def _fail_in(self, stage: Stage) -> None:
         self.failed_in = self.failed_in or stage
-        self.has_shape_failed = True
+        self.has_part_failed = True
 
     def suspect_run(self) -> None:
         """Ask for evidence from the cluster although the run succeeded."""
         self.is_suspect = True
-
-    def _has_next_shape(self) -> bool:
-        is_over = self.was_interrupted or self.has_only_copy
-        if self.has_shape_failed and (self.stops_on_failure or self.keep_on_failure):
-            is_over = True
-        return len(self.shapes) > 1 and not is_over
-
-    def _next_shape(self) -> Stage:
-        del self.shapes[0]
-        self.has_shape_failed = self.is_suspect = False
-        return Stage.UP
 
     def _teardown(self) -> Stage:
         wants = self.keep or self.has_only_copy

@@ -1,9 +1,10 @@
 """Decides when each part of a session begins and when the loads of a round start.
 
-A part is one set of services with a lifetime of its own: processes on this machine, or a stack. The
-parts of a round measure the same trials, one part for each target or cluster, and their loads start
-at one time. Rounds follow each other, or run at the same time as far as a limit and the cluster
-allow. Events go in, instructions come out; `runner/session.py` carries them out.
+A part is one set of services with a lifetime of its own: processes on this machine, a stack, or the
+pods that a stack has for one of the shapes that share it. The parts of a round measure the same
+trials, one part for each target or cluster, and their loads start at one time. Rounds follow each
+other, or run at the same time as far as a limit and the cluster allow. Events go in, instructions
+come out; `runner/session.py` carries them out.
 
     waiting ──> running ──> closing ──> over       a round
        └────────────────────────────────> over      skipped: interrupt, time limit, failure
@@ -82,8 +83,9 @@ class PartEnded(NamedTuple):
 
     part: Part
     has_failed: bool = False
-    is_kept: bool = False
-    """Its stack stays, and takes the room of those that follow."""
+    is_last: bool = False
+    """No other part may follow: its stack stays, or another user has taken over the stack of all
+    parts."""
 
 
 class RoundClosed(NamedTuple):
@@ -274,9 +276,9 @@ class Schedule:
     def _end_part(self, ended: PartEnded) -> list[Instruction]:
         part, found = ended.part, list[Instruction]()
         self._awaited.pop(part, None)
-        if ended.is_kept and self._driver is not None:
+        if ended.is_last and self._driver is not None:
             self._driver.cancel(AFTER_END)
-        if ended.is_kept or (ended.has_failed and self._stops_on_failure):
+        if ended.is_last or (ended.has_failed and self._stops_on_failure):
             found = self._skip(AFTER_END)
         left = self._running[part.round]
         left.discard(part)

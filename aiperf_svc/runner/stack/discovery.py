@@ -92,9 +92,9 @@ async def pin_target(request: StackRequest, cluster: Cluster, *, say: Say) -> st
 
 def _earlier_node(request: StackRequest) -> str:
     """Return the node of the target in the trials that have ended; empty without any."""
-    if request.resumed is None:
+    if not request.goes_on or request.folder is None:
         return ""
-    for path in sorted(request.resumed.folder.rglob(PROVENANCE)):
+    for path in sorted(request.folder.rglob(PROVENANCE)):
         found = read_provenance(path.parent)
         node = found.target.get("node", UNKNOWN) if found is not None else UNKNOWN
         if node != UNKNOWN and "; " not in node:

@@ -1,7 +1,14 @@
-"""Carries out the stages of a stack's run, in the order that its `StackLifecycle` decides."""
+"""Carries out the stages of a stack, in the order that its `StackLifecycle` decides.
+
+    begin ──> run_part ──> run_part … ──> end
+
+The session decides which part is next on a stack that several parts share.
+"""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -12,7 +19,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
-from aiperf_svc.adapters.storage.resuming import Resumed
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.core.cluster.stack_stages import StackLifecycle, Stage, StageResult
@@ -21,8 +28,8 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import StackOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
-from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd
+from aiperf_svc.runner.parts import PartContext, Work
 from aiperf_svc.runner.stack import bring_up, collection, measure
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.discovery import pin_target
@@ -34,8 +41,6 @@ from aiperf_svc.workloads.previews import summary, trial_lists
 CLUSTER_STAGES = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
 """Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack
 exists the silence ends the command."""
-PER_SHAPE_STAGES = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)
-"""Stages that are repeated for each shape."""
 
 
 class Launch:
@@ -56,36 +61,145 @@ class Launch:
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._context = cluster, cli, context
         self._interrupts, screen = context.interrupts, context.screen
-        experiment = request.config.experiment
-        self._lifecycle = StackLifecycle(
-            keep=options.keep,
-            keep_on_failure=options.keep_on_failure,
-            stops_on_failure=experiment is not None and experiment.on_failure == "stop",
-            shapes=collection.shapes_left(request),
-        )
-        self._screen, self._say = screen, screen.say
-        self._me = me
+        self._lifecycle = StackLifecycle(options.keep, options.keep_on_failure)
+        self._screen, self._say, self._me = screen, screen.say, me
         self._keeper = LeaseKeeper(cluster, request.stack, me, screen.say)
         self._failure: AiperfError | None = None
         """The first error."""
-        self._shape_failure: AiperfError | None = None
-        """The first error in the current shape."""
+        self._part_failure: AiperfError | None = None
+        """The first error in the current part."""
+        self._artifact_error = ""
+        """Why the results of the current part are not all here."""
+        self._parts: dict[int, Work] = {}
+        """The parts that are left, by the place of their plans from 1."""
+        self._place = 0
+        """Place of the current part."""
         self._checked = CheckedShapes()
         self._collection = Collection(request, cluster, cli, self._interrupts, screen.say)
         self._removal = StackRemoval(home, cluster, cli, screen.say)
-        self._running_shape: int | None = None
-        """The shape whose trials a killed runner has left running."""
+        self._running: int | None = None
+        """Place of the part whose trials a killed runner has left running."""
         self._node = ""
         """The node of the target in all visits of an experiment in blocks; empty: any."""
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
         """Set before the first object may be created."""
         self._measuring: measure.Measuring | None = None
+        """The run of the current part; None before it is up."""
         self._deadline_mono_s: float | None = None
         self._took_s: dict[str, float] = {}
 
-    async def run(self) -> RunOutcome:
-        """Run all stages. Raises AiperfError when nothing was created."""
+    async def begin(self, parts: Sequence[Work]) -> list[int]:
+        """Check and preview the stack for these parts, or look for what is left of it if there are
+        none. Returns the rounds to run in their order, none if the user stops it. Raises
+        AiperfError if no part can run."""
+        self._parts = {self._place_of(each): each for each in parts}
+        self._lifecycle.has_parts = bool(parts)
+        await self._run_until(Stage.UP, Stage.DESTROY, Stage.FINISHED)
+        if self._failure is not None and self._record is None:
+            raise self._failure
+        may_run = self._lifecycle.stage is Stage.UP
+        return [each.part.round for each in self._parts.values()] if may_run else []
+
+    async def run_part(self, work: Work, context: PartContext) -> RunEnd:
+        """Run a part, from `up` until its results are collected. Raises AiperfError if nothing was
+        created."""
+        self._place, self._context = self._place_of(work), context
+        self._part_failure, self._artifact_error = None, ""
+        lifecycle, run_id = self._lifecycle, self.run_id
+        if (refused := self._checked.refused.get(self._place)) is not None:
+            return RunEnd(run_id=run_id, error=refused)
+        lifecycle.begin_part()
+        await self._run_until(Stage.DESTROY, Stage.FINISHED)
+        if self._record is None:
+            assert self._failure is not None
+            raise self._failure
+        measuring = self._measuring
+        return RunEnd(
+            run_id=run_id,
+            status=measuring.status if measuring else None,
+            error=self._part_failure,
+            results=measuring.results if measuring else None,
+            artifacts=work.folder,
+            artifact_error=self._artifact_error,
+            was_interrupted=lifecycle.was_interrupted,
+            is_out_of_time=measuring is not None and measuring.is_out_of_time,
+            is_last=lifecycle.is_last,
+        )
+
+    async def end(self) -> None:
+        """Remove the stack, unless it is kept; however often the user interrupts it."""
+        lifecycle = self._lifecycle
+        if self._interrupts.count:
+            lifecycle.stop()
+        try:
+            if lifecycle.stage is Stage.DESTROY:
+                await self._run_until(Stage.FINISHED)
+        finally:
+            await self._end_measuring()
+            await self._keeper.close(is_kept=lifecycle.is_kept)
+            for each in self._parts.values():
+                if not each.goes_on:
+                    folders.remove_if_empty(each.folder)
+        record = self._record
+        if record is None or lifecycle.stage is not Stage.FINISHED:
+            return
+        self._say(summary.took(self._took_s))
+        if lifecycle.is_kept and lifecycle.has_only_copy:
+            self._say("The results could not be fetched. The stack holds the only copy of them.")
+        if lifecycle.is_kept:
+            plan, space = self._request.plan, record.namespace
+            self._say(summary.kept(plan, namespace=space, expires=record.expires))
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run, or of the experiment whose parts share the stack."""
+        return self._request.plan.identity.run_id
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """The further keys of `--json`."""
+        return {
+            "stack": self._request.stack,
+            "namespace": self._record.namespace if self._record else None,
+            "kept": self._lifecycle.is_kept,
+            "left": list(self._removal.left),
+            "not_checked": list(self._removal.not_checked),
+            "took_s": self._took_s,
+        }
+
+    def completed(self, end: RunEnd | None) -> RunEnd:
+        """Add to the end of a part, or of all that share the stack, what is known now that the
+        stack is gone; None: no part has begun."""
+        nothing = (RunState.CANCELLED, NOTHING_MADE, ExitCode.BENCHMARK_FAILED)
+        end = end or RunEnd(known=nothing, was_interrupted=True)
+        lifecycle, removal, known, folder = self._lifecycle, self._removal, end.known, end.artifacts
+        if known is not None:
+            state, reason, code = known
+            if end.artifact_error and end.results is None:
+                code = ExitCode.ERROR  # It was measured, and no result could be fetched.
+            known = (state, reason or str(self._failure or ""), code)
+        is_gone = self._record is not None and not lifecycle.is_kept
+        return replace(
+            end,
+            run_id=self.run_id,
+            known=known,
+            error=self._failure,
+            artifacts=folder if folder is not None and folder.is_dir() else None,
+            was_interrupted=end.was_interrupted or lifecycle.was_interrupted,
+            is_last=lifecycle.is_kept,
+            left=removal.left,
+            is_unlisted=removal.is_unlisted,
+            is_unverified=is_gone and not removal.is_verified,
+            more=self.more,
+        )
+
+    def _place_of(self, part: Work) -> int:
+        """Return the place of the plan of a part, from 1."""
+        return part.part.round if len(self._request.plans) > 1 else 1
+
+    async def _run_until(self, *ends: Stage) -> None:
+        """Run the stages before one of these."""
         stages: dict[Stage, Callable[[], Awaitable[StageResult]]] = {
             Stage.PREFLIGHT: self._preflight,
             Stage.PREVIEW: self._preview,
@@ -97,45 +211,17 @@ class Launch:
             Stage.CHECK: self._check,
         }
         lifecycle = self._lifecycle
-        try:
-            while lifecycle.stage is not Stage.FINISHED:
-                stage, shape, started_mono_s = lifecycle.stage, lifecycle.shape, time.monotonic()
-                self._screen.begin(stage)
-                result = await self._end_of(stage, stages[stage])
-                if self._keeper.loss is not None:
-                    lifecycle.lose()
-                    if result is StageResult.FAILED and self._failure is None:
-                        self._failed(self._keeper.loss)
-                if stage is Stage.COLLECT and result is StageResult.FAILED:
-                    lifecycle.has_only_copy = not self._is_uploaded
-                took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
-                self._took_s[stage.value] = round(took_s, 1)
-                lifecycle.end(stage, result, interrupts=self._interrupts.count)
-                if stage in PER_SHAPE_STAGES and lifecycle.stage not in PER_SHAPE_STAGES[1:]:
-                    self._end_shape(shape)
-        finally:
-            await self._end_measuring()
-            await self._keeper.close(is_kept=lifecycle.is_kept)
-            if self._record is not None or self._collection.has_all_trials:
-                await self._collection.write_trials()
-            if self._measuring is None:
-                self._collection.remove_if_empty()
-        if self._record is None:
-            if self._failure is not None:
-                raise self._failure
-            return self._outcome()
-        self._say(summary.took(self._took_s))
-        if lifecycle.is_kept and lifecycle.has_only_copy:
-            self._say("The results could not be fetched. The stack holds the only copy of them.")
-        if lifecycle.is_kept:
-            self._say(
-                summary.kept(
-                    self._request.plan,
-                    namespace=self._record.namespace,
-                    expires=self._record.expires,
-                )
-            )
-        return self._outcome()
+        while lifecycle.stage not in ends:
+            stage, started_mono_s = lifecycle.stage, time.monotonic()
+            self._screen.begin(stage)
+            result = await self._end_of(stage, stages[stage])
+            if self._keeper.loss is not None:
+                lifecycle.lose()
+                if result is StageResult.FAILED and self._failure is None:
+                    self._failed(self._keeper.loss)
+            took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
+            self._took_s[stage.value] = round(took_s, 1)
+            lifecycle.end(stage, result, interrupts=self._interrupts.count)
 
     async def _end_of(
         self, stage: Stage, work: Callable[[], Awaitable[StageResult]]
@@ -159,7 +245,7 @@ class Launch:
             # What fails after that follows from it.
             error = self._keeper.loss
         self._failure = self._failure or error
-        self._shape_failure = self._shape_failure or error
+        self._part_failure = self._part_failure or error
         if self._record is not None:
             # The teardown takes a while, and the final message names the first error only.
             self._say(str(error))
@@ -168,62 +254,54 @@ class Launch:
     # --- before anything is made -----------------------------------------------------------------
 
     async def _preflight(self) -> StageResult:
-        lifecycle, running = self._lifecycle, []
-        if self._request.resumed is not None:
-            if not lifecycle.shapes:
-                return self._find_rest(self._request.resumed)
-            finding = bring_up.running_shape(
-                self._request, lifecycle.shapes, self._cluster, self._cli
-            )
-            found = await self._interrupts.result_of(finding)
-            running = [] if found is None else [found]
-            self._running_shape = found
-        rest = [each for each in lifecycle.shapes if each not in running]
+        request, places = self._request, list(self._parts)
+        if not places:
+            self._say(f"all trials have finished; their results are in {request.folder}")
+            self._record = self._home.load(request.stack)
+            return StageResult.DECLINED if self._record is None else StageResult.DONE
+        if request.goes_on:
+            finding = bring_up.running_shape(request, places, self._cluster, self._cli)
+            self._running = await self._interrupts.result_of(finding)
+        running = [] if self._running is None else [self._running]
+        rest = [each for each in places if each not in running]
         checked = self._checked = await check_shapes(
-            self._request, rest, self._cluster, self._interrupts, say=self._say
+            request, rest, self._cluster, self._interrupts, say=self._say
         )
         if self._interrupts.count:
             return StageResult.INTERRUPTED
         fitting, refused = checked.fitting, checked.refused
-        if refused and lifecycle.stops_on_failure:
+        experiment = request.config.experiment
+        if refused and experiment is not None and experiment.on_failure == "stop":
             fitting = []
         if not fitting and not running and refused:
             texts = dict.fromkeys(map(str, refused.values()))
             raise EnvironmentProblem("\n".join(texts))
-        for number, cause in refused.items():
-            named = trial_lists.shape_name(self._request.shapes, number)
+        for place, cause in refused.items():
+            named = trial_lists.shape_name(request.shapes, place)
             self._say(f"{named}: its trials count as failed: {cause}")
-        lifecycle.shapes = [*running, *fitting]
+        left = [*running, *sorted([*fitting, *refused])]
+        self._parts = {each: self._parts[each] for each in left}
         return StageResult.DONE
 
-    def _find_rest(self, resumed: Resumed) -> StageResult:
-        """Look for what is left of a stack whose trials have all ended."""
-        self._say(f"all trials have finished; their results are in {resumed.folder}")
-        self._collection.open(resumed.folder)
-        self._record = self._home.load(self._request.stack)
-        return StageResult.DECLINED if self._record is None else StageResult.DONE
-
     async def _preview(self) -> StageResult:
-        request = self._request
+        request, folder = self._request, self._request.folder
+        assert folder is not None
         await bring_up.refuse_in_use(request, self._cluster, self._me)
-        if self._running_shape is not None:
+        if self._running is not None:
             self._say(f"stack {request.stack} is up and runs these trials; continuing with it")
         elif (result := await self._review()) is not StageResult.DONE:
             return result
         # Errors that can be found before anything is made are raised here.
         record = await bring_up.first_record(request, self._cluster, self._home, self._cli)
-        is_running = self._running_shape is not None
-        if not is_running:
+        if self._running is None:
             pinning = pin_target(request, self._cluster, say=self._say)
             node = await self._interrupts.result_of(pinning)
             if node is None:
                 return StageResult.INTERRUPTED
             self._node = node
-        folder = collection.prepare(request, is_running=is_running)
+        for place, work in self._parts.items():
+            collection.prepare(work, request.config, is_running=place == self._running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
-        self._collection.open(folder)
-        for number, error in self._checked.refused.items():
-            self._collection.fail_trials(number, error)
         return StageResult.DONE
 
     async def _review(self) -> StageResult:
@@ -240,29 +318,23 @@ class Launch:
                 return StageResult.INTERRUPTED if agreed is None else StageResult.DECLINED
         return StageResult.DONE
 
-    # --- the stack and its run -------------------------------------------------------------------
+    # --- a part ----------------------------------------------------------------------------------
 
     async def _up(self) -> StageResult:
         assert self._prepared is not None
-        shape, is_change = self._lifecycle.shape, self._record is not None
-        is_up, self._running_shape = shape == self._running_shape, None
-        if is_change:
-            await self._end_measuring()
-        elif self._context.left_s is not None:
-            self._deadline_mono_s = time.monotonic() + self._context.left_s
+        is_change, is_up = self._record is not None, self._place == self._running
+        self._running, left_s = None, self._context.left_s
+        self._deadline_mono_s = None if left_s is None else time.monotonic() + left_s
+        await self._end_measuring()
         earlier = self._home.load(self._request.stack)
         self._record = self._record or self._prepared
         self._home.save(self._record)
-        trials, run = self._collection.trials, self._request.run
-        if trials is not None:
-            self._say(trial_lists.shape_name(self._request.shapes, shape))
-            run = trials.run_values(run)
         try:
             if not is_up:
                 start = bring_up.Start(
-                    plan=self._request.visit_plan(shape, run, node=self._node),
+                    plan=self._request.visit_plan(self._place, node=self._node),
                     is_change=is_change,
-                    unschedulable_s=self._checked.unschedulable_s.get(shape, 0.0),
+                    unschedulable_s=self._checked.unschedulable_s.get(self._place, 0.0),
                     deadline_mono_s=self._deadline_mono_s,
                 )
                 keeper, interrupts = self._keeper, self._interrupts
@@ -281,8 +353,6 @@ class Launch:
         finally:
             # The teardown of a partly created stack needs these UIDs too.
             await self._find_own()
-            if self._deadline_mono_s is not None and time.monotonic() > self._deadline_mono_s:
-                self._lifecycle.end_shapes()
         return StageResult.DONE if is_up else StageResult.INTERRUPTED
 
     async def _find_own(self) -> None:
@@ -296,47 +366,42 @@ class Launch:
         self._home.save(self._record)
 
     async def _measure(self) -> StageResult:
+        plan, options = self._request.plans[self._place - 1], self._options.run
         outputs = await self._cli.outputs()
         self._keeper.begin(str(outputs.get("namespace", "")))
-        self._measuring = measure.Measuring(
-            self._cluster,
-            outputs,
-            self._request.plans[self._lifecycle.shape - 1],
-            self._context,
-            self._options.run,
-            self._keeper,
+        measuring = self._measuring = measure.Measuring(
+            self._cluster, outputs, plan, self._context, options, self._keeper
         )
-        summary = await self._measuring.follow(deadline_mono_s=self._deadline_mono_s)
-        status = self._measuring.status
-        if self._measuring.is_out_of_time:
-            self._lifecycle.end_shapes()
-        if self._measuring.failure is not None:
-            self._failed(self._measuring.failure)
+        results = await measuring.follow(deadline_mono_s=self._deadline_mono_s)
+        status = measuring.status
+        if measuring.failure is not None:
+            self._failed(measuring.failure)
             self._lifecycle.fail_run()
         if status is not None and status.state == RunState.FAILED:
             self._lifecycle.fail_run()
-        if self._measuring.has_losses:
+        if measuring.has_losses:
             self._lifecycle.suspect_run()
-        if summary is None and not self._measuring.has_results:
+        if results is None and not measuring.has_results:
             return StageResult.INTERRUPTED if self._interrupts.count else StageResult.FAILED
         return StageResult.DONE
 
     async def _collect(self) -> StageResult:
-        assert self._measuring is not None
+        measuring, folder = self._measuring, self._parts[self._place].folder
+        assert measuring is not None
         assert self._record is not None
-        return await self._collection.fetch(self._measuring, self._record, self._lifecycle.shape)
+        status = measuring.status
+        self._lifecycle.has_only_copy = status is None or not status.uploaded_to
+        try:
+            result = await self._collection.fetch(measuring, self._record, folder)
+        except AiperfError as error:
+            self._artifact_error = str(error)
+            return StageResult.FAILED
+        self._lifecycle.has_only_copy = False
+        return result
 
     async def _save_evidence(self) -> StageResult:
         assert self._record is not None
-        return await self._collection.save_evidence(self._record, self._lifecycle.shape)
-
-    def _end_shape(self, shape: int) -> None:
-        """Record the outcomes of the trials of an ended shape."""
-        error, self._shape_failure = self._shape_failure, None
-        measuring = self._measuring
-        is_stopped = self._lifecycle.was_interrupted or (measuring and measuring.is_out_of_time)
-        if error is not None and not is_stopped:
-            self._collection.fail_trials(shape, error)
+        return await self._collection.save_evidence(self._record, self._parts[self._place].folder)
 
     # --- the way down ----------------------------------------------------------------------------
 
@@ -370,39 +435,6 @@ class Launch:
         return StageResult.DONE
 
     async def _end_measuring(self) -> None:
-        if self._measuring is not None:
-            await self._measuring.close()
-
-    @property
-    def _is_uploaded(self) -> bool:
-        status = self._measuring.status if self._measuring else None
-        return status is not None and bool(status.uploaded_to)
-
-    def _outcome(self) -> RunOutcome:
-        measuring, collection, removal = self._measuring, self._collection, self._removal
-        lifecycle, is_made = self._lifecycle, self._record is not None
-        is_unmade = not (is_made or collection.has_all_trials)
-        cancelled = (RunState.CANCELLED, NOTHING_MADE, ExitCode.BENCHMARK_FAILED)
-        return RunEnd(
-            run_id=self._request.plan.identity.run_id,
-            known=cancelled if is_unmade else None,
-            is_whole=collection.has_all_trials if collection.results is not None else None,
-            status=measuring.status if measuring else None,
-            error=self._failure,
-            results=collection.results or (measuring.results if measuring else None),
-            artifacts=collection.folder,
-            artifact_error=collection.error,
-            uploaded_to=collection.uploaded_to,
-            was_interrupted=lifecycle.was_interrupted or is_unmade,
-            left=removal.left,
-            is_unlisted=removal.is_unlisted,
-            is_unverified=is_made and not lifecycle.is_kept and not removal.is_verified,
-            more={
-                "stack": self._request.stack,
-                "namespace": self._record.namespace if self._record else None,
-                "kept": lifecycle.is_kept,
-                "left": list(removal.left),
-                "not_checked": list(removal.not_checked),
-                "took_s": self._took_s,
-            },
-        ).outcome()
+        measuring, self._measuring = self._measuring, None
+        if measuring is not None:
+            await measuring.close()

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from aiperf_svc.adapters.storage.resuming import Resumed, namespace_mode
 from aiperf_svc.config.clusters import CLUSTERS_KEY, NamedCluster
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.load_config import target_configs
@@ -77,7 +76,7 @@ def expand_requests(requests: Requests) -> Expansion:
     ]
     contexts = {request.context for request in requests.values()}
     expansion = expand(members, "cluster", kind="clusters" if len(contexts) > 1 else "targets")
-    if len(expansion.rounds) > 1:
+    if expansion.is_split:
         check_namespace(expansion.first.config.deployment, "experiment.parallel")
     return expansion
 
@@ -114,24 +113,19 @@ def check_namespace(deployment: Deployment, key: str) -> None:
 
 
 def part_request(request: StackRequest, expansion: Expansion, work: Work) -> StackRequest:
-    """Return the request for the stack of one part of a member. Raises ConfigError."""
+    """Return the request for the stack of one part of a member, or for the stack that its parts
+    share. Raises ConfigError."""
     run = replace(work.run, cli_command=request.run.cli_command)
-    own = replace(request, folder=work.folder, run=run)
+    own = replace(request, folder=work.folder, run=run, goes_on=work.goes_on)
     if work.trial is not None:
-        own = replace(own, config=work.config)
-    elif not expansion.is_in_turn and len(expansion.rounds) > 1:
-        number = work.part.round
-        stack = f"{request.stack}-{number}"
-        check_stack_name(stack)
-        own = replace(own, stack=stack, only_shape=number, known=request.all_shapes)
-    if work.goes_on:
-        finished = work.finished
-        if own.only_shape is not None:
-            # Trials of other shapes are not in the folder of this one.
-            finished = finished.intersection(each.number for each in work.shape.trials)
-        resumed = Resumed(work.folder, finished, namespace_mode(work.folder))
-        own = replace(own, resumed=resumed)
-    return own
+        return replace(own, config=work.config)
+    if not expansion.is_split:
+        return replace(own, finished=work.finished)
+    # It runs all trials of its shape, so that its plan is among those of the request.
+    number = work.part.round
+    stack = f"{request.stack}-{number}"
+    check_stack_name(stack)
+    return replace(own, stack=stack, only_shape=number, known=request.all_shapes)
 
 
 def several_lines(expansion: Expansion, requests: Requests) -> str:

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.storage import resuming
+from aiperf_svc.adapters.storage.shape_trials import experiment_of
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.config.clusters import NamedCluster
 from aiperf_svc.config.deployment import Namespace
@@ -23,10 +24,10 @@ from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.options import StackOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.stack import collection, preview
+from aiperf_svc.runner.stack import preview
 from aiperf_svc.runner.stack.discovery import with_api_server, with_gpu_exporters, with_target_pods
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.members import (
@@ -107,6 +108,8 @@ class StackPlacement(Placement):
         self.run_id = self._first.plan.identity.run_id
         self._home = StateHome(self._first.environ)
         self._clusters: dict[KubeContext, Cluster] = {}
+        self._shared: Launch | None = None
+        """The stack that all parts share."""
 
     @property
     def limit(self) -> int:
@@ -146,8 +149,54 @@ class StackPlacement(Placement):
         return texts
 
     @contextlib.asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        async with contextlib.AsyncExitStack() as stack:
+    async def _launched(self, request: StackRequest, context: PartContext) -> AsyncIterator[Launch]:
+        """Hold a stack in a project of its own, and remove it at the end."""
+        home, say, me = self._home, context.screen.say, this_process(request.environ)
+        options = self._options if self._expansion.is_single else replace(self._options, yes=True)
+        request.check_secrets()
+        connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
+        await home.wait_for_killed(request.stack, say)
+        with home.hold(request.stack) as held:
+            async with connecting as cluster:
+                request = await with_target_pods(request, cluster, say=say)
+                request = await with_gpu_exporters(request, cluster, say=say)
+                request = await with_api_server(request, cluster, say=say)
+                context.is_counting.set()
+                project = open_project(
+                    request.stack,
+                    request.file_content(),
+                    home,
+                    request.environ,
+                    identity=cluster.identity,
+                    holder=me.identity,
+                    is_ephemeral=request.is_ephemeral,
+                    held=held,
+                    has_ended=functools.partial(is_of_ended_pod, cluster),
+                    say=say,
+                )
+                try:
+                    with project as cli:
+                        if cli.notice:
+                            say(f"note: {cli.notice}")
+                        stack = Launch(request, options, home, cluster, cli, context, me=me)
+                        try:
+                            yield stack
+                        finally:
+                            await stack.end()
+                finally:
+                    if request.is_ephemeral and home.load(request.stack) is None:
+                        home.forget_ephemeral(request.stack)
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, context: PartContext, shared_parts: Sequence[Work] | None
+    ) -> AsyncIterator[Sequence[int] | None]:
+        if shared_parts is not None:
+            async with self._launched(self._shared_request(shared_parts), context) as stack:
+                self._shared, self.run_id = stack, stack.run_id
+                yield await stack.begin(shared_parts)
+            return
+        async with contextlib.AsyncExitStack() as connections:
             if self.limit > 1:
                 for request in self._requests.values():
                     if _cluster_of(request) in self._clusters:
@@ -155,10 +204,11 @@ class StackPlacement(Placement):
                     connecting = connect(
                         kubeconfig=request.used_kubeconfig, context=request.used_context
                     )
-                    cluster = await stack.enter_async_context(connecting)
+                    cluster = await connections.enter_async_context(connecting)
                     await read_placed(cluster, is_auto=self._is_auto)
                     self._clusters[_cluster_of(request)] = cluster
-            yield
+            context.is_counting.set()
+            yield None
 
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
@@ -206,76 +256,52 @@ class StackPlacement(Placement):
     def image(self, member: Member) -> str | None:
         return self._requests[member.name].plan.config.deployment.image.name
 
+    def _shared_request(self, parts: Sequence[Work]) -> StackRequest:
+        """Return the request for the stack that all parts share. Its folder is that of the
+        experiment."""
+        resume = self._options.run.resume
+        request = self.request_of(parts[0]) if parts else self._first
+        folder = resume or experiment_of(parts[0].folder)[0]
+        return replace(request, folder=folder, goes_on=resume is not None)
+
     def more(self, work: Work) -> dict[str, Any]:
+        if self._shared is not None:
+            return self._shared.more
         return {"stack": self.request_of(work).stack}
 
-    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-        return {
+    def completed(self, member: Member, end: RunEnd, outcomes: Sequence[RunOutcome]) -> RunEnd:
+        if self._shared is not None:
+            return self._shared.completed(end)
+        if outcomes and not self._expansion.is_split and not self._expansion.is_driven:
+            return replace(end, more=outcomes[0].more)
+        more = {
             "stack": self._requests[member.name].stack,
-            "left": [left for each in outcomes for left in each.left],
+            "left": list(end.left),
             "stacks": [
                 {"state": each.state, "reason": each.reason, **each.more} for each in outcomes
             ],
         }
+        return replace(end, more=more)
 
     async def upload_keys(self, member: Member) -> dict[str, str]:
         """Return the keys of the upload by environment variable: those that were given, else those
         in the stack's file."""
         request = self._requests[member.name]
-        sources = upload_keys(request.config)
-        if all(key in request.secrets for key in sources.values()):
-            return {variable: request.secrets[key] for variable, key in sources.items()}
+        sources, given = upload_keys(request.config), request.secrets
+        if given.keys() >= {*sources.values()}:
+            return {variable: given[key] for variable, key in sources.items()}
         content = request.file_content()
         with open_project(request.stack, content, self._home, request.environ) as cli:
-            return await collection.upload_keys(request, cli)
+            return {name: given.get(key) or await cli.value(key) for name, key in sources.items()}
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
-        request, screen = self.request_of(work), context.screen
-        options = self._options if self._expansion.is_single else replace(self._options, yes=True)
-        request.check_secrets()
-        connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
-        await self._home.wait_for_killed(request.stack, screen.say)
-        with self._home.hold(request.stack) as held:
-            async with connecting as cluster:
-                request = await with_target_pods(request, cluster, say=screen.say)
-                request = await with_gpu_exporters(request, cluster, say=screen.say)
-                request = await with_api_server(request, cluster, say=screen.say)
-                context.is_counting.set()
-                return await launch(request, options, self._home, cluster, context, held=held)
-
-
-async def launch(
-    request: StackRequest,
-    options: StackOptions,
-    home: StateHome,
-    cluster: Cluster,
-    context: PartContext,
-    *,
-    held: int,
-) -> RunOutcome:
-    """Run a stack whose lock is held, in a project of its own. Raises AiperfError when nothing was
-    created."""
-    me = this_process(request.environ)
-    project = open_project(
-        request.stack,
-        request.file_content(),
-        home,
-        request.environ,
-        identity=cluster.identity,
-        holder=me.identity,
-        is_ephemeral=request.is_ephemeral,
-        held=held,
-        has_ended=functools.partial(is_of_ended_pod, cluster),
-        say=context.screen.say,
-    )
-    try:
-        with project as cli:
-            if cli.notice:
-                context.screen.say(f"note: {cli.notice}")
-            return await Launch(request, options, home, cluster, cli, context, me=me).run()
-    finally:
-        if request.is_ephemeral and home.load(request.stack) is None:
-            home.forget_ephemeral(request.stack)
+        if self._shared is not None:
+            context.is_counting.set()
+            return (await self._shared.run_part(work, context)).outcome()
+        async with self._launched(self.request_of(work), context) as stack:
+            begun = await stack.begin([work])
+            end = await stack.run_part(work, context) if begun else None
+        return stack.completed(end).outcome()
 
 
 def _cluster_of(request: StackRequest) -> KubeContext:

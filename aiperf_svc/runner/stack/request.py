@@ -21,7 +21,6 @@ from aiperf_svc.adapters.pulumi.plan_file import FILE, PLAN, write_plan
 from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders
-from aiperf_svc.adapters.storage.resuming import Resumed
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
@@ -75,9 +74,11 @@ class StackRequest:
     only_shape: int | None = None
     """The one shape that this stack runs, where each has a stack of its own; None: all of them."""
     folder: Path | None = None
-    """Folder for the results, made for this run; None: one with a new name in `artifacts.dir`."""
-    resumed: Resumed | None = None
-    """The experiment that is resumed."""
+    """Folder for the results, made for this run; None: not known yet."""
+    goes_on: bool = False
+    """Whether an experiment is resumed in the folder: the stack of a killed runner may be there."""
+    finished: frozenset[int] = frozenset()
+    """Numbers of the trials that need not run again."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property
@@ -117,15 +118,12 @@ class StackRequest:
         """The shapes of the trials, each of which needs pods of its own. Raises ConfigError."""
         if self.known is not None and self.known.config is self.config:
             found = self.known.shapes
-        else:
-            found = self._find_shapes()
-        return without_trials(found, self.resumed.finished) if self.resumed else found
-
-    def _find_shapes(self) -> tuple[Shape, ...]:
-        if self.config.search is not None:
+        elif self.config.search is not None:
             # If its values need other pods, the session makes a stack for each of them.
-            return (Shape({}, self.members),)
-        return shapes_of(self.config, "cluster", self.members)
+            found = (Shape({}, self.members),)
+        else:
+            found = shapes_of(self.config, "cluster", self.members)
+        return without_trials(found, self.finished) if self.finished else found
 
     @cached_property
     def all_shapes(self) -> AllShapes:
@@ -150,21 +148,15 @@ class StackRequest:
         other. Raises ConfigError."""
         return tuple(self._planned(number, self.run) for number in self.own_shapes)
 
-    def plan_of(self, shape: int, run: RunValues) -> StackPlan:
-        """Return the plan of one of `own_shapes`, from 1, with these values of the run. Raises
-        ConfigError."""
-        if run == self.run:
-            return self.plans[shape - 1]
-        return self._planned(self.own_shapes[shape - 1], run)
-
-    def visit_plan(self, shape: int, run: RunValues, *, node: str) -> StackPlan:
-        """Return `plan_of`, of an experiment in blocks with the target of this visit, on `node`
-        unless that is empty, and held until its uptime is that of all visits. Raises
-        ConfigError."""
+    def visit_plan(self, place: int, *, node: str) -> StackPlan:
+        """Return one of `plans`, by its place from 1; of an experiment in blocks with the target of
+        this visit, on `node` unless that is empty, and held until its uptime is that of all visits.
+        Raises ConfigError."""
         blocks = self.config.experiment.blocks if self.config.experiment is not None else None
         if blocks is None:
-            return self.plan_of(shape, run)
-        plan = self.plan_of(shape, replace(run, is_held=run.is_held or blocks.uptime is not None))
+            return self.plans[place - 1]
+        run = replace(self.run, is_held=self.run.is_held or blocks.uptime is not None)
+        plan = self._planned(self.own_shapes[place - 1], run)
         visit = plan.identity.run_id if blocks.restarts_target else ""
         if plan.release is not None and visit:
             return msgspec.structs.replace(plan, release=release_in_visit(plan.release, visit))
@@ -226,10 +218,10 @@ class StackRequest:
         config |= {f"aiperf:{key}": value for key, value in given.items() if value}
         return content
 
-    async def manifests(self, shape: int) -> tuple[Json, ...]:
-        """Return the objects that the program creates for a shape, without the values of secrets.
-        Raises EnvironmentProblem."""
-        plan = self.plan_of(shape, self.run)
+    async def manifests(self, place: int) -> tuple[Json, ...]:
+        """Return the objects that the program creates for one of `plans`, by its place from 1,
+        without the values of secrets. Raises EnvironmentProblem."""
+        plan = self.plans[place - 1]
         config = {
             key: value
             for key, value in self.file_content()["config"].items()

@@ -1,7 +1,6 @@
 """Every way through a stack's run ends, and none forgets the teardown."""
 
 import itertools
-from typing import Any
 
 import pytest
 
@@ -124,11 +123,14 @@ def test_every_lifecycle_ends_and_checks_for_leaks() -> None:
         (StageResult.DONE, StageResult.FAILED, StageResult.INTERRUPTED), repeat=6
     ):
         for stops_at in range(8):
-            lifecycle, made = StackLifecycle(shapes=[1, 2, 3]), False
+            lifecycle, made, parts = StackLifecycle(), False, 2
             for step, result in enumerate((*results, *ENDING)):
                 if lifecycle.stage is Stage.FINISHED:
                     break
                 made = made or lifecycle.stage in MAKING
+                if lifecycle.stage is Stage.DESTROY and parts and not lifecycle.is_last:
+                    lifecycle.begin_part()
+                    parts -= 1
                 lifecycle.end(lifecycle.stage, result, interrupts=max(0, step - stops_at))
             assert lifecycle.stage is Stage.FINISHED, lifecycle.story
             looked = any(step.startswith(Stage.CHECK.value) for step in lifecycle.story)
@@ -141,85 +143,78 @@ def test_only_the_current_stage_can_end() -> None:
         lifecycle.end(Stage.UP, StageResult.DONE)
 
 
-def in_run_of(shapes: int, **how: Any) -> StackLifecycle:
-    lifecycle = StackLifecycle(shapes=list(range(1, shapes + 1)), **how)
-    for stage in (Stage.PREFLIGHT, Stage.PREVIEW, Stage.UP):
-        lifecycle.end(stage, StageResult.DONE)
+def after_part(result: StageResult = StageResult.DONE, **how: bool) -> StackLifecycle:
+    """A stack whose first part has ended so in its run."""
+    lifecycle = at(Stage.RUN, **how)
+    lifecycle.end(Stage.RUN, result)
+    while lifecycle.stage in MAKING:
+        lifecycle.end(lifecycle.stage, StageResult.DONE)
     return lifecycle
 
 
-def test_all_shapes_are_collected_before_the_stack_goes() -> None:
-    lifecycle, seen = StackLifecycle(shapes=[1, 2, 3]), []
-    while lifecycle.stage is not Stage.FINISHED:
-        seen.append((lifecycle.stage, lifecycle.shape))
-        lifecycle.end(lifecycle.stage, StageResult.DONE)
-    of_a_shape = (Stage.UP, Stage.RUN, Stage.COLLECT)
-    assert seen == [
-        (Stage.PREFLIGHT, 1),
-        (Stage.PREVIEW, 1),
-        *((stage, shape) for shape in (1, 2, 3) for stage in of_a_shape),
-        (Stage.DESTROY, 3),
-        (Stage.CHECK, 3),
-    ]
+def test_next_part_comes_before_the_stack_goes() -> None:
+    lifecycle, seen = after_part(), []
+    for _ in range(2):
+        lifecycle.begin_part()
+        while lifecycle.stage in MAKING:
+            seen.append(lifecycle.stage)
+            lifecycle.end(lifecycle.stage, StageResult.DONE)
+    assert seen == [Stage.UP, Stage.RUN, Stage.COLLECT] * 2
+    assert lifecycle.stage is Stage.DESTROY
 
 
-@pytest.mark.parametrize("stage", [Stage.UP, Stage.RUN])
-def test_failed_shape_saves_evidence_and_next_follows(stage: Stage) -> None:
-    lifecycle = StackLifecycle(shapes=[1, 2])
-    while lifecycle.stage is not stage:
-        lifecycle.end(lifecycle.stage, StageResult.DONE)
-    assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE
-    assert lifecycle.end(Stage.EVIDENCE, StageResult.DONE) is Stage.UP
-    assert (lifecycle.shape, lifecycle.failed_in) == (2, stage)
+def test_part_after_a_failed_one_leaves_no_evidence() -> None:
+    lifecycle = after_part(StageResult.FAILED)
+    assert (lifecycle.failed_in, lifecycle.is_last) == (Stage.RUN, False)
+    lifecycle.begin_part()
     for each in (Stage.UP, Stage.RUN, Stage.COLLECT):
         after = lifecycle.end(each, StageResult.DONE)
-    # The second one did not fail: there is nothing to look at.
     assert after is Stage.DESTROY
 
 
-@pytest.mark.parametrize("how", [{"stops_on_failure": True}, {"keep_on_failure": True}])
-def test_no_shape_follows_a_stopping_failure(how: dict[str, bool]) -> None:
-    lifecycle = in_run_of(2, **how)
-    lifecycle.end(Stage.RUN, StageResult.FAILED)
-    after = lifecycle.end(Stage.EVIDENCE, StageResult.DONE)
-    assert after is (Stage.FINISHED if "keep_on_failure" in how else Stage.DESTROY)
-    assert lifecycle.shape == 1
+def test_stack_that_stays_has_no_next_part() -> None:
+    kept = after_part(StageResult.FAILED, keep_on_failure=True)
+    copy = at(Stage.COLLECT)
+    copy.has_only_copy = True
+    copy.end(Stage.COLLECT, StageResult.FAILED)
+    copy.end(Stage.EVIDENCE, StageResult.DONE)
+    lost = after_part()
+    lost.lose()
+    for lifecycle in (kept, copy, lost):
+        assert lifecycle.is_last
+        with pytest.raises(IllegalStep, match="a part began in"):
+            lifecycle.begin_part()
+    assert [each.is_kept for each in (kept, copy, lost)] == [True, True, False]
 
 
-def test_interrupt_timeout_or_only_copy_ends_shapes() -> None:
-    for spoil in ("interrupt", "timeout", "only copy"):
-        lifecycle = in_run_of(2)
-        interrupts = int(spoil == "interrupt")
-        lifecycle.end(Stage.RUN, StageResult.DONE, interrupts=interrupts)
-        if spoil == "timeout":
-            lifecycle.end_shapes()
-        result = StageResult.FAILED if spoil == "only copy" else StageResult.DONE
-        lifecycle.has_only_copy = spoil == "only copy"
-        after = lifecycle.end(Stage.COLLECT, result, interrupts=interrupts)
-        if after is Stage.EVIDENCE:
-            after = lifecycle.end(Stage.EVIDENCE, StageResult.DONE, interrupts=interrupts)
-        assert after is (Stage.FINISHED if spoil == "only copy" else Stage.DESTROY)
+def test_stack_to_keep_may_have_a_next_part() -> None:
+    lifecycle = after_part(keep=True)
+    assert (lifecycle.stage, lifecycle.is_kept) == (Stage.FINISHED, True)
+    lifecycle.begin_part()
+    assert (lifecycle.stage, lifecycle.is_kept) == (Stage.UP, False)
 
 
-def test_kept_stack_has_its_last_shape() -> None:
-    lifecycle = in_run_of(2, keep=True)
-    while lifecycle.stage is not Stage.FINISHED:
-        lifecycle.end(lifecycle.stage, StageResult.DONE)
-    assert (lifecycle.shape, lifecycle.is_kept) == (2, True)
+def test_interrupt_after_a_part_keeps_nothing() -> None:
+    lifecycle = after_part(keep=True)
+    lifecycle.stop()
+    assert (lifecycle.stage, lifecycle.is_kept) == (Stage.DESTROY, False)
+    assert lifecycle.was_interrupted
+    lifecycle = at(Stage.PREVIEW)
+    lifecycle.stop()
+    assert lifecycle.stage is Stage.PREVIEW
 
 
 def test_finished_experiment_removes_stack_of_killed_runner() -> None:
-    lifecycle = StackLifecycle(shapes=[])
+    lifecycle = StackLifecycle(has_parts=False)
     assert lifecycle.end(Stage.PREFLIGHT, StageResult.DONE) is Stage.DESTROY
     assert lifecycle.end(Stage.DESTROY, StageResult.DONE) is Stage.CHECK
-    lifecycle = StackLifecycle(shapes=[])
+    lifecycle = StackLifecycle(has_parts=False)
     assert lifecycle.end(Stage.PREFLIGHT, StageResult.DECLINED) is Stage.FINISHED
 
 
 def test_stack_taken_over_is_not_kept() -> None:
     for stage in (Stage.RUN, Stage.COLLECT):
         lifecycle = at(stage, keep=True, keep_on_failure=True)
-        lifecycle.shapes = [1, 2]
         lifecycle.has_only_copy = True
         lifecycle.lose()
         assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE

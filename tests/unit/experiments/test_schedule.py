@@ -61,6 +61,15 @@ def test_rounds_begin_in_order_up_to_the_limit(limit: int) -> None:
     assert ended(schedule, THREE) == [EndSession()]
 
 
+def test_rounds_of_a_shared_stack_keep_their_order() -> None:
+    # The one that a killed runner has left running is first.
+    schedule = Schedule([2, 1, 3])
+    assert schedule.begin() == [StartPart(TWO)]
+    assert ended(schedule, TWO) == [StartPart(ONE)]
+    assert ended(schedule, ONE, has_failed=True) == [StartPart(THREE)]
+    assert ended(schedule, THREE) == [EndSession()]
+
+
 def test_round_closes_with_its_last_member() -> None:
     schedule = Schedule([1, 2], ["eu", "us"])
     eu, us = Part(1, "eu"), Part(1, "us")
@@ -92,7 +101,7 @@ def test_failure_ends_session_only_if_configured() -> None:
 def test_kept_stack_ends_the_session() -> None:
     schedule = Schedule([1, 2])
     schedule.begin()
-    assert ended(schedule, ONE, is_kept=True) == [SkipPart(TWO, AFTER_END), EndSession()]
+    assert ended(schedule, ONE, is_last=True) == [SkipPart(TWO, AFTER_END), EndSession()]
 
 
 # --- room ----------------------------------------------------------------------------------------

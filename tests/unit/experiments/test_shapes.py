@@ -97,7 +97,7 @@ def visits_at(uptime: str | None, **experiment: Any) -> StackRequest:
 @pytest.mark.parametrize(("uptime", "held"), [("20m", {"1"}), (None, {""})], ids=["at one", "soon"])
 def test_visits_at_one_uptime_wait_for_it(uptime: str | None, held: set[str]) -> None:
     request = visits_at(uptime)
-    plan = request.visit_plan(2, request.run, node="")
+    plan = request.visit_plan(2, node="")
     envs = [pod.env for pod in plan.pods if "AIPERF_CONFIG" in pod.env]
     assert {env.get("AIPERF_HELD", "") for env in envs} == held
 

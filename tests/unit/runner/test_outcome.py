@@ -147,7 +147,6 @@ def test_reason_of_unplanned_end_is_kept() -> None:
 
 
 RESULTS = inference_result()
-ONE_TRIAL = experiment([trial()])
 
 
 def status(state: str = "done", **given: Any) -> Any:
@@ -191,19 +190,6 @@ def test_an_error_of_another_library_is_unexpected() -> None:
     assert (found.reason, found.exit_code) == ("unexpected ValueError: a mistake", ExitCode.ERROR)
     left = ended_run(error=LeakError("still there: process 7"))
     assert (left.left, left.exit_code) == (("still there: process 7",), ExitCode.LEAKED)
-
-
-@pytest.mark.parametrize(("has_all", "state"), [(True, "done"), (False, "failed")])
-def test_experiment_with_all_outcomes_is_done(has_all: bool, state: str) -> None:
-    error = EnvironmentProblem("the second shape has no room")
-    found = ended_run(status=status("profiling"), results=ONE_TRIAL, error=error, is_whole=has_all)
-    assert (found.state, found.failure) == (state, ExitCode.BENCHMARK_FAILED)
-    assert (found.results, found.reason) == (ONE_TRIAL, "the second shape has no room")
-
-
-def test_interrupted_experiment_is_cancelled() -> None:
-    found = judged(was_interrupted=True, results=ONE_TRIAL, is_whole=True)
-    assert found == ("cancelled", "", ExitCode.INTERRUPTED)
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,22 @@ def test_clusters_cannot_repeat_trials_of_a_qualification() -> None:
         expand(members, "cluster")
 
 
+@pytest.mark.parametrize(
+    ("where", "parallel", "is_split"),
+    [("cluster", 1, False), ("cluster", 2, True), ("local", 1, True)],
+)
+def test_shapes_in_turn_share_one_stack(where: Where, *, parallel: int, is_split: bool) -> None:
+    experiment = {"product": {"workers.max": [1, 2, 3]}, "parallel": parallel}
+    load = {"concurrency": 1, "requests": 10}
+    endpoint = {"url": "http://10.0.0.1:8000", "model": "m"}
+    config = BenchmarkConfig.model_validate(
+        {"endpoint": endpoint, "load": load, "experiment": experiment}
+    )
+    expansion = expand([Member(config=config, trials=trial_configs(config))], where)
+    assert list(expansion.rounds) == [1, 2, 3]
+    assert (expansion.is_split, expansion.is_single) == (is_split, not is_split)
+
+
 async def test_failed_part_does_not_affect_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
-"""What comes into the folder of a stack's run, and what does not."""
+"""What comes into the folder of a part that a stack has run."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,11 +9,15 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.core.cluster.stack_stages import StageResult
+from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.parts import Member, Work
 from aiperf_svc.runner.stack import collection
-from aiperf_svc.runner.stack.collection import Collection
+from aiperf_svc.runner.stack.collection import Collection, prepare
 from aiperf_svc.runner.stack.measure import Measuring
 from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes
 
@@ -20,89 +25,87 @@ NO_CLUSTER = cast("Cluster", None)
 save_evidence = collection.save_evidence
 
 
-def collection_of(stack_run: FakeStackRun, said: list[str]) -> Collection:
-    cli = cast("PulumiCli", stack_run)
-    made = Collection(stack_run.request, NO_CLUSTER, cli, stack_run.interrupts, said.append)
-    made.open(collection.prepare(stack_run.with_folder(), is_running=False))
-    return made
+class Fetch:
+    """A run whose results are fetched, or not."""
+
+    def __init__(self, stack_run: FakeStackRun, *, interrupts: int = 0) -> None:
+        self._stack_run, self._interrupts = stack_run, interrupts
+        self.is_cancelled = asyncio.Event()
+
+    async def fetch(self, folder: Path) -> str:
+        if self._stack_run.fetch_error is not None:
+            raise self._stack_run.fetch_error
+        try:
+            for _ in range(self._interrupts):
+                self._stack_run.interrupts.add()
+            await asyncio.sleep(0 if self._interrupts < 2 else 60)
+        except asyncio.CancelledError:
+            self.is_cancelled.set()
+            raise
+        return "all"
 
 
-async def fetched(made: Collection, measuring: Any) -> StageResult:
-    return await made.fetch(cast("Measuring", measuring), RECORD, 1)
+async def fetched(stack_run: FakeStackRun, run: Fetch, said: list[str]) -> StageResult:
+    cli, request = cast("PulumiCli", stack_run), replace(stack_run.request, folder=Path("here"))
+    made = Collection(request, NO_CLUSTER, cli, stack_run.interrupts, said.append)
+    return await made.fetch(cast("Measuring", run), RECORD, stack_run.folder)
 
 
 async def test_the_results_are_fetched_into_the_folder(stack_run: FakeStackRun) -> None:
     said: list[str] = []
-    made = collection_of(stack_run, said)
-    assert await fetched(made, stack_run) is StageResult.DONE
-    assert said == [f"collected all into {made.folder}"]
+    assert await fetched(stack_run, Fetch(stack_run), said) is StageResult.DONE
+    assert said == ["collected all into here"]
+
+
+async def test_one_interrupt_lets_the_fetch_end(stack_run: FakeStackRun) -> None:
+    run = Fetch(stack_run, interrupts=1)
+    assert await fetched(stack_run, run, []) is StageResult.DONE
 
 
 async def test_the_second_interrupt_ends_the_fetch(stack_run: FakeStackRun) -> None:
-    is_cancelled = asyncio.Event()
-
-    class Slow:
-        async def fetch(self, _: Path) -> str:
-            try:
-                stack_run.interrupts.add()
-                stack_run.interrupts.add()
-                await asyncio.Event().wait()
-                return ""
-            finally:
-                is_cancelled.set()
-
-    made = collection_of(stack_run, [])
-    assert await fetched(made, Slow()) is StageResult.INTERRUPTED
-    assert is_cancelled.is_set()
+    run = Fetch(stack_run, interrupts=2)
+    assert await fetched(stack_run, run, []) is StageResult.INTERRUPTED
+    assert run.is_cancelled.is_set()
 
 
-async def test_first_collection_error_is_reported(
-    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_shapes(stack_run)
-    made = collection_of(stack_run, [])
+async def test_results_that_cannot_be_fetched_are_an_error(stack_run: FakeStackRun) -> None:
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
-    assert await fetched(made, stack_run) is StageResult.FAILED
-
-    def refuse(_: str) -> None:
-        raise EnvironmentProblem("the disk is still full")
-
-    monkeypatch.setattr(made.trials, "write", refuse)
-    await made.write_trials()
-    assert (made.error, made.results) == ("the disk is full", None)
+    with pytest.raises(EnvironmentProblem, match="the disk is full"):
+        await fetched(stack_run, Fetch(stack_run), [])
 
 
-async def test_experiment_is_written_with_the_trials_that_failed(
-    stack_run: FakeStackRun,
+def work_in(stack_run: FakeStackRun, *, goes_on: bool) -> Work:
+    config, folder = stack_run.request.config, stack_run.folder / "shapes" / "1"
+    (shape, *_) = stack_run.request.shapes
+    return Work(
+        part=Part(1), member=Member(config=config, trials=shape.members), config=config,
+        shape=shape, folder=folder, logs=folder, goes_on=goes_on, run_id="r",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_running_part_keeps_what_was_fetched_of_it(
+    stack_run: FakeStackRun, *, is_running: bool
 ) -> None:
     in_shapes(stack_run)
-    made = collection_of(stack_run, [])
-    assert await fetched(made, stack_run) is StageResult.DONE
-    assert not made.has_all_trials
-    for shape in (2, 3):
-        made.fail_trials(shape, EnvironmentProblem("no room"))
-    assert made.has_all_trials
-    await made.write_trials()
-    assert made.results is not None
-    assert [each.reason for each in made.results.trials] == ["", "no room", "no room"] * 2
-    made.remove_if_empty()
-    assert made.folder is not None
-
-
-async def test_single_shape_removes_its_empty_folder(stack_run: FakeStackRun) -> None:
-    made = collection_of(stack_run, [])
-    made.fail_trials(1, EnvironmentProblem("no room"))
-    await made.write_trials()
-    assert (made.results, made.has_all_trials) == (None, False)
-    made.remove_if_empty()
-    assert (made.folder, stack_run.made) == (None, [])
+    work = work_in(stack_run, goes_on=False)
+    prepare(work, work.config, is_running=False)
+    assert not is_experiment(work.folder)
+    resuming.begin(work.folder, work.config)
+    (work.folder / "trials" / "001").mkdir(parents=True)
+    with pytest.raises(EnvironmentProblem), folders.collecting(work.folder, "id"):
+        raise EnvironmentProblem("killed")
+    prepare(work_in(stack_run, goes_on=True), work.config, is_running=is_running)
+    (trial,) = (work.folder / "trials").iterdir()
+    assert trial.name == ("001" if is_running else "001-unfinished1")
+    assert folders.is_collecting(work.folder) is is_running
 
 
 async def test_nonempty_pulumi_logs_are_evidence(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/up.log").write_text("error: no room")
     (tmp_path / "logs/destroy.log").touch()
-    cli = cast("PulumiCli", SimpleNamespace(logs=tmp_path / "logs"))
-    saved = await save_evidence(NO_CLUSTER, cli, RECORD, tmp_path)
+    cli: Any = SimpleNamespace(logs=tmp_path / "logs")
+    saved = await save_evidence(NO_CLUSTER, cast("PulumiCli", cli), RECORD, tmp_path)
     assert saved == (tmp_path / "evidence/up.log",)
     assert saved[0].read_text() == "error: no room"

@@ -1,26 +1,33 @@
 """What a run of a stack does when it cannot go on as planned: what it says, keeps and removes."""
 
+import asyncio
 import errno
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.ownership import TakenOver
-from aiperf_svc.adapters.terminal.screens import Screen
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.terminal import output
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.options import RunOptions, StackOptions
-from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight
-from aiperf_svc.runner.stack.request import StackRequest
-from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes, returning, trials_of
+from aiperf_svc.runner.stack.request import open_project
+from tests.support.fake_stack_run import (
+    OTHER,
+    RECORD,
+    FakeStackRun,
+    in_shapes,
+    returning,
+    trials_of,
+)
 
 
 async def test_silent_api_server_is_reported_in_cluster_stages(stack_run: FakeStackRun) -> None:
@@ -156,22 +163,16 @@ async def test_early_stop_leaves_no_empty_folder(stack_run: FakeStackRun) -> Non
 async def test_uncreated_ephemeral_stack_leaves_no_state(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = stack_run.request
-    request = StackRequest(stack="s", config=request.config, is_ephemeral=True, environ={})
+    stack_run.request = replace(stack_run.request, is_ephemeral=True)
 
     async def refuse(*_: Any, **__: Any) -> None:
         assert stack_run.home.ephemeral_stacks() == ("s",)
         raise EnvironmentProblem("the stack cannot come up")
 
     monkeypatch.setattr(preflight, "check", refuse)
-    cluster = cast("Cluster", SimpleNamespace(identity="uid"))
-    options = StackOptions(run=RunOptions(ui="none"), yes=True)
-    context = PartContext(stack_run.interrupts, Screen(options.run.ui))
-    with (
-        stack_run.home.hold("s") as held,
-        pytest.raises(EnvironmentProblem, match="cannot come up"),
-    ):
-        await placement.launch(request, options, stack_run.home, cluster, context, held=held)
+    monkeypatch.setattr(placement, "open_project", open_project)
+    with pytest.raises(EnvironmentProblem, match="cannot come up"):
+        await stack_run.launched()
     assert stack_run.home.ephemeral_stacks() == ()
 
 
@@ -179,7 +180,10 @@ async def test_shapes_share_one_stack_and_folder(stack_run: FakeStackRun) -> Non
     in_shapes(stack_run)
     outcome = await stack_run.launched()
     assert (stack_run.ups, stack_run.did) == ([1, 2, 3], ["destroy", "check"])
+    assert stack_run.changes == [False, True, True]
     assert trials_of(outcome) == [(number, "done", "") for number in range(1, 7)]
+    assert (outcome.state, outcome.exit_code) == ("done", ExitCode.OK)
+    assert set(outcome.more) == {"stack", "namespace", "kept", "left", "not_checked", "took_s"}
     assert outcome.artifacts is not None
     assert len(list((outcome.artifacts / "trials").iterdir())) == 6
     assert (outcome.artifacts / "experiment.parquet").exists()
@@ -234,6 +238,57 @@ async def test_lock_between_shapes_leads_to_teardown(stack_run: FakeStackRun) ->
     assert trials_of(outcome)[1] == (2, "failed", "somebody else works on its state")
 
 
+async def test_lock_before_the_first_shape_makes_nothing(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run, number=2)
+    stack_run.up_errors[1] = bring_up.StateLocked("somebody else works on its state")
+    with pytest.raises(EnvironmentProblem, match="somebody else works on its state"):
+        await stack_run.launched()
+    assert (stack_run.ups, stack_run.did, stack_run.made) == ([1], [], [])
+
+
+async def test_question_that_is_declined_makes_nothing(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_shapes(stack_run, number=2)
+    stack_run.options = replace(stack_run.options, yes=False)
+    monkeypatch.setattr(output, "can_ask", lambda: True)
+    monkeypatch.setattr(output, "ask", returning(value=False))
+    outcome = await stack_run.launched()
+    assert (outcome.state, outcome.reason) == ("cancelled", "nothing was created")
+    assert (outcome.exit_code, outcome.more["kept"]) == (ExitCode.INTERRUPTED, False)
+    assert (stack_run.ups, stack_run.did, stack_run.made) == ([], [], [])
+
+
+async def test_interrupt_in_the_checks_makes_nothing(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_shapes(stack_run, number=2)
+
+    async def interrupted(*_: Any, **__: Any) -> None:
+        stack_run.interrupts.add()
+
+    monkeypatch.setattr(preflight, "check", interrupted)
+    outcome = await stack_run.launched()
+    assert (outcome.exit_code, outcome.reason) == (ExitCode.INTERRUPTED, "nothing was created")
+    assert stack_run.made == []
+
+
+async def test_interrupt_before_the_cluster_responds_makes_nothing(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_shapes(stack_run, number=2)
+
+    async def hanging(*_: Any, **__: Any) -> None:
+        stack_run.interrupts.add()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(placement, "with_api_server", hanging)
+    outcome = await stack_run.launched()
+    assert (outcome.exit_code, outcome.reason) == (ExitCode.INTERRUPTED, "nothing was created")
+    assert outcome.more == {"stack": "s"}
+    assert stack_run.made == []
+
+
 async def test_interrupt_keeps_finished_shapes(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
 
@@ -241,19 +296,94 @@ async def test_interrupt_keeps_finished_shapes(stack_run: FakeStackRun) -> None:
     outcome = await stack_run.launched()
     assert (stack_run.ups, stack_run.did) == ([1, 2], ["destroy", "check"])
     assert [number for number, _, _ in trials_of(outcome)] == [1, 4]
-    assert outcome.exit_code is ExitCode.INTERRUPTED
+    assert (outcome.state, outcome.exit_code) == ("cancelled", ExitCode.INTERRUPTED)
 
 
-async def test_single_shape_stack_leaves_an_experiment(stack_run: FakeStackRun) -> None:
-    in_shapes(stack_run)
-    benchmark = {**stack_run.benchmark}
-    benchmark["experiment"] = {**benchmark["experiment"], "parallel": 2}
-    config = parse_config(benchmark, "")
-    stack_run.request = StackRequest(stack="s-2", config=config, only_shape=2, environ={})
+async def test_interrupt_between_shapes_removes_a_kept_stack(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_shapes(stack_run, number=2)
+    stack_run.options = replace(stack_run.options, keep=True)
+    close = Session._close
+
+    async def interrupted(self: Session, round_: int) -> None:
+        stack_run.interrupts.add()
+        await close(self, round_)
+
+    monkeypatch.setattr(Session, "_close", interrupted)
     outcome = await stack_run.launched()
     assert (stack_run.ups, stack_run.did) == ([1], ["destroy", "check"])
+    assert (outcome.exit_code, outcome.more["kept"]) == (ExitCode.INTERRUPTED, False)
+
+
+async def test_stack_to_keep_stays_with_its_last_shape(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run, number=2)
+    stack_run.options = replace(stack_run.options, keep=True)
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([1, 2], [])
+    assert (outcome.exit_code, outcome.more["kept"]) == (ExitCode.OK, True)
+
+
+async def test_kept_failure_ends_the_shapes(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run)
+    stack_run.options = replace(stack_run.options, keep_on_failure=True)
+    stack_run.up_errors[2] = EnvironmentProblem("no room")
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([1, 2], [])
+    assert (outcome.state, outcome.reason) == ("failed", "no room")
+    assert outcome.more["kept"] is True
+
+
+async def test_only_copy_of_a_shape_ends_the_shapes(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run)
+    stack_run.fetch_error = EnvironmentProblem("the disk is full")
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did, outcome.more["kept"]) == ([1], [], True)
+    assert (outcome.exit_code, outcome.artifact_error) == (ExitCode.ERROR, "the disk is full")
+
+
+async def test_time_limit_leaves_the_other_trials_out(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run)
+    stack_run.is_out_of_time = True
+    stack_run.failure = BenchmarkFailed("--timeout: the run was stopped at the time limit")
+    stack_run.options = replace(stack_run.options, timeout_s=1000.0)
+    stack_run.fetched = 1
+    outcome = await stack_run.launched()
+    assert [number for number, _, _ in trials_of(outcome)] == [1, 2, 3]
+    assert (outcome.state, outcome.reason) == ("failed", str(stack_run.failure))
+
+
+async def test_shapes_that_all_fail_are_a_failed_benchmark(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run, number=2)
+    stack_run.up_errors = dict.fromkeys((1, 2), EnvironmentProblem("no room"))
+    outcome = await stack_run.launched()
+    assert (outcome.state, outcome.reason) == ("done", "no room")
+    assert outcome.exit_code is ExitCode.BENCHMARK_FAILED
+
+
+async def test_trials_of_a_failed_run_have_its_reason(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run, number=2)
+    stack_run.run_state, stack_run.run_reason, stack_run.fetched = "failed", "no worker", 0
+    outcome = await stack_run.launched()
+    assert stack_run.ups == [1, 2]
+    assert trials_of(outcome) == [(number, "failed", "no worker") for number in range(1, 5)]
+
+
+async def test_leak_is_the_reason_of_a_whole_experiment(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run, number=2)
+    stack_run.report = LeakReport(left=(OTHER,), not_checked=())
+    outcome = await stack_run.launched()
+    assert (outcome.state, outcome.exit_code) == ("done", ExitCode.LEAKED)
+    assert outcome.reason == "1 objects of stack s are left"
+
+
+async def test_parallel_shape_has_a_stack_of_its_own(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run, parallel=2)
+    outcome = await stack_run.part_ended(2)
+    assert (stack_run.ups, stack_run.did) == ([2], ["destroy", "check"])
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.OK)
-    (plan,) = stack_run.request.plans
+    (plan,) = stack_run.plans
+    assert plan.identity.stack == "s-2"
     assert plan.config.experiment is not None
     assert plan.config.experiment.part is not None
     assert plan.config.experiment.part.trials == (2, 5)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest
 from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.storage import experiment_folder, folders, resuming, shape_trials
 from aiperf_svc.adapters.storage.uploads import Uploaded
@@ -32,10 +32,8 @@ def progress_after_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def resumed(stack_run: FakeStackRun, folder: Path) -> RunOutcome:
     """How a second runner ends that goes on in a folder."""
-    found = resuming.read_resumed(folder, stack_run.request.config)
-    stack_run.request = replace(stack_run.request, resumed=found)
-    stack_run.ups, stack_run.did = [], []
-    return await stack_run.launched()
+    stack_run.ups, stack_run.did, stack_run.plans = [], [], []
+    return await stack_run.launched(resume=folder)
 
 
 def in_one_shape(stack_run: FakeStackRun, **experiment: Any) -> None:
@@ -91,8 +89,6 @@ async def test_single_shape_is_collected_from_running_stack(stack_run: FakeStack
     stack_run.running = 1
     outcome = await resumed(stack_run, folder)
     assert (stack_run.ups, stack_run.did) == ([], ["destroy", "check"])
-    assert stack_run.request.resumed is not None
-    assert stack_run.request.resumed.finished == frozenset()
     assert len(list((folder / "trials").iterdir())) == 6
     assert outcome.artifacts == folder
 
@@ -108,14 +104,31 @@ async def test_only_remaining_trials_run_after_resume(stack_run: FakeStackRun) -
     content["config"]["deployment"]["registration_timeout"] = 1
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
     again = await resumed(stack_run, folder)
-    (shape,) = stack_run.request.shapes
-    assert [trial.number for trial in shape.trials] == [4]
-    assert stack_run.request.plan.identity.run_id != before
-    assert stack_run.ups == [1]
+    (plan,) = stack_run.plans
+    assert plan.config.experiment is not None
+    assert plan.config.experiment.part is not None
+    assert plan.config.experiment.part.trials == (4,)
+    assert plan.identity.run_id != before
+    assert read_manifest(folder).run_id == again.run_id == plan.identity.run_id
     assert trials_of(again) == ALL
     names = sorted(path.name for path in (folder / "trials").iterdir())
     assert len(names) == 7
     assert names[4].endswith("-unfinished1")
+
+
+async def test_parallel_single_shape_runs_what_is_left(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run, number=1, parallel=2)
+    stack_run.fetched = 1
+    outcome = await stack_run.launched()
+    folder, stack_run.fetched = outcome.artifacts, None
+    assert folder is not None
+    again = await resumed(stack_run, folder)
+    (plan,) = stack_run.plans
+    assert plan.config.experiment is not None
+    assert plan.config.experiment.part is not None
+    assert plan.config.experiment.part.trials == (2,)
+    assert trials_of(again) == [(1, "done", ""), (2, "done", "")]
+    assert set(again.more) == {"stack", "namespace", "kept", "left", "not_checked", "took_s"}
 
 
 async def test_discovered_keys_do_not_change_the_config(stack_run: FakeStackRun) -> None:
@@ -126,7 +139,7 @@ async def test_discovered_keys_do_not_change_the_config(stack_run: FakeStackRun)
     content["config"]["deployment"]["target"]["pods"] = pods
     content["config"]["telemetry"]["exporters"] = [{"namespace": "gpus", "port": 9400}]
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
-    assert resuming.read_resumed(folder, stack_run.request.config).finished == frozenset()
+    resuming.check({folder: stack_run.request.config})
 
 
 async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStackRun) -> None:
@@ -136,7 +149,6 @@ async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStack
     assert folder is not None
     with pytest.raises(EnvironmentProblem), folders.collecting(folder, "id"):
         raise EnvironmentProblem("killed")
-    assert resuming.read_resumed(folder, stack_run.request.config).finished == frozenset()
     await resumed(stack_run, folder)
     assert stack_run.ups == [1]
     assert not folders.is_collecting(folder)
@@ -207,8 +219,11 @@ async def test_all_shapes_upload_to_one_bucket_folder(
     artifacts = {**stack_run.benchmark["artifacts"], "s3": s3}
     stack_run.benchmark = {**stack_run.benchmark, "artifacts": artifacts}
     in_shapes(stack_run, number=2)
-    secrets = {"s3AccessKeyId": "from the environment"}
-    stack_run.request = replace(stack_run.request, secrets=secrets)
+    stack_run.request = replace(
+        stack_run.request,
+        secrets={"s3AccessKeyId": "from the environment"},
+        settings={"config": {"aiperf:s3SecretAccessKey": {"secure": "v1:x"}}},
+    )
     sent: list[tuple[str, dict[str, str], set[str]]] = []
 
     def upload(_: Path, manifest: Manifest, __: S3, *, into: str, environ: Any) -> Uploaded:
@@ -221,7 +236,8 @@ async def test_all_shapes_upload_to_one_bucket_folder(
     assert outcome.artifacts is not None
     assert into.startswith(outcome.artifacts.name)
     assert outcome.uploaded_to == f"s3://bucket/runs/{into}"
-    assert stack_run.uploads == [into] * 2
+    pods = [plan.services[0].env["AIPERF_UPLOAD_INTO"] for plan in stack_run.plans]
+    assert pods == [into] * 2
     assert environ == {
         "AWS_ACCESS_KEY_ID": "from the environment",
         "AWS_SECRET_ACCESS_KEY": "the stack's s3SecretAccessKey",
@@ -242,7 +258,8 @@ async def test_search_resumes_only_while_its_pods_run(stack_run: FakeStackRun) -
     folder = stack_run.folder / "search"
     (folder / "trials" / "001").mkdir(parents=True)
     resuming.begin(folder, config)
-    assert resuming.read_resumed(folder, config).finished == frozenset()
+    opened = [shape_trials.ShapeTrials(config, (), folder)]
+    assert resuming.keep_finished(opened, config, in_one_stack=True) == frozenset()
     (folder / "trials" / "001").mkdir()
     (folder / "trials" / "001" / "profile_export_aiperf.json").write_bytes(encode(RESULTS))
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
@@ -250,4 +267,4 @@ async def test_search_resumes_only_while_its_pods_run(stack_run: FakeStackRun) -
     content["trials"] = [trial | {"state": "done", "reason": ""}]
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
     with pytest.raises(ConfigError, match="start a new search"):
-        resuming.read_resumed(folder, config)
+        resuming.keep_finished(opened, config, in_one_stack=True)

@@ -1,5 +1,6 @@
 """Shapes of an experiment at the same time: a stack for each, one folder, one exit code."""
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -23,7 +24,6 @@ from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext, Work
 from aiperf_svc.runner.stack import placement
-from aiperf_svc.runner.stack.collection import prepare
 from aiperf_svc.runner.stack.placement import StackPlacement, run_stacks
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_results import as_json, inference_result
@@ -72,16 +72,15 @@ class Stacks:
             raise error
         context.is_counting.set()
         interrupts = context.interrupts
-        folder = prepare(request, is_running=False)
-        assert folder == request.folder
-        if request.resumed is not None:
+        folder = folders.make_folder(request.folder)
+        if request.goes_on:
             self.resumed.append(shape)
         (folder / "logs" / "worker.log").write_text("line\n")
         more = {"stack": request.stack, "kept": shape in self.kept}
         if reason := self.failures.get(shape):
             return RunOutcome(
                 run_id="r", state="failed", reason=reason, failure=ExitCode.ERROR,
-                results=None, artifacts=folder, more=more,
+                results=None, artifacts=folder, more=more, is_last=shape in self.kept,
             )  # fmt: skip
         if self.stops_at == shape:
             signal.raise_signal(signal.SIGINT)
@@ -221,7 +220,26 @@ def test_interrupt_keeps_results_and_begins_nothing(
     stacks.stops_at = 2
     code, found = stacks.run(capsys)
     assert (code, stacks.begun) == (ExitCode.INTERRUPTED, [1, 2])
+    assert found["state"] == "cancelled"
     assert [trial["number"] for trial in found["results"]["trials"]] == [1, 2, 5, 6]
+
+
+def test_interrupt_while_clusters_connect_makes_nothing(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.asynccontextmanager
+    async def connect(**_: object) -> AsyncIterator[Cluster]:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+        yield cast("Cluster", None)
+
+    monkeypatch.setattr(placement, "connect", connect)
+    code, found = stacks.run(capsys)
+    assert (code, found["state"], found["reason"]) == (
+        ExitCode.INTERRUPTED, "cancelled", "nothing was created"
+    )  # fmt: skip
+    assert (stacks.begun, found["results"]) == ([], None)
+    assert list((stacks.folder / "artifacts").iterdir()) == []
 
 
 def test_leftover_of_one_stack_decides_exit_code(

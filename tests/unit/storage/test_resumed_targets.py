@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
-from aiperf_svc.adapters.storage.resuming import check, image_notes, keep_finished, read_resumed
+from aiperf_svc.adapters.storage.resuming import check, image_notes, keep_finished
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
@@ -48,7 +48,7 @@ def write_trials(folder: Path, count: int) -> Path:
 def test_trial_unfinished_on_one_target_repeats_on_all(tmp_path: Path) -> None:
     eu, us = write_trials(tmp_path / "eu", 2), write_trials(tmp_path / "us", 1)
     opened = [ShapeTrials(config(), (), folder) for folder in (eu, us)]
-    assert keep_finished(opened, may_split_shapes=True) == {1}
+    assert keep_finished(opened, config()) == {1}
     for folder in (eu, us):
         listed = json.loads((folder / "experiment.json").read_bytes())["trials"]
         assert [each["number"] for each in listed] == [1]
@@ -81,4 +81,6 @@ def test_a_folder_of_other_targets_is_refused(tmp_path: Path) -> None:
 def test_addresses_found_in_the_cluster_may_differ(tmp_path: Path) -> None:
     folder = write_trials(tmp_path / "eu", 1)
     found = config(deployment={"api_server_cidrs": ["10.0.0.1/32"]})
-    assert read_resumed(folder, found).finished == {1}
+    check({folder: found})
+    opened = [ShapeTrials(found, (), folder)]
+    assert keep_finished(opened, found, in_one_stack=True) == {1}

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
-from aiperf_svc.adapters.storage import shape_trials
+from aiperf_svc.adapters.storage import folders, shape_trials
 from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.core.experiments.trials import SHAPES, TRIALS, Trial
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
 
@@ -44,6 +45,24 @@ def test_trial_results_are_not_kept_in_memory(tmp_path: Path) -> None:
     assert trials.finished == {each.number for each in shapes[0].trials}
     assert len(trials.finished) == COUNT
     assert kept < COUNT * LARGE_BYTES / 10
+
+
+def test_incomplete_results_of_a_shape_stay_there(tmp_path: Path) -> None:
+    config = parse_benchmark(jobs({"explicit": [{}]}), "")
+    shapes = index_shapes(config)
+    trials, (trial,) = ShapeTrials(config, shapes, tmp_path), shapes[0].trials
+    own = trials.folder_of(1)
+    (own / TRIALS / trial.folder).mkdir(parents=True)
+    content = {"schema_version": "experiment/1", "version": "1", "trials": [], "config": {}}
+    (own / "experiment.json").write_text(json.dumps(content | {"trials": [entry(trial)]}))
+    with pytest.raises(EnvironmentProblem), folders.collecting(own, "run"):
+        raise EnvironmentProblem("the disk is full")
+    trials.collect(1, own)
+    assert trials.rows == []
+    assert (own / TRIALS / trial.folder).is_dir()
+    folders.end_collecting(own)
+    trials.collect(1, own)
+    assert [row.number for row in trials.rows] == [trial.number]
 
 
 def test_progress_of_many_shapes_is_cheap_and_recoverable(
