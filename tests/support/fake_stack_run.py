@@ -16,6 +16,7 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -210,6 +211,10 @@ class FakeStackRun:
 
     async def fetch(self, folder: Path) -> str:
         self.note_watched("fetch")
+        with folders.collecting(folder, self.measured.identity.run_id):
+            return self._fetch(folder)
+
+    def _fetch(self, folder: Path) -> str:
         if self.fetch_error:
             raise self.fetch_error
         experiment = self.measured.config.experiment

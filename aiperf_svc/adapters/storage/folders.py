@@ -17,6 +17,7 @@ from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT_FILE
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+from aiperf_svc.core.experiments.trials import SHAPES
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 PREFIX = "aiperf-run-"
@@ -142,7 +143,9 @@ def make_folder(folder: Path) -> Path:
 
 def remove_if_empty(folder: Path) -> bool:
     """Remove a folder of artifacts into which nothing came; whether it was such a one. An
-    experiment of which no trial has ended is nothing."""
+    experiment of which no trial has ended is nothing, unless results of it are left to fetch."""
+    if is_collecting(folder) or (folder / SHAPES).exists():
+        return False
     with suppress(ConfigError):
         if is_experiment(folder) and not read_experiment_file(folder).trials:
             (folder / EXPERIMENT_FILE).unlink()

@@ -131,6 +131,22 @@ async def test_parallel_single_shape_runs_what_is_left(stack_run: FakeStackRun) 
     assert set(again.more) == {"stack", "namespace", "kept", "left", "not_checked", "took_s"}
 
 
+@pytest.mark.parametrize("number", [1, 2])
+async def test_only_copy_is_fetched_by_a_resumed_experiment(
+    stack_run: FakeStackRun, number: int
+) -> None:
+    in_shapes(stack_run, number=number)
+    stack_run.fetch_error = EnvironmentProblem("the disk is full")
+    outcome = await stack_run.launched()
+    assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, [])
+    folder, stack_run.fetch_error, stack_run.running = outcome.artifacts, None, 1
+    assert folder is not None
+    again = await resumed(stack_run, folder)
+    assert stack_run.ups == list(range(2, number + 1))
+    assert again.artifacts == folder
+    assert len(list((folder / "trials").iterdir())) == 2 * number
+
+
 async def test_discovered_keys_do_not_change_the_config(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     folder = await killed(stack_run, in_run=1)

@@ -82,6 +82,18 @@ def test_the_runs_of_a_collected_experiment_are_linked(tmp_path: Path) -> None:
     assert (folder / "profile_runs" / "run_0003" / "report.html").read_text() == "it"
 
 
+@pytest.mark.parametrize("place", ["", "shapes/1"])
+def test_experiment_with_results_to_fetch_keeps_its_file(tmp_path: Path, place: str) -> None:
+    folder = folders.make_dated_folder(tmp_path, "a")
+    content = {"schema_version": "experiment/1", "trials": []}
+    (folder / "experiment.json").write_text(json.dumps(content))
+    own = folders.make_folder(folder / place)
+    with pytest.raises(EnvironmentProblem), folders.collecting(own, "run"):
+        raise EnvironmentProblem("broke off")
+    assert not folders.remove_if_empty(folder)
+    assert (folder / "experiment.json").exists()
+
+
 def test_folder_of_a_killed_runner_is_removed(temporary: Path) -> None:
     with folders.private_folder() as folder:
         left = temporary / f"{folders.PREFIX}left"
