@@ -234,6 +234,8 @@ class PortForward:
         task = asyncio.create_task(self._carry(reader, writer), name="port-forward connection")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first step closes nothing.
+        task.add_done_callback(lambda _: writer.close())
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
