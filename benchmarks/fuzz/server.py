@@ -12,6 +12,7 @@ from time import time_ns
 
 from aiperf_svc.domain.request_ids import INDEX_BASE
 from benchmarks.fuzz.reply import Ending, Reply, Truth
+from benchmarks.stream_server import stream_server
 
 _REQUEST_ID = re.compile(rb"\r\nx-request-id: *\S*-(\d+)\r\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -32,7 +33,6 @@ class FuzzServer:
         """When the last byte of each response had been written."""
         self.port = 0
         self._loop = asyncio.new_event_loop()
-        self._connections: set[asyncio.Task[None]] = set()
         self._is_ready = threading.Event()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
@@ -51,26 +51,17 @@ class FuzzServer:
         self._loop.close()
 
     async def _run(self) -> None:
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, backlog=1024)
-        self.port = server.sockets[0].getsockname()[1]
-        self._is_ready.set()
-        await self._ended.wait()
-        server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        async with stream_server(self._connection, backlog=1024) as self.port:
+            self._is_ready.set()
+            await self._ended.wait()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
         # `drain` then waits until the kernel has all bytes, so that `ended_wall_ns` is true.
         writer.transport.set_write_buffer_limits(high=0)
-        # A client that cuts its connection, or this server's end, is no failure here.
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        # A client that cuts its connection is no failure here.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while await self._one(reader, writer):
                 pass
-        self._connections.discard(task)
         writer.transport.abort()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

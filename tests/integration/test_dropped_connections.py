@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stream_server import stream_server
 from tests.support.client_bench import read_request
 from tests.support.in_one_loop import config, stack
 from tests.support.scripted_server import RESPONSE
-from tests.support.stream_server import stream_server
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.timing_manager import HookCalls
+from benchmarks.stream_server import stream_server
 from tests.support.in_one_loop import WAIT_S, config, stack
-from tests.support.stream_server import stream_server
 
 
 async def test_stop_at_a_hook_timeout_is_no_failure() -> None:

@@ -16,9 +16,9 @@ from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
+from benchmarks.stream_server import stream_server
 from tests.support.client_bench import CHUNKED, LENGTH, bench, responses
 from tests.support.http2_server import Peer, http2
-from tests.support.stream_server import stream_server
 
 Certificate = tuple[Path, Path]
 OPENED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 test\r\n\r\n"

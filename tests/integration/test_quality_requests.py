@@ -13,7 +13,7 @@ from aiperf_svc.adapters.inference.quality_requests import measure_quality, read
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, DatasetError
-from tests.support.stream_server import stream_server
+from benchmarks.stream_server import stream_server
 
 Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any] | bytes]]]
 

@@ -10,10 +10,10 @@ import pytest
 
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.services import target_lookup
+from benchmarks.stream_server import stream_server
 from tests.support.client_bench import read_request
 from tests.support.endless_server import RESPONSE_BYTES, lowered_bounds
 from tests.support.in_one_loop import config, lines, server, stack
-from tests.support.stream_server import stream_server
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

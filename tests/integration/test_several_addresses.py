@@ -13,6 +13,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.target_addresses import FALLBACK_NS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from benchmarks.stream_server import stream_server
 from tests.support.client_bench import (
     LENGTH,
     MS,
@@ -23,7 +24,6 @@ from tests.support.client_bench import (
     resolver,
     responses,
 )
-from tests.support.stream_server import stream_server
 
 FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 

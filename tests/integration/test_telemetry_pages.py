@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.telemetry.pages import FetchedPage, PageClient
+from benchmarks.stream_server import stream_server
 from tests.support.endless_server import endless_server
 from tests.support.scripted_server import SECOND_HOST
-from tests.support.stream_server import stream_server
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 5\r\n\r\nup 1\n"

@@ -18,7 +18,7 @@ from aiperf_svc.adapters.inference.resolved_target import GetAddrInfo, Target, r
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
-from tests.support.stream_server import Serve, stream_server
+from benchmarks.stream_server import Serve, stream_server
 
 WAIT_S = 10.0
 MS = 1_000_000

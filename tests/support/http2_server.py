@@ -9,7 +9,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, PingAckReceived, RequestReceived, StreamEnded
 from h2.settings import SettingCodes, Settings
 
-from tests.support.stream_server import Serve
+from benchmarks.stream_server import Serve
 
 Field = tuple[bytes, bytes]
 SSE = (b"content-type", b"text/event-stream")

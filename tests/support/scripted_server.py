@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
+from benchmarks.stream_server import stream_server
 from tests.support.client_bench import read_request
-from tests.support.stream_server import stream_server
 
 BODY = (
     b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'

@@ -23,6 +23,7 @@ from aiperf_svc.mock_server.running import running
 from benchmarks.fuzz.known_servers import streams
 from benchmarks.fuzz.known_servers.known_server import KnownServer, Quiet, handling, stream
 from benchmarks.fuzz.reply import Reply
+from benchmarks.stream_server import stream_server
 from benchmarks.truth.client_runs import ClientRun
 
 HANDSHAKE_S = 0.3
@@ -62,23 +63,22 @@ def _relay(target_port: int) -> Iterator[int]:
             while data := await reader.read(65_536):
                 writer.write(data)
                 await writer.drain()
-        writer.close()
+            writer.close()
+            await writer.wait_closed()
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(HANDSHAKE_S)
         backend = await asyncio.open_connection("127.0.0.1", target_port)
-        await asyncio.gather(copy(reader, backend[1]), copy(backend[0], writer))
+        try:
+            await asyncio.gather(copy(reader, backend[1]), copy(backend[0], writer))
+        finally:
+            backend[1].transport.abort()
 
     async def serve() -> None:
-        server = await asyncio.start_server(connection, "127.0.0.1", 0)
-        ports.append(server.sockets[0].getsockname()[1])
-        is_ready.set()
-        await ended.wait()
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with stream_server(connection) as port:
+            ports.append(port)
+            is_ready.set()
+            await ended.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()

@@ -13,8 +13,8 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiUnavailable
 from aiperf_svc.core.scaling.report import Replica, ScalingReport
 from aiperf_svc.domain.errors import EnvironmentProblem
+from benchmarks.stream_server import stream_server
 from tests.support.fake_results_api import LARGE, TOKEN, Api
-from tests.support.stream_server import stream_server
 
 
 async def test_all_results_are_fetched_into_a_folder(

@@ -1,4 +1,4 @@
-"""A TCP server for tests that leaves nothing open when it stops.
+"""A TCP server for tests and benchmarks that leaves nothing open when it stops.
 
 `asyncio.start_server` closes no connection by itself, and a handler whose task is cancelled before
 its first step never closes its own: a connection accepted in a test's last moments stays open.
@@ -17,7 +17,12 @@ _ACCEPT_TURNS = 3
 
 @asynccontextmanager
 async def stream_server(
-    serve: Serve, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None
+    serve: Serve,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    tls: ssl.SSLContext | None = None,
+    backlog: int = 100,
 ) -> AsyncIterator[int]:
     """Serve each connection by `serve` and then close it; yield the port. The client may leave at
     any time. The end breaks open connections, as the end of a process does, and raises what a
@@ -54,13 +59,17 @@ async def stream_server(
     def connection() -> Connection:
         return Connection(asyncio.StreamReader(loop=loop), handle, loop=loop)
 
-    server = await loop.create_server(connection, host, port, ssl=tls)
+    server = await loop.create_server(connection, host, port, ssl=tls, backlog=backlog)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        server.close()
+        # Python 3.11 loses a connection that it has accepted when the server closes before the
+        # connection has its transport.
+        for listener in server.sockets:
+            loop.remove_reader(listener)
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)
+        server.close()
         are_closed.clear()
         for transport in transports:
             transport.abort()
