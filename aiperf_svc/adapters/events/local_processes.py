@@ -185,11 +185,10 @@ class LocalServer:
         run.begin(what)
         await asyncio.to_thread(self._truth, path, "POST")
         try:
-            # The server ends the delay by itself.
             await run.hold()
-        except asyncio.CancelledError:
+        finally:
+            # The server ends the delay by itself if this process is gone, but a little later.
             await asyncio.to_thread(self._truth, "/truth/delay?latency_ns=0&for_ns=0", "POST")
-            raise
         run.end()
         delayed = (await asyncio.to_thread(self._truth))["delayed"] - before
         if not delayed:
