@@ -93,10 +93,11 @@ async def test_endless_streams_are_read_while_records_have_room(
 async def test_held_back_requests_are_late_and_not_lost(
     tmp_path: Path, may_read: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiperf_svc.core.records.outbox.FULL_BYTES", 200_000)
-    monkeypatch.setattr("aiperf_svc.core.records.outbox.ROOM_BYTES", 100_000)
+    monkeypatch.setattr("aiperf_svc.core.records.outbox.FULL_BYTES", 20_000)
+    monkeypatch.setattr("aiperf_svc.core.records.outbox.ROOM_BYTES", 10_000)
     monkeypatch.setattr("aiperf_svc.adapters.messaging.bus.RAW_HIGH_WATER", 1)
     with server(ttft="1ms", tokens=20) as mock:
+        # A few responses fill the outbox, long before the last request is due.
         settings = config(mock.url, request_rate=200, requests=400, arrival={"pattern": "constant"})
         async with stack(settings, tmp_path) as run:
             worker = worker_of(run)

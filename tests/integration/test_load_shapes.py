@@ -231,8 +231,10 @@ async def test_replayed_session_sends_turns_at_trace_times(tmp_path: Path) -> No
     }
     assert after_ms["a"] == pytest.approx(200, abs=0.01)
     assert after_ms["c"] == pytest.approx(50, abs=0.01)
-    since = found["b", 1]["credit_issued_ns"] - found["b", 0]["credit_issued_ns"]
-    assert since == 400 * 10**6
+    # A busy machine may need longer than that for the first turn.
+    first_end = found["b", 0]["request_end_ns"]
+    due = max(found["b", 0]["credit_issued_ns"] + 400 * 10**6, first_end)
+    assert abs(found["b", 1]["credit_issued_ns"] - due) <= 10_000
 
 
 async def test_a_warmup_with_fewer_places_than_workers_ends(tmp_path: Path) -> None:
