@@ -43,10 +43,12 @@ SLICE = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-async def pin_target(request: StackRequest, cluster: Cluster, *, say: Say) -> str:
+async def pin_target(
+    request: StackRequest, cluster: Cluster, *, say: Say, has_pulled: bool = False
+) -> str:
     """Return the node on which each visit of an experiment in blocks has its target, and pull the
-    images of all visits there; empty if no node is chosen. Raises EnvironmentProblem, and
-    ConfigError for a release that cannot start anew.
+    images of all visits there unless an earlier runner `has_pulled` them; empty if no node is
+    chosen. Raises EnvironmentProblem, and ConfigError for a release that cannot start anew.
 
     A node is its label `kubernetes.io/hostname`. An experiment that is resumed keeps its node.
     """
@@ -75,6 +77,8 @@ async def pin_target(request: StackRequest, cluster: Cluster, *, say: Say) -> st
         )
         return ""
     known = await asyncio.to_thread(_earlier_node, request)
+    if has_pulled:
+        return known
     namespace = request.config.deployment.namespace
     found = await pull_images(
         cluster,

@@ -79,8 +79,9 @@ class Launch:
         self._removal = StackRemoval(home, cluster, cli, screen.say)
         self._running: int | None = None
         """Place of the part whose trials a killed runner has left running."""
-        self._node = ""
-        """The node of the target in all visits of an experiment in blocks; empty: any."""
+        self._node: str | None = None
+        """The node of the target in all visits of an experiment in blocks; empty: any; None: not
+        chosen yet."""
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
         """Set before the first object may be created."""
@@ -331,6 +332,10 @@ class Launch:
         self._home.save(self._record)
         try:
             if not is_up:
+                if self._node is None:  # A visit that was up has ended, and its node is known.
+                    self._node = await pin_target(
+                        self._request, self._cluster, say=self._say, has_pulled=True
+                    )
                 start = bring_up.Start(
                     plan=self._request.visit_plan(self._place, node=self._node),
                     is_change=is_change,

@@ -8,17 +8,28 @@ from typing import Any
 import msgspec
 import pytest
 
+from aiperf_svc.adapters.cluster.preflight.images import PulledImages
 from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest
 from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.storage import experiment_folder, folders, resuming, shape_trials
+from aiperf_svc.adapters.storage.provenance_file import write_provenance
 from aiperf_svc.adapters.storage.uploads import Uploaded
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.pods import HOSTNAME
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.stack import preflight
-from tests.support.fake_stack_run import RECORD, RESULTS, FakeStackRun, in_shapes, trials_of
+from aiperf_svc.runner.stack import discovery, preflight
+from tests.support.fake_stack_run import (
+    RECORD,
+    RESULTS,
+    FakeStackRun,
+    in_shapes,
+    returning,
+    trials_of,
+)
 
 ALL = [(number, "done", "") for number in range(1, 7)]
 
@@ -80,6 +91,27 @@ async def test_running_shape_comes_before_failed_ones(stack_run: FakeStackRun) -
     outcome = await resumed(stack_run, folder)
     assert stack_run.ups == [1, 3]
     assert trials_of(outcome) == ALL
+
+
+async def test_visits_after_a_running_one_keep_its_node(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled = PulledImages("node-1", {})
+    monkeypatch.setattr(discovery, "pull_images", returning(pulled))
+    over = "deployment.target.image"
+    target = {"kind": "custom", "image": "a:1", "command": ["serve"]}
+    stack_run.benchmark |= {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "deployment": {"target": target, "ttl": "1d"},
+    }
+    in_one_shape(stack_run, product={over: ["a:1", "b:1"]}, blocks={"over": over, "count": 1})
+    folder = await killed(stack_run, in_run=1)
+    monkeypatch.delattr(discovery, "pull_images")  # The stack is up: no pod is made beside it.
+    stack_run.running = 1
+    write_provenance(folder, Provenance(client={}, target={"node": pulled.node}))
+    await resumed(stack_run, folder)
+    nodes = [each.target.placement.require_nodes for each in stack_run.plans if each.target]
+    assert nodes == [{HOSTNAME: (pulled.node,)}] * 3
 
 
 async def test_single_shape_is_collected_from_running_stack(stack_run: FakeStackRun) -> None:
