@@ -95,21 +95,19 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
     return tuple(dict.fromkeys(rights))
 
 
-OF_EVENTS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
-    "delete-pod": (("", "pods", ("list", "delete")),),
-    "evict": (("", "pods", ("list",)), ("", "pods/eviction", ("create",))),
-    "drain": (("", "pods", ("list",)), ("", "pods/eviction", ("create",))),
-    "restart": (("", "pods", ("list",)), ("apps", "deployments", ("patch",))),
-    "scale": (("", "pods", ("list",)), ("apps", "deployments", ("patch",))),
-    "kill": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
-    "stall": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
-    "cpu": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
-    "delay": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
-    "loss": (("", "pods", ("list",)), ("", "pods/exec", ("get", "create"))),
-    "cut": (("", "pods/exec", ("get", "create")),),
+EXEC = ("", "pods/exec", ("get", "create"))
+"""Right of most events. A WebSocket begins as a GET; newer API servers require `create` as well."""
+EVICT = ("", "pods/eviction", ("create",))
+CHANGE = ("apps", "deployments", ("patch",))
+OF_EVENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "delete-pod": ("", "pods", ("delete",)),
+    "evict": EVICT,
+    "drain": EVICT,
+    "restart": CHANGE,
+    "scale": CHANGE,
 }
-"""API group, resource and verbs for each kind of event, in the namespace of what it disturbs. A
-WebSocket begins as a GET; newer API servers require `create` as well."""
+"""API group, resource and verbs for the kinds of events that need another one, in the namespace of
+what they disturb."""
 
 
 def event_rights(plan: StackPlan) -> list[Right]:
@@ -117,7 +115,9 @@ def event_rights(plan: StackPlan) -> list[Right]:
     config, rights = plan.config.inference, list[Right]()
     for event in config.events if config is not None else ():
         namespace = event.others[0] if event.others else namespace_of(plan)
-        needed = [*OF_EVENTS[event.do]]
+        needed = [OF_EVENTS.get(event.do, EXEC)]
+        if event.do != "cut":
+            needed.append(("", "pods", ("list",)))
         if event.pool is None:
             needed += [("apps", "replicasets", ("list",)), ("apps", "deployments", ("get",))]
         rights += [
