@@ -32,6 +32,7 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.lifetime import seconds
 from aiperf_svc.plan.pods import USER
+from aiperf_svc.plan.queue import WORKLOADS
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 
@@ -198,12 +199,15 @@ out without them."""
 
 
 def _reads(plan: StackPlan) -> list[Json]:
-    """Return the rules that READS has, and those for the addresses of the API server if the
-    deadline's pod is to reach nothing else."""
-    deployment = plan.config.deployment
+    """Return the rules that READS has, one for the pods of others if the stack waits until they
+    leave room, and those for the addresses of the API server if the deadline's pod is to reach
+    nothing else."""
+    deployment, rules = plan.config.deployment, [*READS]
+    if deployment.wait_for_room:
+        rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
     if deployment.api_server_cidrs or not deployment.network_policies:
-        return READS
-    return READS + [
+        return rules
+    return rules + [
         {
             "apiGroups": [group],
             "resources": [resource],
@@ -232,7 +236,9 @@ def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
     watched = None
     if config is not None and config.scaling is not None:
         watched = watched_pods(config, plan.identity, namespace)
-    limits = (Right("", each, "list", namespace) for each in ("resourcequotas", "limitranges"))
+    looks = [Right("", each, "list", namespace) for each in ("resourcequotas", "limitranges")]
+    if plan.queue is not None:
+        looks.append(Right(WORKLOADS[0], "localqueues", "list", namespace))
     return (
         Right("", "namespaces", "get", namespace),
         *needed_rights(plan),
@@ -240,7 +246,7 @@ def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
         *port_forward_rights(plan),
         *proxy_rights(plan),
         *probe_rights(namespace),
-        *limits,
+        *looks,
         *(watch_rights(watched.namespace) if watched is not None else ()),
     )
 

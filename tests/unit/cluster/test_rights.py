@@ -173,6 +173,11 @@ def test_a_prometheus_operator_needs_a_role_on_top(documented: dict[str, Allowed
     assert documented["aiperf-monitoring"] == watched - usual
 
 
+def test_queue_needs_a_role_on_top(documented: dict[str, Allowed]) -> None:
+    asked = _asked(in_existing(queue="nightly")) - _asked(in_existing())
+    assert documented["aiperf-queues"] == asked | {("kueue.x-k8s.io", "localqueues", "list")}
+
+
 def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> None:
     ranks = {"volume": {"kind": "shared-claim"}}
     data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}

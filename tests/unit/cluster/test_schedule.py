@@ -169,7 +169,14 @@ def granted(which: StackPlan) -> set[tuple[str, str, str, str]]:
 
 @pytest.mark.parametrize(
     ("planned", "deployment"),
-    [(plan, GUEST), (plan, {}), (disturbed, GUEST), (disturbed, {}), (with_global, {})],
+    [
+        (plan, GUEST),
+        (plan, {}),
+        (plan, GUEST | {"queue": "nightly"}),
+        (disturbed, GUEST),
+        (disturbed, {}),
+        (with_global, {}),
+    ],
 )
 def test_roles_grant_all_rights_that_preflight_checks(
     planned: Callable[..., StackPlan], deployment: dict[str, Any]
@@ -197,6 +204,21 @@ def test_guest_may_do_nothing_else_in_the_cluster() -> None:
     assert everywhere == {
         ("", "nodes", "list"),
         ("scheduling.k8s.io", "priorityclasses", "list"),
+    }
+
+
+def test_runner_that_waits_for_room_sees_all_pods() -> None:
+    usual, waits = granted(plan(**GUEST)), granted(plan(**GUEST, wait_for_room="2h"))
+    assert waits - usual == {("", "", "pods", "list")}
+
+
+def test_runner_of_a_queued_stack_sees_the_queue() -> None:
+    usual, queued = granted(plan(**GUEST)), granted(plan(**GUEST, queue="nightly"))
+    group = "kueue.x-k8s.io"
+    assert queued - usual == {
+        ("theirs", group, "localqueues", "list"),
+        ("theirs", group, "workloads", "get"),
+        ("theirs", group, "workloads", "delete"),
     }
 
 
