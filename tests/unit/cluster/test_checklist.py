@@ -1,10 +1,12 @@
 """Checks of the preflight that need no pod: the operator's types, claims, priority classes, the
 version for Jobs, and the wait for room."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.cluster.preflight import checklist
 from aiperf_svc.adapters.cluster.preflight.checklist import (
     check_claims,
     check_monitoring,
@@ -195,3 +197,19 @@ async def test_stack_without_a_wait_is_judged_once(looks: int, wait_ns: int, fir
 async def test_room_that_does_not_come_ends_the_wait() -> None:
     check = await Nodes(looks=None).checked(1_000_000)
     assert (check.state, check.detail) == ("failed", "no room for target, also after 1ms")
+
+
+async def test_quota_and_nodes_share_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, waits = [0.0], list[int]()
+
+    async def until_room(*_: Any, wait_ns: int, **__: Any) -> Check:
+        waits.append(wait_ns)
+        now_s[0] += 1_800
+        return FREE
+
+    monkeypatch.setattr(checklist, "until_room", until_room)
+    monkeypatch.setattr(checklist, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    run = checklist._Preflight(FakeCluster().typed, make_plan(wait_for_room="1h"), None, None)
+    for _ in range(3):
+        await run._with_room(FULL, Nodes(looks=None))
+    assert waits == [HOUR_NS, HOUR_NS // 2, 0]

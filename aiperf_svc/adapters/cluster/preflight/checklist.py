@@ -2,6 +2,7 @@
 reaches its target."""
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -108,6 +109,8 @@ class _Preflight:
         self._namespace = rights.namespace_of(plan)
         self._exists = False
         """True if the namespace exists."""
+        self._wait_ns = plan.config.deployment.wait_for_room
+        """Time left to wait for room in quotas and on nodes."""
 
     @property
     def _existing(self) -> str | None:
@@ -285,8 +288,12 @@ class _Preflight:
         return await try_list(self._cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
 
     async def _with_room(self, check: Check, look: Look) -> Check:
-        wait_ns = self._plan.config.deployment.wait_for_room
-        return await until_room(check, look, wait_ns=wait_ns, tell=self._on_check)
+        begun_mono_s = time.monotonic()
+        found = await until_room(check, look, wait_ns=self._wait_ns, tell=self._on_check)
+        if check.state == "failed":
+            waited_ns = math.ceil(time.monotonic() - begun_mono_s) * SECOND_NS
+            self._wait_ns = max(0, self._wait_ns - waited_ns)
+        return found
 
     async def _gpus(self, nodes: tuple[NodeFacts, ...]) -> None:
         """Report the cluster's GPUs. The check of the capacity decides whether there are enough,
