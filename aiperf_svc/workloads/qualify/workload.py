@@ -164,7 +164,9 @@ class Qualify(ToolWorkload[QualifySpec]):
         else:
             assert isinstance(spec.round, int)
             pairs = circle_rounds(len(ranks))[spec.round - 1]
-            both = ((ranks[one], ranks[other]) for one, other in pairs)
+            # The pods of a resumed qualification may have changed their nodes.
+            by_node = sorted(ranks, key=lambda rank: rank.node)
+            both = ((by_node[one], by_node[other]) for one, other in pairs)
             units = (pair for pair in both if pair[0] in left and pair[1] in left)
         of_units = [self._steps_of(config, stage, unit, names) for unit in units]
         # All prepare, then the first directions of all pairs, then the second ones.

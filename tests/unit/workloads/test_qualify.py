@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS
@@ -92,6 +93,14 @@ def test_round_measures_its_pairs_in_both_directions() -> None:
         ("node-2 to node-1", 2),
     ]
     assert found[2].labels["from"] == "node-3"
+
+
+def test_round_pairs_the_same_nodes_in_new_pods() -> None:
+    first = make_ranks(4)
+    again = tuple(structs.replace(rank, node=f"node-{(rank.number + 1) % 4}") for rank in first)
+    for number in (1, 2, 3):
+        one, other = (steps(parsed(UCX), of, stage="ucx", round=number) for of in (first, again))
+        assert [step.name for step in one] == [step.name for step in other]
 
 
 def test_round_leaves_out_failed_nodes() -> None:
