@@ -2,7 +2,8 @@
 
 All trials are known from the start, so that an interrupted qualification goes on with the round
 after the last one. What a trial measures also depends on those before it: nodes that have failed a
-stage are left out, and a trial that repeats suspects is skipped if there are none.
+stage are left out. A trial that repeats suspects is skipped if there are none, and one of a stage
+for which too few good nodes are left.
 """
 
 from collections import deque
@@ -23,7 +24,11 @@ from aiperf_svc.core.qualify.measurements import (
     Rules,
     StagePlan,
 )
+from aiperf_svc.core.qualify.result import NodesOf
 from aiperf_svc.domain.json_objects import Parameters
+
+FEWEST_GOOD: dict[NodesOf, int] = {"alone": 1, "pairs": 2, "all": 1}
+"""Nodes that a stage needs, by what it measures."""
 
 
 def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:
@@ -37,6 +42,12 @@ def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:
             rounds.append(SUSPECTS)
         found += [{STAGE: stage.name, ROUND: number} for number in rounds]
     return tuple(found)
+
+
+def lacks_nodes(stage: StagePlan, judgement: Judgement) -> bool:
+    """Return whether too few nodes for a stage have passed those before it."""
+    failed = judgement.failed_nodes(before=stage.name)
+    return bool(failed) and len(judgement.nodes) - len(failed) < FEWEST_GOOD[stage.nodes]
 
 
 class QualifyTrials:
@@ -85,5 +96,7 @@ class QualifyTrials:
         if parameters[ROUND] == SUSPECTS:
             repeated = [list(each.nodes) for each in judgement.suspects(stage)]
             return {REPEAT: repeated} if repeated else None
+        if lacks_nodes(stage, judgement):
+            return None
         failed = judgement.failed_nodes(before=stage.name)
         return {WITHOUT: list(failed)} if failed else {}

@@ -76,7 +76,8 @@ class Judgement:
         self._rules = rules
         self._first = [each for each in measurements if not each.is_repeat]
         self._repeats = [each for each in measurements if each.is_repeat]
-        self._known = tuple(dict.fromkeys(n for each in self._first for n in each.nodes))
+        self.nodes = tuple(dict.fromkeys(n for each in self._first for n in each.nodes))
+        """Names of the nodes that were measured, or should have been."""
         self._memo: dict[tuple[str, str], Any] = {}
         """What was computed of a check, by the name of the function and of the check."""
 
@@ -99,7 +100,7 @@ class Judgement:
             return ()
         measured = {n for each in self._of(stage.name) if each.values for n in each.nodes}
         bad = {each[0] for each in found if len(each) == 1}
-        good = [node for node in self._known if node in measured and node not in bad]
+        good = [node for node in self.nodes if node in measured and node not in bad]
         if stage.nodes == "alone":
             beside = [(node,) for node in good[:GOOD_ALONE]]
             return tuple(Triangle(False, each) for each in (*worst_first, *beside))
@@ -116,7 +117,7 @@ class Judgement:
             for stage in itertools.takewhile(lambda s: s.name != before, self._rules.stages)
         ]
         return tuple(
-            node for node in self._known if any(self._has_failed(node, stage) for stage in stages)
+            node for node in self.nodes if any(self._has_failed(node, stage) for stage in stages)
         )
 
     def _has_failed(self, node: str, stage: str) -> bool:
@@ -187,7 +188,7 @@ class Judgement:
             for path, value in self._paths(check).items():
                 for node in path:
                     found[node].append(value)
-            return {node: median(found[node]) for node in self._known if node in found}
+            return {node: median(found[node]) for node in self.nodes if node in found}
         return {
             each.nodes[0]: each.values[check.check]
             for each in self._of(check.stage)
@@ -337,7 +338,7 @@ class Judgement:
             if not problems and self._has_failed(node, name):
                 return f"left out: it failed the stage {name}"
         of_pairs = any(each.name == stage and each.nodes == "pairs" for each in self._rules.stages)
-        if of_pairs and not problems and set(self._known) - {node} <= {*self.failed_nodes(stage)}:
+        if of_pairs and not problems and set(self.nodes) - {node} <= {*self.failed_nodes(stage)}:
             return "no good node was left to measure it with"
         return problems[0] if problems else "not measured"
 
@@ -345,8 +346,8 @@ class Judgement:
 
     def qualification(self, nodes: Iterable[str] = ()) -> Qualification:
         """Return the verdicts. `nodes` are those that should have been measured."""
-        self._known = tuple(dict.fromkeys((*nodes, *self._known)))
-        of_nodes = [self._node_result(node) for node in self._known]
+        self.nodes = tuple(dict.fromkeys((*nodes, *self.nodes)))
+        of_nodes = [self._node_result(node) for node in self.nodes]
         of_paths = [path for check in self._rules.checks for path in self._path_results(check)]
         together = tuple(
             self._all_result(check) for check in self._rules.checks if check.nodes == "all"
@@ -387,9 +388,7 @@ class Judgement:
         if check.nodes != "pairs":
             return []
         bad = {
-            node
-            for node in self._known
-            if self._node_check(check, node).verdict is not Verdict.PASS
+            node for node in self.nodes if self._node_check(check, node).verdict is not Verdict.PASS
         }
         paths = self._paths(check)
         suspects = self._suspect_paths(check, bad)
@@ -420,6 +419,8 @@ class Judgement:
         values = [each.values[check.check] for each in of if check.check in each.values]
         if not values:
             problems = [each.problem for each in of if each.problem]
+            if {*self.nodes} == {*self.failed_nodes(check.stage)}:
+                problems.append("no node has passed all stages before it")
             return _not_measured(check, problems[0] if problems else "not measured")
         return self._judged(check, (), values[-1], [], is_outlier=False)
 

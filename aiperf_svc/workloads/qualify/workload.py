@@ -20,7 +20,11 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.machine import EndedTrial, Strategy
-from aiperf_svc.core.experiments.qualify_trials import QualifyTrials, planned_parameters
+from aiperf_svc.core.experiments.qualify_trials import (
+    QualifyTrials,
+    lacks_nodes,
+    planned_parameters,
+)
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS, Judgement
 from aiperf_svc.core.qualify.measurements import (
@@ -253,16 +257,19 @@ class Qualify(ToolWorkload[QualifySpec]):
     def needless(
         self, config: Config, trials: Sequence[Trial], ended: Sequence[TrialRow], *, is_local: bool
     ) -> frozenset[int]:
-        """Return the trials of suspects that need not run: of stages that have ended without any;
-        on a cluster, whose new pods do not have the earlier measurements, of all that have ended.
-        """
+        """Return the trials that need not run: of stages for which too few good nodes are left; and
+        those of suspects, of stages that have ended without any; on a cluster, whose new pods do
+        not have the earlier measurements, of all that have ended."""
         rules = rules_of(config)
         measured = [each for row in ended for each in row.measurements]
         judgement = Judgement(rules, measured)
         finished = {row.number for row in ended}
-        found = set()
+        found = set[int]()
         for stage in rules.stages:
             of = [each for each in trials if each.parameters[STAGE] == stage.name]
+            before = {each.number for each in trials if each.number < of[0].number}
+            if before <= finished | found and lacks_nodes(stage, judgement):
+                found |= {each.number for each in of} - finished
             again = {each.number for each in of if each.parameters[ROUND] == SUSPECTS}
             has_ended = finished.issuperset({each.number for each in of} - again)
             if has_ended and not (is_local and judgement.suspects(stage)):

@@ -137,6 +137,15 @@ def test_node_without_a_good_peer_is_noted() -> None:
     assert check_of(found, "n1").reason == "left out: it failed the stage alone"
 
 
+@pytest.mark.parametrize("broken", [["n0", "n1", "n2"], ["n0", "n1"]])
+def test_stages_without_enough_good_nodes_are_skipped(broken: list[str]) -> None:
+    cluster = FakeNodes(3, broken=broken)
+    found, run = cluster.qualify(cluster.rules())
+    assert [trial.parameters[STAGE] for trial in run] == ["alone"]
+    (together,) = found.all
+    assert together.reason == "no node has passed all stages before it"
+
+
 def test_suspects_are_repeated_beside_two_good_nodes() -> None:
     cluster = FakeNodes(9, nodes={"n0": 0.8, "n4": 0.8})
     _, run = cluster.qualify(cluster.rules(["pairs"]))

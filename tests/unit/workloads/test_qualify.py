@@ -6,8 +6,10 @@ import pytest
 from msgspec import structs
 
 from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS
-from aiperf_svc.core.qualify.measurements import Limit
+from aiperf_svc.core.qualify.measurements import Limit, Measurement
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.workloads.qualify.stage_rules import rules_of
@@ -101,6 +103,26 @@ def test_round_pairs_the_same_nodes_in_new_pods() -> None:
     for number in (1, 2, 3):
         one, other = (steps(parsed(UCX), of, stage="ucx", round=number) for of in (first, again))
         assert [step.name for step in one] == [step.name for step in other]
+
+
+@pytest.mark.parametrize(
+    ("problem", "needless"), [("", {2}), ("exit code 1", {2, 3, 4})], ids=["good", "failed"]
+)
+def test_trials_without_enough_good_nodes_are_needless(problem: str, needless: set[int]) -> None:
+    config = parsed(FIO, IPERF, count=2)
+    trials = [each.trial for each in trial_configs(config)]
+    measured = (
+        Measurement(stage="fio", nodes=("node-0",), values={"fio_iops": 1.0}),
+        Measurement(
+            stage="fio",
+            nodes=("node-1",),
+            values={} if problem else {"fio_iops": 1.0},
+            problem=problem,
+        ),
+    )
+    ended = [TrialRow(TrialOutcome(trials[0], "done", "", None), None, measured)]
+    assert WORKLOAD.needless(config, trials, ended, is_local=False) == needless
+    assert WORKLOAD.needless(config, trials, [], is_local=False) == set()
 
 
 def test_round_leaves_out_failed_nodes() -> None:
