@@ -436,7 +436,7 @@ def _to_name(
         note = f"{who} may reach every pod of namespace {labels[1]}, for {host}"
         return Rule((NamespacePods(labels[1]),)), [f"{note}; narrow it with {pods_remedy}"]
     note = f"{who} may reach port {port} of every address, for {host}; narrow it with {remedy}"
-    if len(labels) == 2:
+    if len(labels) == 2 and pods_remedy != remedy:
         # A policy sees the pods behind a Service, whose port may differ.
         note += f", or, if it is Service {labels[0]} of namespace {labels[1]}, with {pods_remedy}"
     return Rule(ports=(port,)), [note]

@@ -7,7 +7,16 @@ import pytest
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.network import LabelledPods, NamespacePods, Policy, Range, Rule, StackPods
+from aiperf_svc.plan.network import (
+    LabelledPods,
+    NamespacePods,
+    OutsideUrl,
+    Policy,
+    Range,
+    Rule,
+    StackPods,
+    rank_policies,
+)
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.runner.stack.request import secrets_from
@@ -137,6 +146,12 @@ def test_service_like_host_names_the_pods_key() -> None:
     assert "if it is Service llm of namespace models, with deployment.target.pods" in note
     (note,) = plan_it(make_config(url="http://api.example.com")).notes
     assert "deployment.target.pods" not in note
+
+
+def test_note_on_ranks_names_one_key() -> None:
+    _, notes = rank_policies(set(), (OutsideUrl("https://huggingface.co", "HF_HUB_OFFLINE"),))
+    reach = "ranks may reach port 443 of every address, for huggingface.co"
+    assert notes == [f"{reach}; narrow it with HF_HUB_OFFLINE"]
 
 
 def test_workers_reach_own_target_pod_port() -> None:
