@@ -162,9 +162,11 @@ class Ranks(Model):
             raise ValueError(f"{{queue}} needs {{gang}} kueue or volcano, not {self.gang}")
         if self.host_network and (self.network is not None or self.mtu is not None):
             raise ValueError("{host_network} uses the node's interfaces: no {network} and no {mtu}")
-        is_counted = self.count is not None or isinstance(self.nodes, tuple)
-        if self.pairs != "one" and not is_counted:
-            raise ValueError(f"{{pairs}} {self.pairs} needs {{count}}, or the names of {{nodes}}")
+        named = len(self.nodes) if isinstance(self.nodes, tuple) else 0
+        if self.pairs != "one" and (self.count or named) < 2:
+            raise ValueError(
+                f"{{pairs}} {self.pairs} needs {{count}}, or the names of two or more {{nodes}}"
+            )
         if self.pairs == "one" and self.count is not None:
             raise ValueError(
                 "{count} needs {pairs} all or rounds: the workload itself knows its ranks"

@@ -174,6 +174,8 @@ def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str
 def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
     """Return the events for which the stack has nothing, or not what they need."""
     deployment, found = config.deployment, []
+    replicas = deployment.target.replicas
+    has_server = deployment.target.kind not in ("none", "release")
     for number, event in enumerate(config.events):
         key = f"events.{number}.do"
         pools = deployment.target.pools
@@ -182,7 +184,7 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
             text = f"{event.pool!r}: no pool of deployment.target; {there}"
             found.append(Problem(f"events.{number}.pool", text))
         is_named = event.deployment is not None or event.pool is not None
-        if not is_named and deployment.target.kind in ("none", "release"):
+        if not is_named and not has_server:
             text = "needs deployment: NAME of one of the stack's Deployments, or pool"
             if deployment.target.kind == "none":
                 text = "needs a target of the stack's own (deployment.target.kind), or the "
@@ -191,6 +193,12 @@ def _stack_event_problems(config: BenchmarkConfig) -> list[Problem]:
                 text = "needs a target of the stack's own: deployment.target.kind mock, vllm or "
                 text += "custom"
             found.append(Problem(key, f"{event.do}: {text}"))
+        if event.do == "scale" and not is_named and has_server:
+            if event.replicas == replicas:
+                text = f"{replicas}: the target has as many at that time"
+                found.append(Problem(f"events.{number}.replicas", text))
+            if event.duration is None:
+                replicas = event.replicas or 0
         if event.do == "cut" and not deployment.network_policies:
             text = "needs the stack's NetworkPolicies, and deployment.network_policies is false"
             found.append(Problem(key, f"{event.do}: {text}"))

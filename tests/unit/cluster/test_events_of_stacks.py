@@ -462,6 +462,23 @@ def test_unknown_pool_is_refused() -> None:
     assert str(problem.text) == "'decode': no pool of deployment.target; it has none"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [
+        ({"replicas": 1}, {"replicas": 3}, ["events.0.replicas"]),
+        ({"replicas": 3}, {"replicas": 1}, []),
+        ({"replicas": 3}, {"replicas": 3}, ["events.1.replicas"]),
+        ({"replicas": 3, "duration": "1s"}, {"replicas": 3}, []),
+    ],
+)
+def test_scale_without_a_change_is_refused(
+    first: dict[str, Any], second: dict[str, Any], refused: list[str]
+) -> None:
+    events = ({"do": "scale", **first}, {"at": "60s", "do": "scale", **second})
+    config = stack_config(*events)
+    assert [each.key for each in workload_of(config).cluster_problems(config)] == refused
+
+
 def test_pod_event_needs_a_target_in_the_stack() -> None:
     config = stack_config({"do": "delete-pod"}, target={"kind": "none"})
     (problem,) = workload_of(config).cluster_problems(config)

@@ -62,6 +62,13 @@ def test_trials_are_stages_rounds_and_suspects() -> None:
     ]
 
 
+def test_pairs_of_one_named_node_are_refused() -> None:
+    config = data(IPERF)
+    config["deployment"]["ranks"] = {"pairs": "rounds", "nodes": ["node-0"]}
+    with pytest.raises(ConfigError, match="pairs rounds needs count, or the names of two or more"):
+        parse_benchmark(config, "")
+
+
 def test_saved_config_is_read_again_unchanged() -> None:
     config = parsed(FIO, IPERF)
     again = parse_benchmark(config.model_dump(mode="json", by_alias=True), "")

@@ -68,7 +68,7 @@ def _check_own(plan: StackPlan, event: Event, named: str) -> Check | None:
         # Its operator may make one of this name.
         return None
     close = nearest(event.deployment, list(known))
-    hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
+    hint = f"did you mean {close}?" if close else f"it has {', '.join(known) or 'none'}"
     return Check(
         EVENTS,
         "failed",
