@@ -115,6 +115,12 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.objects if is_custom(each))
 
     @property
+    def custom_images(self) -> tuple[str, ...]:
+        """Images that custom resources name, for pods that operators make."""
+        found = (each for one in self.custom_resources for each in _references(one.get("spec")))
+        return tuple(dict.fromkeys(holder[key] for holder, key in found))
+
+    @property
     def deleted_first(self) -> tuple[Json, ...]:
         """Custom resources of the stack's namespace."""
         custom = self.custom_resources
@@ -287,13 +293,25 @@ def _prepared(manifest: Json, marks: Mapping[str, Mapping[str, str]], mirror: st
         for field, given in marks.items():
             if given:
                 metadata[field] = {**given, **(metadata.get(field) or {})}
-        spec = each.get("spec") or {}
-        for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-            if "image" in container:
-                container["image"] = mirrored(container["image"], mirror)
-        for mounted in _image_volumes(spec):
-            mounted["image"]["reference"] = mirrored(mounted["image"]["reference"], mirror)
+    has_images = is_custom(made) or made["kind"] == "Pod"
+    for each in (made,) if has_images else templates(made):
+        for holder, key in _references(each.get("spec")):
+            holder[key] = mirrored(holder[key], mirror)
     return made
+
+
+def _references(value: Any) -> Iterator[tuple[Json, str]]:
+    """Yield each object that names an image, and its key: `image` of a container, `reference` of a
+    volume. The schema of a custom resource is unknown."""
+    if isinstance(value, dict):
+        image = value.get("image")
+        if isinstance(image, dict) and image.get("reference"):
+            yield image, "reference"
+        elif isinstance(image, str) and image:
+            yield value, "image"
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _references(each)
 
 
 def _image_volumes(spec: Mapping[str, Any]) -> Iterator[Json]:

@@ -5,7 +5,7 @@ reviewed, tested and totalled before anything exists.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -280,7 +280,7 @@ def plan_kind(
     deadline = deadline_pod(resolved, identity, image, budget=budget, release=made.release)
     pods = (deadline, *made.pods)
     if deployment.require_digests:
-        check_digests((*pods, *made.of_release))
+        check_digests((*pods, *made.of_release), made.custom_images)
     policies, policy_notes = kind.policies(basis, pods)
     security, reasons = required_security(pods)
     if made.release:
@@ -305,7 +305,7 @@ def plan_kind(
             *made.notes,
             *policy_notes,
             *kind.notes(resolved),
-            *unpinned_images(image, (*pods, *made.of_release)),
+            *unpinned_images(image, (*pods, *made.of_release), made.custom_images),
         ),
         jobs=made.jobs,
         queue=queue,
@@ -389,10 +389,12 @@ def _from_mirror(made: KindPods, mirror: str | None) -> KindPods:
     )
 
 
-def check_digests(pods: tuple[PodPlan, ...]) -> None:
-    """Raise ConfigError that names each image without a digest, and a pod that uses it."""
-    used = {name: pod.name for pod in reversed(pods) for name in pod.image_names}
-    loose = [f"{name} (pod {pod})" for name, pod in sorted(used.items()) if not is_pinned(name)]
+def check_digests(pods: tuple[PodPlan, ...], custom: Sequence[str]) -> None:
+    """Raise ConfigError that names each image without a digest, and a pod that uses it. `custom`
+    are the images that custom resources name."""
+    used = dict.fromkeys(custom, "custom resource")
+    used |= {name: f"pod {pod.name}" for pod in reversed(pods) for name in pod.image_names}
+    loose = [f"{name} ({whose})" for name, whose in sorted(used.items()) if not is_pinned(name)]
     if loose:
         raise ConfigError(
             f"deployment.require_digests: {', '.join(loose)} without a digest; expected "
@@ -401,12 +403,16 @@ def check_digests(pods: tuple[PodPlan, ...]) -> None:
         )
 
 
-def unpinned_images(services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:
+def unpinned_images(
+    services: ImagePlan, pods: tuple[PodPlan, ...], custom: Sequence[str]
+) -> list[str]:
     """Return notes about what may differ in the next run of the same file."""
     images = {services.name: "services'"}
     for pod in pods:
         for name in pod.image_names:
             images.setdefault(name, f"{pod.name}'s")
+    for name in custom:
+        images.setdefault(name, "custom resources'")
     return [
         f"the {whose} image {name} has no digest: anyone who may push there can replace it; pin it "
         "as NAME@sha256:DIGEST"

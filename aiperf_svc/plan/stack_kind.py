@@ -58,6 +58,11 @@ class KindPods(msgspec.Struct, frozen=True, kw_only=True):
         """The known pods that the objects of a release make."""
         return self.release.pods if self.release else ()
 
+    @property
+    def custom_images(self) -> tuple[str, ...]:
+        """The images that custom resources of a release name."""
+        return self.release.custom_images if self.release else ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackKind(ABC, Generic[ConfigT]):

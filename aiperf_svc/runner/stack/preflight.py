@@ -81,7 +81,8 @@ def rule_inputs(plan: StackPlan) -> str:
         for pod in plan.scheduled
     ]
     released = [name_of(each) for each in plan.release.objects] if plan.release else []
-    return repr((pods, released, plan.pod_security, sorted(plan.secret_keys)))
+    images = plan.custom_images
+    return repr((pods, released, images, plan.pod_security, sorted(plan.secret_keys)))
 
 
 async def check(

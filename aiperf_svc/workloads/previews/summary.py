@@ -122,7 +122,8 @@ def _claims(plan: StackPlan) -> int:
 
 
 def _images(plan: StackPlan) -> list[str]:
-    return list(dict.fromkeys(image.name for pod in plan.scheduled for image in pod.images))
+    own = (image.name for pod in plan.scheduled for image in pod.images)
+    return list(dict.fromkeys((*own, *plan.custom_images)))
 
 
 def as_text(plan: StackPlan, compared: StackChanges) -> str:

@@ -19,6 +19,7 @@ from aiperf_svc.plan.release import (
     resource_of,
 )
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.previews.summary import _images
 from tests.support.releases import deployment, graph, release_plan, release_target, simple
 
 
@@ -63,6 +64,19 @@ def test_template_images_without_a_digest_are_noted() -> None:
     assert [note.split()[3] for note in notes] == [
         "engine:1", "quay.io/sidecar:1", "quay.io/init:1", "quay.io/weights:1",
     ]  # fmt: skip
+
+
+def test_images_of_custom_resources_are_known() -> None:
+    containers = [{"name": "main", "image": "engine:1"}]
+    spec = {"template": {"containers": containers}, "decode": {"image": {"reference": "w:1"}}}
+    service = simple("LLMInferenceService", "llm", "serving.kserve.io/v1alpha2", spec=spec)
+    plan = release_plan(service, registry_mirror="mirror.local")
+    images = ("mirror.local/library/engine:1", "mirror.local/library/w:1")
+    assert plan.custom_images == images
+    assert [note for note in plan.notes if f"custom resources' image {images[0]} has no" in note]
+    assert _images(plan)[-2:] == list(images)
+    with pytest.raises(ConfigError, match=r"engine:1 \(custom resource\)"):
+        release_plan(service, require_digests=True)
 
 
 def test_template_images_come_from_the_mirror() -> None:
