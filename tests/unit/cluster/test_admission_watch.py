@@ -137,6 +137,11 @@ def local_queue(name: str, *, active: str = "True", message: str = "") -> dict[s
             "is not active: no flavors",
         ),
         ({QUEUES: {"items": [local_queue("benchmarks")]}}, "ok", "is active; 2 wait in it"),
+        (
+            {QUEUES: {"items": [local_queue("benchmarks"), local_queue("default")]}},
+            "warning",
+            "LocalQueue default takes pods that name no queue, as the deadline's",
+        ),
     ],
 )
 async def test_queue_must_exist_and_be_active(

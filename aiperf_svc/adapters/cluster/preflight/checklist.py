@@ -64,6 +64,8 @@ FIRST_VERSION = (1, 29)
 turned off."""
 MONITORING, PRIORITY, PULL_SECRETS = "monitoring", "priority class", "pull secrets"
 QUEUE = "queue"
+DEFAULT_QUEUE = "default"
+"""Name of the LocalQueue to which Kueue gives pods that name none."""
 TOKENIZER, VOLUMES = "tokenizer", "volumes"
 
 
@@ -506,7 +508,11 @@ async def check_queue(cluster: Cluster, plan: StackPlan) -> Check | None:
             words = f"LocalQueue {name} is not active: {one_line(each.get('message') or '')}"
             return Check(QUEUE, "failed", words, "ask its owner: it would never admit the stack")
     waiting = known[name].get("status", {}).get("pendingWorkloads", 0)
-    return Check(QUEUE, "ok", f"LocalQueue {name} is active; {waiting} wait in it")
+    words = f"LocalQueue {name} is active; {waiting} wait in it"
+    if DEFAULT_QUEUE in known:
+        words += f"; LocalQueue {DEFAULT_QUEUE} takes pods that name no queue, as the deadline's"
+        return Check(QUEUE, "warning", words, "give it quota: the start waits for that pod")
+    return Check(QUEUE, "ok", words)
 
 
 def _priority(found: Json) -> str:
