@@ -11,10 +11,11 @@ import msgspec
 from aiperf_svc.adapters.exports.manifest import NAME, Manifest, build_manifest, render_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 
 
 def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
@@ -41,9 +42,9 @@ def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
     return replace(outcome, artifact_error="; ".join(text for text in texts if text))
 
 
-def call_webhook(outcome: RunOutcome, artifacts: Artifacts) -> None:
-    """Post the outcome to the webhook of the config. A failure is printed, and does not change the
-    exit code: the results are there."""
+def call_webhook(outcome: RunOutcome, artifacts: Artifacts, *, name: str = "") -> None:
+    """Post the outcome to the webhook of the config. `name` is that of a run without results. A
+    failure is printed, and does not change the exit code: the results are there."""
     if artifacts.webhook is None:
         return
     # It reads the runs of a bucket, with libraries that no other end needs.
@@ -52,7 +53,7 @@ def call_webhook(outcome: RunOutcome, artifacts: Artifacts) -> None:
     results = outcome.results
     stack = outcome.more.get("stack")
     end = End(
-        name=results.name if results is not None else "",
+        name=results.name if results is not None else name,
         stack=str(stack) if stack else None,
         run_id=outcome.run_id,
         state=outcome.state,
@@ -70,6 +71,18 @@ def call_webhook(outcome: RunOutcome, artifacts: Artifacts) -> None:
         print("warning: the webhook was not called: stopped by the user", file=sys.stderr)
     else:
         print(f"note: the result was posted to {host}", file=sys.stderr)
+
+
+@contextmanager
+def errors_posted(config: Config) -> Iterator[None]:
+    """Call the webhook of a config also for an error that prevents its run: nobody reads what a
+    scheduled command prints."""
+    try:
+        yield
+    except AiperfError as error:
+        end = RunEnd(error=error, run_id=error.run_id)
+        call_webhook(end.outcome(), config.artifacts, name=config.name)
+        raise
 
 
 def refresh_manifest(folder: Path) -> None:

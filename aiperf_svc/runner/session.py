@@ -40,7 +40,7 @@ from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
-from aiperf_svc.runner.ending import call_webhook, errors_of, finish
+from aiperf_svc.runner.ending import call_webhook, errors_of, errors_posted, finish
 from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
@@ -88,7 +88,7 @@ class Session:
             check_single(self._options)
         if self._options.resume is not None:
             check_resumed(self._expansion, self._options.resume)
-        with errors_of(self._placement.run_id):
+        with errors_posted(config), errors_of(self._placement.run_id):
             if not self._placement.prepare():
                 return ExitCode.INTERRUPTED
             self._results = SessionResults(

@@ -14,10 +14,16 @@ from aiperf_svc.adapters.storage.bucket_runs import list_runs, runs_of
 from aiperf_svc.adapters.trackers import webhook
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.ending import call_webhook
+from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.stack.placement import run_stacks
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.bucket import BUCKET, Store
+from tests.support.releases import release_target
 from tests.support.runs_to_compare import inference_run
 from tests.support.threaded_server import in_thread
 
@@ -239,6 +245,32 @@ def test_unreachable_webhook_changes_no_exit_code(
     call_webhook(outcome, artifacts)
     assert "127.0.0.1:1: " in capsys.readouterr().err
     assert outcome.exit_code is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ({"kind": "mock"}, "Pulumi|passphrase"),
+        ({**release_target(), "from": {"manifests": "missing.yaml"}}, "missing.yaml"),
+    ],
+    ids=["prerequisites", "release"],
+)
+def test_error_before_the_stack_is_posted(
+    target: dict[str, Any], reason: str, receiver: Receiver
+) -> None:
+    data = {
+        "name": "night",
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"concurrency": 1, "duration": "1s"},
+        "deployment": {"target": target},
+        "artifacts": {"webhook": {"url": receiver.url}},
+    }
+    request = StackRequest(stack="s", config=parse_benchmark(data, ""), environ={"PATH": "/none"})
+    with pytest.raises(AiperfError, match=reason) as raised:
+        run_stacks(request, StackOptions(run=RunOptions(ui="none"), yes=True))
+    (body,) = receiver.bodies
+    assert (body["name"], body["exit_code"]) == ("night", raised.value.exit_code)
+    assert body["reason"] == str(raised.value)
 
 
 def test_webhook_without_url_is_refused_before_run(

@@ -23,6 +23,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import signals
+from aiperf_svc.runner.ending import errors_posted
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work
@@ -52,9 +53,10 @@ def run_stacks(
 ) -> ExitCode:
     """Run the stacks of a request and print the results. Raises AiperfError for what prevents the
     run; a run that has begun ends with an exit code."""
-    requests = member_requests(request, clusters)
-    expansion = expand_requests(requests)
-    placement = StackPlacement(requests, expansion, options)
+    with errors_posted(request.config):
+        requests = member_requests(request, clusters)
+        expansion = expand_requests(requests)
+        placement = StackPlacement(requests, expansion, options)
     with output.ignore_closed_stderr():
         return Session(expansion, placement, options.run, timeout_s=options.timeout_s).run()
 
