@@ -4,7 +4,9 @@ from a verdict is the cluster's own decision."""
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.core.qualify.result import NodeResult, Qualification
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 
 LABEL, TIME_LABEL = "aiperf.dev/qualified", "aiperf.dev/qualified-at"
@@ -16,7 +18,7 @@ class Patches(Protocol):
     """What is needed of a connection to a cluster."""
 
     async def patch(self, path: str, changes: Json) -> Any:
-        """Merge changes into an object. Raises EnvironmentProblem."""
+        """Merge changes into an object. Raises Refused, Unreachable."""
         ...
 
 
@@ -24,10 +26,19 @@ async def label_nodes(
     cluster: Patches, found: Qualification, *, say: Callable[[str], None]
 ) -> None:
     """Set the labels and the annotation of each node. Needs the right to patch nodes. Raises
-    EnvironmentProblem at the first node that cannot be patched."""
+    EnvironmentProblem that names the nodes that cannot be patched, after all others; Unreachable.
+    """
+    refused = []
     for node in found.nodes:
-        await cluster.patch(f"/api/v1/nodes/{node.node}", changes_of(node, found.ended_at))
-        say(f"{node.node}: {LABEL}={node.verdict.value}")
+        try:
+            await cluster.patch(f"/api/v1/nodes/{node.node}", changes_of(node, found.ended_at))
+        except Refused as error:
+            refused.append(f"{node.node}: {error}")
+        else:
+            say(f"{node.node}: {LABEL}={node.verdict.value}")
+    if refused:
+        few = "; ".join(refused[:8]) + (" …" if len(refused) > 8 else "")
+        raise EnvironmentProblem(f"{len(refused)} of {len(found.nodes)} nodes not labelled: {few}")
 
 
 def changes_of(node: NodeResult, ended_at: str) -> Json:

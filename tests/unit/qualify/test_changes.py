@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.adapters.cluster.node_labels import changes_of, label_nodes
 from aiperf_svc.adapters.exports.qualify_export import (
     JSON_NAME,
@@ -21,7 +22,7 @@ from aiperf_svc.adapters.terminal.qualify_tables import print_qualification
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.qualify.changes import changes
 from aiperf_svc.core.qualify.result import Qualification, Verdict
-from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.fake_nodes import USUAL, FakeNodes
 from tests.support.terminal import on_console
@@ -124,10 +125,13 @@ def test_compare_prints_nodes_and_fails_on_worse(
 
 
 class Recorder:
-    def __init__(self) -> None:
+    def __init__(self, gone: str = "") -> None:
         self.patches: dict[str, dict[str, Any]] = {}
+        self._gone = gone
 
     async def patch(self, path: str, changes: dict[str, Any]) -> None:
+        if path.endswith(f"/{self._gone}"):
+            raise Refused(f'nodes "{self._gone}" not found', status=404, reason="NotFound")
         self.patches[path] = changes
 
 
@@ -140,6 +144,13 @@ async def test_labels_have_verdict_time_and_reason() -> None:
     assert metadata["labels"]["aiperf.dev/qualified"] == "fail"
     assert metadata["annotations"]["aiperf.dev/qualified-reason"].startswith("pairs_speed: 80% of")
     assert said[3] == "n3: aiperf.dev/qualified=fail"
+
+
+async def test_missing_node_leaves_no_other_unlabelled() -> None:
+    cluster = Recorder(gone="n3")
+    with pytest.raises(EnvironmentProblem, match='1 of 8 nodes not labelled: n3: nodes "n3" not'):
+        await label_nodes(cluster, qualified(8), say=list[str]().append)
+    assert len(cluster.patches) == 7
 
 
 def test_label_of_good_node_removes_old_reason() -> None:
