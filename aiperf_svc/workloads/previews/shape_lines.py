@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.number_text import count, significant
 from aiperf_svc.plan.fan_out import makespan
 from aiperf_svc.plan.footprint import of_one_stack, of_stacks
+from aiperf_svc.plan.release import READINESS
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.changes import Change, changes
@@ -69,8 +71,12 @@ def changed_keys(before: StackPlan, plan: StackPlan) -> tuple[Change, ...]:
 
 
 def staying(before: StackPlan, plan: StackPlan) -> str:
-    """Return the pods that stay from one shape to the next; empty if all are replaced."""
-    names = [pod.name for pod in plan.pods if pod in before.pods]
+    """Return the pods that stay from one shape to the next; empty if all are replaced. Visits of
+    blocks start their target anew."""
+    experiment = plan.config.experiment
+    blocks = experiment.blocks if experiment is not None else None
+    anew = (HOST, READINESS) if blocks is not None and blocks.restarts_target else ()
+    names = [pod.name for pod in plan.pods if pod in before.pods and pod.name not in anew]
     return f"; {' and '.join(names)} {'stays' if len(names) == 1 else 'stay'}" if names else ""
 
 

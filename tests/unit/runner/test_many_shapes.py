@@ -14,6 +14,7 @@ from aiperf_svc.runner.parts import Expansion, Work
 from aiperf_svc.runner.stack import preview
 from aiperf_svc.runner.stack.members import expand_requests, member_requests, part_request
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.workloads.previews import shape_lines
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.shape_lines import MOST_SHAPES
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -47,6 +48,16 @@ def test_cost_grows_linearly_with_shapes(parallel: int) -> None:
     few, more, most = (calls_for(MOST_SHAPES + n, parallel) for n in (0, 10, 20))
     # 1% of them is five calls for each pair of shapes.
     assert most - more == pytest.approx(more - few, rel=0.01)
+
+
+def test_visits_of_blocks_replace_their_target() -> None:
+    over = "deployment.target.args"
+    config = request_of(2, 1).config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    config["experiment"]["blocks"] = {"over": over, "count": 1}
+    request = StackRequest(stack="s", config=parse_benchmark(config, "f"), environ={}, settings={})
+    text = shape_lines.lines(request.shapes, request.plans, at_once=1)
+    staying = [line.partition("; ")[2] for line in text if line.startswith("shape ")]
+    assert staying == ["deadline stays"] * 3
 
 
 def test_parallel_stacks_share_their_plans(tmp_path: Path) -> None:
