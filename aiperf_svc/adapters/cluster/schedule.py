@@ -51,7 +51,9 @@ GRACE_MARGIN_S = 120
 """Time of the leak check beyond the removal, after SIGTERM."""
 HISTORY = 3
 """Ended Jobs that are kept, with the logs of their pods."""
-FIELD = re.compile(r"[0-9*,/?-]+|[A-Za-z]{3}([,-][A-Za-z]{3})*|L")
+FIELD = re.compile(r"[0-9*,/?-]+|[A-Za-z]{3}([,-][A-Za-z]{3})*")
+CRON_FIELDS = {"minute": 59, "hour": 23, "day": 31, "month": 12, "weekday": 6}
+"""The fields of a CronJob's schedule, and the largest number of each. Sunday is 0."""
 SCHEMES = ("s3", "gs", "azblob", "http", "https")
 """Backends whose state outlives the pod."""
 
@@ -97,6 +99,10 @@ def check_cron(text: str) -> None:
             f'--cron {text!r}: expected five fields, minute hour day month weekday: "0 3 * * *" '
             "is every night at three"
         )
+    for field, (name, most) in zip(fields, CRON_FIELDS.items(), strict=True):
+        above = [each for each in re.findall(r"\d+", field) if int(each) > most]
+        if above:
+            raise ConfigError(f"--cron {text!r}: {name} {above[0]}; expected at most {most}")
 
 
 def check_backend(url: str) -> None:

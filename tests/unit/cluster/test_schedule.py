@@ -234,14 +234,27 @@ def test_schedule_without_a_results_store_is_refused() -> None:
         manifests(plan_it(make_config(target={"kind": "mock"})), "", schedule())
 
 
-@pytest.mark.parametrize("text", ["0 3 * * *", "*/15 0-6 1,15 JAN-MAR mon", "@daily", "0 3 L * *"])
+@pytest.mark.parametrize(
+    "text", ["0 3 * * *", "*/15 0-6 1,15 JAN-MAR mon", "@daily", "59 23 31 12 6"]
+)
 def test_cron_fields_are_accepted(text: str) -> None:
     check_cron(text)
 
 
-@pytest.mark.parametrize("text", ["", "3", "0 3 * *", "0 3 * * * *", "at three o clock now"])
+@pytest.mark.parametrize(
+    "text", ["", "3", "0 3 * *", "0 3 * * * *", "at three o clock now", "0 3 L * *"]
+)
 def test_bad_cron_fields_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected five fields"):
+        check_cron(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("60 3 * * *", "minute 60; expected at most 59"), ("0 3 * * 1-7", "weekday 7; expected")],
+)
+def test_cron_number_beyond_its_field_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         check_cron(text)
 
 
