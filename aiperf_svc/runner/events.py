@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from aiperf_svc.adapters.events.event_run import EventRun, Perform
+from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, Perform
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, RunApi
 from aiperf_svc.config.events import Event
@@ -20,6 +20,8 @@ from aiperf_svc.runner.start_gate import clock_ahead_ns, retried
 
 LOOK_S = 0.05
 """Time between two looks at the status that the follower has."""
+LATE_S = 5.0
+"""Longest delay of an event. A runner that goes on with a load finds older ones."""
 LAST_REPORT_S = 10.0
 """Longest time to bring the last report to the run."""
 
@@ -73,7 +75,7 @@ class EventWatch:
 
     async def _carry_out(self, run: EventRun, follower: Follower) -> None:
         try:
-            await run.carry_out(self._perform)
+            await run.carry_out(_miss if run.late_s > LATE_S else self._perform)
         finally:
             number, report = run.report.number + 1, run.report
             text = report.problem or f"{report.what}: {report.evidence}"
@@ -92,6 +94,13 @@ class EventWatch:
         await retried(
             lambda: self._api.set_events(start_wall_ns, tuple(run.report for run in runs))
         )
+
+
+async def _miss(run: EventRun) -> None:
+    """Leave an event out: another runner was to do it, and did it or was killed before."""
+    raise EventFailed(
+        f"not done: its time was {run.late_s:.0f} s ago when this runner began to follow the load"
+    )
 
 
 def _start_of(follower: Follower) -> int:

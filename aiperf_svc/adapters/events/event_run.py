@@ -46,13 +46,18 @@ class EventRun:
         self._due_wall_ns = start_wall_ns - clock_ahead_ns + event.at
         self._until_mono_s = 0.0
 
+    @property
+    def late_s(self) -> float:
+        """Seconds since its time; negative before it."""
+        return (time_ns() - self._due_wall_ns) / 1e9
+
     def pick(self, found: Sequence[T]) -> list[T]:
         """Return those that the event is for: one, drawn by the seed, or all."""
         return list(found) if self.event.pick == "all" else [self._random.choice(found)]
 
     async def until_due(self) -> None:
         """Wait for its time. What it is for is found before."""
-        await asyncio.sleep(max(0.0, (self._due_wall_ns - time_ns()) / 1e9))
+        await asyncio.sleep(max(0.0, -self.late_s))
 
     def begin(self, what: str) -> None:
         """Record that it is done now."""
@@ -74,7 +79,7 @@ class EventRun:
     async def carry_out(self, perform: "Perform") -> None:
         """Do it, verify it and undo it. A problem becomes part of the report."""
         try:
-            await asyncio.sleep(max(0.0, (self._due_wall_ns - time_ns()) / 1e9 - AHEAD_S))
+            await asyncio.sleep(max(0.0, -self.late_s - AHEAD_S))
             await perform(self)
         except EnvironmentProblem as error:
             self._report(problem=str(error))

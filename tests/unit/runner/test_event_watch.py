@@ -97,6 +97,20 @@ async def test_each_trial_has_the_events_again() -> None:
     await load.stop()
 
 
+async def test_event_of_an_earlier_runner_is_not_done() -> None:
+    done = list[EventRun]()
+
+    async def perform(run: EventRun) -> None:
+        done.append(run)
+
+    load = Load(KILL, perform=perform)
+    load.set_start(time_ns() - 3_600 * 10**9)
+    _, (report,) = await load.last_reports()
+    assert "ago when this runner began to follow the load" in report.problem
+    assert (report.begin_wall_ns, done) == (0, [])
+    await load.stop()
+
+
 async def test_event_after_the_load_is_a_problem() -> None:
     load = Load(KILL, LATER, perform=do_it)
     load.set_start(time_ns())
