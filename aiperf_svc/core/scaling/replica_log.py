@@ -61,6 +61,8 @@ class ReplicaLog:
         """Workload that each autoscaler scales."""
         self._followed: set[str] = set()
         self.not_watched: list[str] = []
+        self.since_wall_ns = 0
+        """Time at which the watch began."""
 
     def handle(
         self, kind: str, change: str, found: Json, *, now_wall_ns: int, is_first: bool = False
@@ -97,6 +99,7 @@ class ReplicaLog:
             replicas=tuple(self._replicas.values()),
             changes=tuple(self._changes),
             not_watched=tuple(self.not_watched),
+            since_wall_ns=self.since_wall_ns,
             until_wall_ns=now_wall_ns,
         )
 

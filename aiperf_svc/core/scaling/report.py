@@ -57,6 +57,8 @@ class ScalingReport(msgspec.Struct, kw_only=True, omit_defaults=True, tag="scali
     changes: tuple[DesiredChange, ...] = ()
     not_watched: tuple[str, ...] = ()
     """Types of objects that could not be watched, each with the reason."""
+    since_wall_ns: int = 0
+    """Time at which the watch began."""
     until_wall_ns: int = 0
     """Time until which it is complete."""
 

@@ -25,6 +25,9 @@ connections."""
 SAME_NS = 60 * SECOND
 """Time within which an autoscaler and what it scales report one decision."""
 
+LATE_S = 5.0
+"""Longest time from the start of a load to that of the watch which is not reported."""
+
 
 class LoadChange(NamedTuple):
     """A planned change of the load."""
@@ -96,8 +99,16 @@ def scaling_of(
         ready=_curve(_ready_steps(report.replicas), load),
         limit=limit,
         idle_gpu_s=sum(each.gpus * (each.idle_s or 0.0) for each in replicas),
-        not_watched=report.not_watched,
+        not_watched=(*report.not_watched, *_unwatched_start(report, load)),
     )
+
+
+def _unwatched_start(report: ScalingReport, load: FollowedLoad) -> Iterator[str]:
+    """Yield the start of the load if the watch began later: a runner went on with the run of
+    another one, whose report it replaced."""
+    late_s = (report.since_wall_ns - load.begin_ns) / SECOND
+    if late_s > LATE_S:
+        yield f"the first {late_s:.0f} s of the load"
 
 
 def _decisions(changes: Sequence[DesiredChange]) -> list[DesiredChange]:

@@ -255,6 +255,7 @@ async def _report_replicas(
     holds all that is known, so that a lost one costs nothing."""
     ahead_ns = await clock_ahead_ns(client)
     watch = ScalingWatch(cluster, server, clock_ns=lambda: time.time_ns() + ahead_ns)
+    watch.log.since_wall_ns = time.time_ns() + ahead_ns
     noted = set[str]()
     async with Tasks() as tasks:
         running = tasks.start(watch.run(), "watch replicas")

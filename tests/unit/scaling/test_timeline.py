@@ -69,6 +69,14 @@ def test_scale_up_times_follow_from_recorded_moments() -> None:
     assert (up.recovery_s, up.judged_s) == (45.0, 120.0)
 
 
+@pytest.mark.parametrize(("since_s", "not_watched"), [(-30, ()), (4, ()), (70, "70 s")])
+def test_start_before_the_watch_is_reported(since_s: int, not_watched: Any) -> None:
+    report = ScalingReport(since_wall_ns=at(since_s))
+    load = FollowedLoad(begin_ns=at(0), changes=STEP, end_s=240.0)
+    found = scaling_of(report, load, lambda *_: None, limit="").not_watched
+    assert found == ((f"the first {not_watched} of the load",) if not_watched else ())
+
+
 def test_replicas_belong_to_the_decision_before_them() -> None:
     changes = change(70, 1, 2), change(100, 2, 4)
     replicas = coming("b", 69.0), coming("c", 101.0), coming("d", 102.0), coming("e", 130.0)
