@@ -2,21 +2,18 @@
 machine, and sends what they left to the collector."""
 
 import asyncio
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.adapters.host import processes
 from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended, why_not_ready
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
-from aiperf_svc.adapters.messaging.bus import Addresses, Bus
-from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.adapters.messaging.bus import Bus
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -38,58 +35,23 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.process_placement import LocalServices
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.services.context import read_addresses, read_curve
 from aiperf_svc.workloads.shapes import shape_config
 
 SENT = (NAME, TRIALS, "logs")
 """Parts of the run's folder that are sent. The rest would describe one index only."""
+SECRETS = (PAGES_KEY_ENV, TARGET_KEY_ENV)
+"""Variables that the services of the run need and that are not in its config."""
 POLL_S = 0.25
 """Seconds between two looks at the server."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexPlace:
-    """The settings of an index, from the environment of its pod."""
-
-    chosen: ChosenShape
-    run_id: str
-    pod: str
-    addresses: Addresses
-    curve: CurveKeys | None
-    artifacts: Path
-    server: Path
-    """Folder of the server's launcher."""
-    may_be_tried_again: bool
-    secrets: Mapping[str, str]
 
 
 def run_index(environ: Mapping[str, str] = os.environ) -> int:
     """Run the index that the environment describes; the exit code says whether another try may
     help: BAD_CONFIG is not tried again. Raises AiperfError before it has begun."""
-    place = read_place(environ)
-    with fork_server.starting() as forks:
-        return int(asyncio.run(_Index(place, forks).run()))
-
-
-def read_place(environ: Mapping[str, str]) -> IndexPlace:
-    """Read where this index runs. Raises ConfigError, EnvironmentProblem."""
     chosen = choose_shape(environ)
-    folder = environ.get("AIPERF_CURVE_DIR")
-    failures = environ.get("AIPERF_FAILURES") or "0"
-    return IndexPlace(
-        chosen=chosen,
-        run_id=environ["AIPERF_RUN_ID"],
-        pod=environ["AIPERF_SERVICE_ID"],
-        addresses=Addresses(
-            base=environ["AIPERF_BUS"].rstrip("/"),
-            ports=json.loads(environ.get("AIPERF_PORTS", "{}")),
-            hosts=json.loads(environ.get("AIPERF_HOSTS", "{}")),
-        ),
-        curve=CurveKeys.load(Path(folder)) if folder else None,
-        artifacts=Path(environ["AIPERF_ARTIFACTS"]),
-        server=Path(environ.get("AIPERF_SERVER", LAUNCH_DIR)),
-        may_be_tried_again=int(failures) < int(environ["AIPERF_RETRIES"]),
-        secrets={k: environ[k] for k in (PAGES_KEY_ENV, TARGET_KEY_ENV) if k in environ},
-    )
+    with fork_server.starting() as forks:
+        return int(asyncio.run(_Index(chosen, environ, forks).run()))
 
 
 def local_config(chosen: ChosenShape) -> BenchmarkConfig:
@@ -110,17 +72,24 @@ def local_config(chosen: ChosenShape) -> BenchmarkConfig:
 
 
 class _Index:
-    def __init__(self, place: IndexPlace, forks: ForkServer | None) -> None:
-        self._place, self._forks = place, forks
-        self._config = local_config(place.chosen)
-        self._folder = place.artifacts / f"shape-{place.chosen.number}"
+    def __init__(
+        self, chosen: ChosenShape, environ: Mapping[str, str], forks: ForkServer | None
+    ) -> None:
+        self._chosen, self._environ, self._forks = chosen, environ, forks
+        self._config = local_config(chosen)
+        self._folder = Path(environ["AIPERF_ARTIFACTS"]) / f"shape-{chosen.number}"
+        self._server = Path(environ.get("AIPERF_SERVER", LAUNCH_DIR))
+        """Folder of the server's launcher."""
         self._server_end = ""
         """How the server has ended, if it has."""
 
     async def run(self) -> ExitCode:
-        place = self._place
-        bus = Bus(place.addresses, curve=place.curve)
-        uploader = Uploader(bus, (place.run_id, place.pod, time.time_ns()), place.chosen.number)
+        environ = self._environ
+        bus = Bus(read_addresses(environ), curve=read_curve(environ))
+        attempt = (environ["AIPERF_RUN_ID"], environ["AIPERF_SERVICE_ID"], time.time_ns())
+        uploader = Uploader(bus, attempt, self._chosen.number)
+        failures = environ.get("AIPERF_FAILURES") or "0"
+        may_be_tried_again = int(failures) < int(environ["AIPERF_RETRIES"])
 
         def hurry() -> None:
             # The end of the server interrupts the run too, and nothing else.
@@ -141,7 +110,7 @@ class _Index:
                     # The collector knows whether it was it that has stopped this.
                     await uploader.end(STOPPED, await self._sent(uploader), is_tried_again=True)
                     return ExitCode.INTERRUPTED
-                if reason and place.may_be_tried_again:
+                if reason and may_be_tried_again:
                     await uploader.end(reason, is_tried_again=True)
                 else:
                     await uploader.end(reason, await self._sent(uploader))
@@ -173,7 +142,7 @@ class _Index:
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
-        self._server_end = self._server_end or how_ended(self._place.server)
+        self._server_end = self._server_end or how_ended(self._server)
         if self._server_end:
             return f"the server {self._server_end}"
         if outcome.state == RunState.FAILED:
@@ -185,11 +154,12 @@ class _Index:
         )
 
     async def _run_local(self, interrupts: Interrupts) -> RunOutcome:
+        secrets = {name: self._environ[name] for name in SECRETS if name in self._environ}
         with folders.private_folder() as private:
             run = LocalRun(
                 config=self._config,
-                topology=index_topology(self._place.chosen.configs),
-                options=RunOptions(ui="plain", secrets=self._place.secrets),
+                topology=index_topology(self._chosen.configs),
+                options=RunOptions(ui="plain", secrets=secrets),
                 private=private,
                 artifacts=folders.make_folder(self._folder),
                 logs=self._folder / "logs",
@@ -205,13 +175,13 @@ class _Index:
         """Stop the run when the server has ended."""
         while not self._server_end:
             await asyncio.sleep(POLL_S)
-            self._server_end = how_ended(self._place.server)
+            self._server_end = how_ended(self._server)
         interrupts.add()
 
     async def _wait_until_ready(self, interrupts: Interrupts) -> None:
         """Wait for the server, or an interrupt. Raises BenchmarkFailed if the server has ended or
         takes too long."""
-        config = self._place.chosen.configs[0]
+        config = self._chosen.configs[0]
         target = config.deployment.target
         pod = target_pod(config, ImagePlan("", ""))
         assert pod is not None
@@ -219,7 +189,7 @@ class _Index:
         until_mono_s = time.monotonic() + target.ready_timeout / 1e9
         reason = "not tried"
         while reason and not interrupts.count:
-            if ended := how_ended(self._place.server):
+            if ended := how_ended(self._server):
                 raise BenchmarkFailed(f"the server {ended} before it was ready")
             reason = await asyncio.to_thread(why_not_ready, target.port, pod.probe.path)
             if reason and time.monotonic() > until_mono_s:

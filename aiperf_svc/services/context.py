@@ -144,12 +144,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             topology=msgspec.json.decode(
                 Path(environ["AIPERF_TOPOLOGY"]).read_bytes(), type=Topology
             ),
-            addresses=Addresses(
-                base=environ["AIPERF_BUS"].rstrip("/"),
-                ports=json.loads(environ.get("AIPERF_PORTS", "{}")),
-                hosts=json.loads(environ.get("AIPERF_HOSTS", "{}")),
-                advertise=environ.get("AIPERF_ADVERTISE", ""),
-            ),
+            addresses=read_addresses(environ),
             artifacts=Path(environ["AIPERF_ARTIFACTS"]),
             state=_state_folder(environ),
             ends_with_run="AIPERF_PARENT_PID" in environ,
@@ -158,7 +153,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             metrics_token=environ.get("AIPERF_METRICS_TOKEN", ""),
             results_socket=_path(environ.get("AIPERF_RESULTS_SOCKET")),
             api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),
-            curve=_curve(environ.get("AIPERF_CURVE_DIR")),
+            curve=read_curve(environ),
             run=RunValues.read(environ),
         )
     except KeyError as error:
@@ -167,6 +162,22 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
         ) from error
     except (OSError, msgspec.DecodeError) as error:
         raise EnvironmentProblem(f"cannot read the run's files: {error}") from error
+
+
+def read_addresses(environ: Mapping[str, str]) -> Addresses:
+    """Return the addresses of the run's sockets. Raises KeyError."""
+    return Addresses(
+        base=environ["AIPERF_BUS"].rstrip("/"),
+        ports=json.loads(environ.get("AIPERF_PORTS", "{}")),
+        hosts=json.loads(environ.get("AIPERF_HOSTS", "{}")),
+        advertise=environ.get("AIPERF_ADVERTISE", ""),
+    )
+
+
+def read_curve(environ: Mapping[str, str]) -> CurveKeys | None:
+    """Return the keys of this process; None if its sockets are not encrypted."""
+    folder = environ.get("AIPERF_CURVE_DIR")
+    return CurveKeys.load(Path(folder)) if folder else None
 
 
 def make_bus(context: RunContext) -> Bus:
@@ -184,7 +195,3 @@ def _state_folder(environ: Mapping[str, str]) -> Path:
 
 def _path(name: str | None) -> Path | None:
     return Path(name) if name else None
-
-
-def _curve(folder: str | None) -> CurveKeys | None:
-    return CurveKeys.load(Path(folder)) if folder else None
