@@ -69,7 +69,7 @@ class RoundGate:
         the trial too, or have passed it. Returns when no trial is left. Raises BenchmarkFailed if
         its start cannot be set in time, ApiRefused."""
         trial = 0
-        while (ready := await self._ready(api, after=trial)) is not None:
+        while (ready := await _next_ready(api, after=trial, await_trial=self._await)) is not None:
             is_first, trial = not trial, ready.trial
             # A line for each trial would hide the other lines.
             await self._start(trial, api, note if is_first else lambda _line: None)
@@ -102,11 +102,8 @@ class RoundGate:
             f"± {offset.uncertainty_ns / 1e6:.2f} ms"
         )
 
-    async def _ready(self, api: RunApi, *, after: int) -> Status | None:
-        def await_trial(number: int) -> None:
-            self._report(PartAwaited(self._part, number))
-
-        return await _next_ready(api, after=after, await_trial=await_trial)
+    def _await(self, trial: int) -> None:
+        self._report(PartAwaited(self._part, trial))
 
 
 class UptimeGate:
@@ -184,19 +181,13 @@ async def _next_ready(
 
 async def measure_offset(api: RunApi) -> Offset:
     """Measure how far the clock of a run is ahead. Raises ApiUnavailable."""
-    best: Offset | None = None
-    give_up_wall_ns = time_ns() + round(PROBES_S * 1e9)
-    for _ in range(PROBES):
-        before = time_ns()
-        there = await api.clock()
+    probes: list[Offset] = []
+    give_up_wall_ns = (after := time_ns()) + round(PROBES_S * 1e9)
+    while not probes or (len(probes) < PROBES and after <= give_up_wall_ns):
+        before, there = time_ns(), await api.clock()
         after = time_ns()
-        probe = Offset(there - (before + after) // 2, (after - before) // 2)
-        if best is None or probe.uncertainty_ns < best.uncertainty_ns:
-            best = probe
-        if after > give_up_wall_ns:
-            break
-    assert best is not None
-    return best
+        probes.append(Offset(there - (before + after) // 2, (after - before) // 2))
+    return min(probes, key=lambda probe: probe.uncertainty_ns)
 
 
 async def clock_ahead_ns(api: RunApi) -> int:
