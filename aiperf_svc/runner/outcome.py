@@ -81,10 +81,8 @@ class RunOutcome(_Facts):
     @property
     def why(self) -> str:
         """Why the exit code is not 0; empty if it is."""
-        return self.reason or self._failed_part()
-
-    def _failed_part(self) -> str:
-        """Return why a run that ended as planned has another exit code than 0."""
+        if self.reason:
+            return self.reason
         match self.exit_code:
             case ExitCode.OK:
                 return ""
@@ -134,7 +132,9 @@ class RunEnd(_Facts):
 
     def outcome(self) -> RunOutcome:
         """Return the outcome of the run."""
-        status, error = self.status, _as_ours(self.error)
+        status, error = self.status, self.error
+        if error is not None and not isinstance(error, AiperfError):
+            error = EnvironmentProblem(f"unexpected {type(error).__name__}: {error}")
         state, reason, failure = self._judge(error)
         facts = {each.name: getattr(self, each.name) for each in fields(_Facts)}
         if isinstance(error, LeakError) and not self.left:
@@ -146,21 +146,12 @@ class RunEnd(_Facts):
 
     def _judge(self, error: AiperfError | None) -> tuple[str, str, ExitCode]:
         """Return the state, its reason, and the exit code of a failure."""
-        status = self.status
-        failure = error.exit_code if error else ExitCode.BENCHMARK_FAILED
         if self.known is not None:
             return self.known
-        is_final = status is not None and RunState(status.state).is_final
-        if status is not None and is_final and error is None:
-            state, reason = status.state, status.reason
-            failure = ExitCode(status.exit_code) if status.exit_code else failure
-        else:
-            state = RunState.CANCELLED if self.was_interrupted else RunState.FAILED
-            reason = str(error) if error else ("" if self.results else STOPPED)
-        return state, reason, failure
-
-
-def _as_ours(error: Exception | None) -> AiperfError | None:
-    if error is None or isinstance(error, AiperfError):
-        return error
-    return EnvironmentProblem(f"unexpected {type(error).__name__}: {error}")
+        status, failed = self.status, ExitCode.BENCHMARK_FAILED
+        if status is not None and RunState(status.state).is_final and error is None:
+            return status.state, status.reason, ExitCode(status.exit_code or failed)
+        state = RunState.CANCELLED if self.was_interrupted else RunState.FAILED
+        if error is not None:
+            return state, str(error), error.exit_code
+        return state, "" if self.results else STOPPED, failed
