@@ -77,22 +77,16 @@ def run_in_namespace(
         mode = resuming.namespace_mode(resume) if resume else signals.run(_mode(request, namespace))
         what = "exists and is kept" if mode == "existing" else "is created, and removed at the end"
         output.say(f"namespace {namespace} {what}")
-        request = _with_namespace(request, namespace, mode)
+        wanted = Namespace.model_validate({"name": namespace, "mode": mode})
+        deployment = request.config.deployment.model_copy(update={"namespace": wanted})
+        config = request.config.model_copy(update={"deployment": deployment})
+        request = replace(request, config=config)
     return run_stacks(request, options)
 
 
 async def _mode(request: StackRequest, namespace: str) -> str:
     async with connect(kubeconfig=request.used_kubeconfig, context=request.used_context) as cluster:
         return "existing" if await uid_of_namespace(cluster, namespace) else "create"
-
-
-def _with_namespace(request: StackRequest, namespace: str, mode: str) -> StackRequest:
-    wanted = {"name": namespace, "mode": mode}
-    deployment = request.config.deployment.model_copy(
-        update={"namespace": Namespace.model_validate(wanted)}
-    )
-    config = request.config.model_copy(update={"deployment": deployment})
-    return replace(request, config=config)
 
 
 class StackPlacement(Placement):

@@ -121,12 +121,15 @@ class Teardown:
         """
         reports = WaitReports(self.cluster, self.record, self.say)
         async with reports.running():
-            report = await self._look(FOLLOW_S)
+            report = await wait_until_gone(self.cluster, self.record, timeout_s=FOLLOW_S)
             if not report.left:
                 return report
             reports.say(f"still there: {len(report.left)} objects; deleting by label")
-            await self._delete()
-            return await self._look(GONE_S)
+            try:
+                await remove_by_label(self.cluster, self.record)
+            except AiperfError as error:
+                reports.say(str(error))
+            return await wait_until_gone(self.cluster, self.record, timeout_s=GONE_S)
 
     async def update_state(self) -> bool:
         """Update Pulumi's state after the objects are gone, so that the next `up` works. Returns
@@ -171,24 +174,12 @@ class Teardown:
         found_gone = 0
         while found_gone < GONE_CHECKS:
             await asyncio.sleep(WATCH_S)
-            if progress.quiet_s < QUIET_S or not progress.waiting:
-                found_gone = 0
-                continue
-            try:
-                left = (await find_left(self.cluster, self.record)).left
-            except AiperfError:
-                found_gone = 0
-                continue
-            found_gone = found_gone + 1 if are_gone(progress.waiting, left) else 0
-
-    async def _delete(self) -> None:
-        try:
-            await remove_by_label(self.cluster, self.record)
-        except AiperfError as error:
-            self.say(str(error))
-
-    async def _look(self, timeout_s: float) -> LeakReport:
-        return await wait_until_gone(self.cluster, self.record, timeout_s=timeout_s)
+            is_gone = False
+            if progress.quiet_s >= QUIET_S and progress.waiting:
+                with contextlib.suppress(AiperfError):
+                    left = (await find_left(self.cluster, self.record)).left
+                    is_gone = are_gone(progress.waiting, left)
+            found_gone = found_gone + 1 if is_gone else 0
 
 
 async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) -> Unverified:
