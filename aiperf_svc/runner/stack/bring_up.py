@@ -161,6 +161,11 @@ async def first_record(
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
+    outside = known.outside if known else None
+    if not any(plan.release is not None for plan in request.plans):
+        outside = None
+    elif outside is None:
+        outside = await take_outside(cluster)
     record = RunRecord(
         stack=request.stack,
         cluster=cluster.identity,
@@ -170,7 +175,7 @@ async def first_record(
         is_ephemeral=request.is_ephemeral,
         namespace=wanted.name,
         before=before,
-        outside=await _outside(request, cluster, known),
+        outside=outside,
         types=made_types(request),
         own=(known.own or ()) if known else (),
     )
@@ -180,7 +185,7 @@ async def first_record(
         await refuse_others(there, record, cluster)
     if before is not None:
         before = without_own(before, record.own or ())
-        refuse_taken(before, stack=request.stack, released=released(request.plans))
+        refuse_taken(before, stack=request.stack, plans=request.plans)
         record = msgspec.structs.replace(record, before=before)
     return record
 
@@ -191,15 +196,6 @@ def without_own(before: Inventory, own: Collection[str]) -> Inventory:
     made = made_by(before.objects, own=own)
     others = tuple(each for each in before.objects if each.uid not in made)
     return msgspec.structs.replace(before, objects=others)
-
-
-async def _outside(
-    request: StackRequest, cluster: Cluster, known: RunRecord | None
-) -> Inventory | None:
-    """Return the cluster-scoped objects from before a stack with a release; None without one."""
-    if not any(plan.release is not None for plan in request.plans):
-        return None
-    return (known.outside if known else None) or await take_outside(cluster)
 
 
 def made_types(request: StackRequest) -> tuple[str, ...]:
@@ -233,22 +229,15 @@ def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.namespace or each.name for each in roots))
 
 
-def released(plans: Iterable[StackPlan]) -> frozenset[tuple[str, str]]:
-    """Return kind and name of the objects of releases in these plans."""
-    return frozenset(
+def refuse_taken(before: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
+    """Refuse names that are in use: server-side apply would take the object over, and `destroy`
+    would delete it with the stack. Raises EnvironmentProblem."""
+    released = {
         (each["kind"], each["metadata"]["name"])
         for plan in plans
         if plan.release is not None
         for each in plan.release.objects
-    )
-
-
-def refuse_taken(
-    before: Inventory, *, stack: str, released: Collection[tuple[str, str]] = ()
-) -> None:
-    """Refuse names that are in use: server-side apply would take the object over, and `destroy`
-    would delete it with the stack. `released` has kind and name of further objects of the stack.
-    Raises EnvironmentProblem."""
+    }
     taken = [
         each
         for each in before.objects

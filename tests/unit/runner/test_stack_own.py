@@ -173,10 +173,11 @@ async def test_ownership_without_state_needs_record_or_label(there: list[ObjectR
 def test_existing_objects_with_stack_names_are_refused() -> None:
     taken = ObjectRef(kind="Deployment", namespace="n", name="worker-s", uid="1", path="")
     other = ObjectRef(kind="Deployment", namespace="n", name="web-s", uid="2", path="")
-    bring_up.refuse_taken(Inventory(namespace="n", objects=(other,), not_listed=()), stack="s")
+    free = Inventory(namespace="n", objects=(other,), not_listed=())
+    bring_up.refuse_taken(free, stack="s", plans=())
     before = Inventory(namespace="n", objects=(other, taken), not_listed=())
     with pytest.raises(EnvironmentProblem, match="namespace n has Deployment worker-s already"):
-        bring_up.refuse_taken(before, stack="s")
+        bring_up.refuse_taken(before, stack="s", plans=())
 
 
 def test_objects_of_dead_runner_are_not_foreign() -> None:
