@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -199,11 +200,12 @@ class LocalServices:
         run, interrupts = self._run, context.interrupts
         follower, results = None, None
         try:
-            orders = self._make_orders()
+            self._orders = self._make_orders()
             if self._forks is not None:
-                self._forks.order(list(orders.values()))
+                self._forks.order(list(self._orders.values()))
             else:
-                self._execute(orders)
+                for name in self._orders:
+                    self._execute(name)
             # This takes as long to import as the services to start: both at the same time.
             import_module("aiperf_svc.runner.printing")
 
@@ -221,7 +223,7 @@ class LocalServices:
             )
             try:
                 if self._forks is not None:
-                    await self._adopt(self._forks, orders, context)
+                    await self._adopt(self._forks, context)
                 results = await follower.run()
             finally:
                 display.close()
@@ -249,25 +251,17 @@ class LocalServices:
                 orders[name] = Order(
                     services=services,
                     environ=self._run.environment_of(name, group.services, shared),
-                    output=str(self._output(name)),
+                    output=str(self._run.logs / f"{name}.stderr"),
                     command=[*SERVICE_COMMAND, *services],
                 )
         return orders
 
-    def _output(self, name: str) -> Path:
-        return self._run.logs / f"{name}.stderr"
+    def _execute(self, name: str) -> Process:
+        order = self._orders[name]
+        stderr = Path(order.output)
+        return self._add(start_process(name, order.command, environ=order.environ, stderr=stderr))
 
-    def _execute(self, orders: Mapping[str, Order]) -> None:
-        for name, order in orders.items():
-            self._add(self._start(name, order), order)
-
-    def _start(self, name: str, order: Order) -> Process:
-        stderr = self._output(name)
-        return start_process(name, order.command, environ=order.environ, stderr=stderr)
-
-    async def _adopt(
-        self, forks: ForkServer, orders: Mapping[str, Order], context: PartContext
-    ) -> None:
+    async def _adopt(self, forks: ForkServer, context: PartContext) -> None:
         """Adopt what was ordered; nothing if the user leaves before. Raises EnvironmentProblem."""
         async with Tasks() as tasks:
             server = tasks.start(ended(forks.pid, forks.poll), "fork server")
@@ -275,17 +269,17 @@ class LocalServices:
             await tasks.first()
         if server.cancelled():
             return
-        pids = forks.adopt()
-        if not pids:
-            self._execute(orders)
-        for (name, order), pid in zip(orders.items(), pids, strict=False):
-            self._add(adopted_process(name, pid, stderr=self._output(name)), order)
+        for (name, order), pid in zip_longest(self._orders.items(), forks.adopt()):
+            if pid is None:
+                self._execute(name)
+            else:
+                self._add(adopted_process(name, pid, stderr=Path(order.output)))
 
-    def _add(self, process: Process, order: Order) -> None:
-        self._orders[process.name] = order
+    def _add(self, process: Process) -> Process:
         self._processes.append(process)
-        if not _is_many(order.services):
+        if not _is_many(self._orders[process.name].services):
             self._control.append(process)
+        return process
 
     # --- while it runs ---------------------------------------------------------------------------
 
@@ -326,10 +320,7 @@ class LocalServices:
         if self._run.config.experiment is None or self._replaced[process.name] == REPLACEMENTS:
             return None
         self._replaced[process.name] += 1
-        order = self._orders[process.name]
-        another = self._start(process.name, order)
-        self._add(another, order)
-        return another
+        return self._execute(process.name)
 
     async def _copy_logs(self, follower: Follower) -> None:
         """Copy new lines of the services' logs to the screen, with `--verbose`."""
