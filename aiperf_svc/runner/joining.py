@@ -88,21 +88,18 @@ def finish(
     options: RunOptions,
 ) -> ExitCode:
     """Write and print the joint result of the runs whose folders are in `folder`."""
-    code = joint_exit_code([run.outcome for run in runs])
     content: object
     write: Callable[[], None]
     show: Callable[[Console], None]
     if any(isinstance(run.outcome.results, ExperimentResult) for run in runs):
-        experiment = join_experiment(kind, name, code, folder, runs)
+        experiment = join_experiment(kind, name, folder, runs)
         code = ExitCode(experiment.exit_code)
         content = joint_export.export_experiment(experiment)
         write = partial(write_joint_experiment, folder, experiment)
         show = partial(print_joint_experiment, experiment, folder)
     else:
-        joint = join(kind, name, int(code), [finished_member(run, folder) for run in runs])
-        code = with_unreadable(code, [joint])
-        joint = replace(joint, exit_code=int(code))
-        content = joint
+        content = joint = _joined(kind, name, folder, runs)
+        code = ExitCode(joint.exit_code)
         write, show = partial(write_joint, folder, joint), partial(print_joint, joint)
     try:
         write()
@@ -150,15 +147,21 @@ def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
     return next((code for code in _ORDER if code in codes), ExitCode.OK)
 
 
-def with_unreadable(code: ExitCode, joints: Iterable[Joint]) -> ExitCode:
-    """Return the exit code of all runs, raised if the records of one cannot be read."""
+def _exit_code(runs: Sequence[JointRun], joints: Iterable[Joint], *, is_readable: bool) -> int:
+    """Return the exit code of all runs: an error if a run or the records of one cannot be read,
+    unless a worse one applies."""
+    code = joint_exit_code([run.outcome for run in runs])
     has_problem = any(member.problem for joint in joints for member in joint.members)
-    return raised_to_error(code) if has_problem else code
+    is_worse = code in _OF_ALL
+    return int(code if is_worse or (is_readable and not has_problem) else ExitCode.ERROR)
 
 
-def raised_to_error(code: ExitCode) -> ExitCode:
-    """Return the exit code if a run cannot be read: an error, unless a worse one applies."""
-    return code if code in _OF_ALL else ExitCode.ERROR
+def _joined(
+    kind: Kind, title: str, folder: Path, runs: Sequence[JointRun], trial: int = 1
+) -> Joint:
+    """Return what the runs are together, or one trial of them; its files are in `folder`."""
+    joint = join(kind, title, 0, [finished_member(run, folder, trial) for run in runs])
+    return replace(joint, exit_code=_exit_code(runs, [joint], is_readable=True))
 
 
 def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMember:
@@ -209,11 +212,7 @@ class _Member(NamedTuple):
 
 
 def join_experiment(
-    kind: Kind,
-    name: str,
-    exit_code: ExitCode,
-    folder: Path,
-    runs: Sequence[JointRun],
+    kind: Kind, name: str, folder: Path, runs: Sequence[JointRun]
 ) -> JointExperiment:
     """Return what the runs are together, trial by trial, from their folders; that of the joint
     result is `folder`. A run whose trials cannot be read is in no total, and in the notes."""
@@ -231,12 +230,10 @@ def join_experiment(
         totals.append(row_of(total))
     notes = [f"the total is without {', '.join(missing)}"] if missing else []
     problems = [f"{each.run.name}: {each.problem}" for each in members if each.problem]
-    if problems:
-        exit_code = raised_to_error(exit_code)
     return JointExperiment(
         kind=kind,
         name=name,
-        exit_code=int(with_unreadable(exit_code, (joint for _, joint in trials))),
+        exit_code=_exit_code(runs, (joint for _, joint in trials), is_readable=not problems),
         members=tuple(
             ExperimentMember(**_end(each.run, folder), summary=summarise_rows(each.rows))
             for each in members
@@ -273,11 +270,9 @@ def _join_trial(
         results = outcome.results
         objectives[member.run.name] = results.slo if isinstance(results, RunResult) else ()
         runs.append(dataclasses.replace(member.run, outcome=outcome))
-    own, code = folder / TRIALS / trial.folder, joint_exit_code([each.outcome for each in runs])
     named = describe(trial.parameters)
     title = f"{name}, trial {trial.number}" + (f" ({named})" if named else "")
-    joint = join(kind, title, int(code), [finished_member(r, own, trial.number) for r in runs])
-    joint = replace(joint, exit_code=int(with_unreadable(code, [joint])))
+    joint = _joined(kind, title, folder / TRIALS / trial.folder, runs, trial.number)
     return joint, total_outcome(trial, joint, objectives)
 
 
