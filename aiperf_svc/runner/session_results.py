@@ -31,7 +31,6 @@ from aiperf_svc.workloads.shapes import Shape, shape_config
 
 if TYPE_CHECKING:
     from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
-    from aiperf_svc.core.results.run_result import RunResult
     from aiperf_svc.runner.driven_trials import DrivenTrials
     from aiperf_svc.runner.joining import JointRun
 
@@ -194,6 +193,8 @@ class SessionResults:
             config = shape_config(results.member.config, shape)
             if self._is_collected and self._placement.where == "cluster":
                 folder = folder / SHAPES / str(part.round)
+        # The folder of a round is there if a runner was killed while its stack was up.
+        is_there = self._is_resumed and folder.is_dir()
         return Work(
             part=part,
             member=results.member,
@@ -202,18 +203,11 @@ class SessionResults:
             trial=trial,
             folder=folder,
             logs=logs,
-            goes_on=self._goes_on(folder),
+            goes_on=is_experiment(folder) if self._placement.where == "local" else is_there,
             finished=self.finished,
             run=run,
             run_id=self._placement.run_id if self._expansion.is_single else new_run_id(),
         )
-
-    def _goes_on(self, folder: Path) -> bool:
-        """Return whether the part that has this folder continues the experiment in it."""
-        if self._placement.where == "local":
-            return is_experiment(folder)
-        # That of a round is there if a runner was killed while its stack was up.
-        return self._is_resumed and folder.is_dir()
 
     def add_offsets(
         self, member: str, offsets: Mapping[int, Offset], begun: BeginTrial | None
@@ -229,53 +223,45 @@ class SessionResults:
     ) -> RoundClosed:
         """Put the results of the parts of a round into the folders of their members."""
         for name, outcome in ended.items():
-            self.members[name].ended[round_] = outcome
-        if begun is not None:
-            assert self.driven is not None
-            for name, outcome in ended.items():
-                self._add_driven(self.members[name], begun, outcome)
-            trial = self.driven.end(begun, ended, self._total(ended, begun))
-            return RoundClosed(round_, trial)
-        for name, outcome in ended.items():
-            self._collect(self.members[name], round_, outcome)
-        return RoundClosed(round_)
-
-    def _add_driven(self, results: MemberResults, begun: BeginTrial, outcome: RunOutcome) -> None:
-        """Add the trial that a driver has named to those of a member."""
-        assert results.trials is not None
+            results = self.members[name]
+            results.ended[round_] = outcome
+            try:
+                self._add_trials(results, round_, outcome, begun)
+            except Exception as error:
+                # The other parts must continue.
+                what = f"shape {round_}: " if begun is None else ""
+                results.error = results.error or f"{what}{error}"
+        if begun is None:
+            return RoundClosed(round_)
         assert self.driven is not None
-        try:
-            results.trials.add_outcome(self.driven.outcome_of(begun, outcome))
-        except AiperfError as error:
-            results.error = results.error or str(error)
+        total = None
+        if len(ended) > 1:
+            from aiperf_svc.runner import joining
 
-    def _total(self, ended: Mapping[str, RunOutcome], begun: BeginTrial) -> "RunResult | None":
-        """Return the results of all members together; None if there is one member."""
-        if len(ended) == 1:
-            return None
-        from aiperf_svc.runner import joining
+            total = joining.total_of(self.joint_runs(ended), self.folder, begun.trial)
+        return RoundClosed(round_, self.driven.end(begun, ended, total))
 
-        return joining.total_of(self.joint_runs(ended), self.folder, begun.trial)
-
-    def _collect(self, results: MemberResults, round_: int, outcome: RunOutcome) -> None:
-        """Add the trials of a part that has ended."""
+    def _add_trials(
+        self, results: MemberResults, round_: int, outcome: RunOutcome, begun: BeginTrial | None
+    ) -> None:
+        """Add the trials of a part that has ended, or the one that a driver has named."""
         trials = results.trials
         if trials is None:
+            return
+        if begun is not None:
+            assert self.driven is not None
+            trials.add_outcome(self.driven.outcome_of(begun, outcome))
             return
         # Trials after the time limit were not begun.
         is_failed = has_failed(outcome) and not outcome.is_out_of_time
         stops = self._experiment is not None and self._experiment.on_failure == "stop"
         # Where a trial has ended its shape, those after it were not begun.
         was_ended_by_trial = is_failed and stops and outcome.results is not None
-        try:
-            if outcome.artifacts is not None:
-                trials.collect(round_, outcome.artifacts)
-            if is_failed and not was_ended_by_trial:
-                trials.fail_unfinished(round_, outcome.reason)
-                trials.write_progress()
-        except Exception as error:
-            # The other parts must continue.
-            results.error = results.error or f"shape {round_}: {error}"
+        if outcome.artifacts is not None:
+            trials.collect(round_, outcome.artifacts)
+        if is_failed and not was_ended_by_trial:
+            trials.fail_unfinished(round_, outcome.reason)
+            trials.write_progress()
 
     # --- all parts -------------------------------------------------------------------------------
 
