@@ -43,6 +43,12 @@ IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: Json = {"config": {"aiperf:removal": "true"}}
 """Content of a stack's file for commands that need none. Parts of the engine fail if it has no
 value."""
+SOURCES = {
+    TARGET_KEY: "--api-key",
+    PAGES_KEY: "the variable of telemetry.key_env",
+    **{key: variable for variable, key in (UPLOAD_KEYS | UPLOAD_TOKEN).items()},
+}
+"""How a secret is given other than by Pulumi, by its key of the stack's configuration."""
 IMAGE, WORKLOAD_IMAGE, CONTEXT = "AIPERF_IMAGE", "AIPERF_WORKLOAD_IMAGE", "AIPERF_CONTEXT"
 
 
@@ -181,15 +187,6 @@ class StackRequest:
         """The plan of the first shape, or of the only one. Raises ConfigError."""
         return self.plans[0]
 
-    @property
-    def missing_secrets(self) -> tuple[str, ...]:
-        """Keys of the stack's configuration that a plan needs and that have no value."""
-        known = {key.removeprefix("aiperf:") for key in self.settings.get("config", {})}
-        wanted = [key for p in self.plans for keys in p.secret_keys.values() for key in keys]
-        return tuple(
-            key for key in dict.fromkeys(wanted) if key not in known and key not in self.secrets
-        )
-
     def check_prerequisites(self) -> None:
         """Raise EnvironmentProblem if this machine lacks Pulumi, ConfigError as `check_secrets`."""
         project.check_tools(self.environ)
@@ -199,13 +196,14 @@ class StackRequest:
         """Raise ConfigError if a secret is missing, or the passphrase of the stack's state."""
         if not self.is_ephemeral:
             project.choose_backend(StateHome(self.environ), self.environ)
-        missing = self.missing_secrets
+        known = {key.removeprefix("aiperf:") for key in self.settings.get("config", {})}
+        wanted = [key for p in self.plans for keys in p.secret_keys.values() for key in keys]
+        missing = [key for key in dict.fromkeys(wanted) if key not in {*known, *self.secrets}]
         if missing:
             commands = "; ".join(f"pulumi config set --secret aiperf:{key}" for key in missing)
-            variable = f" or give {_sources(missing)}"
             raise ConfigError(
                 f"stack {self.stack} needs {', '.join(f'aiperf:{key}' for key in missing)}: "
-                f"{commands}{variable}"
+                f"{commands} or give {', '.join(SOURCES.get(key, key) for key in missing)}"
             )
 
     def file_content(self) -> Json:
@@ -328,13 +326,3 @@ def open_project(
             ),
             held=tuple(each for each in (held, lock) if each is not None),
         )
-
-
-def _sources(missing: tuple[str, ...]) -> str:
-    pages = "the variable of telemetry.key_env"
-    names = {
-        TARGET_KEY: "--api-key",
-        PAGES_KEY: pages,
-        **{v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()},
-    }
-    return ", ".join(names.get(key, key) for key in missing)
