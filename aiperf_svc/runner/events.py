@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, Perform
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, RunApi
-from aiperf_svc.config.events import Event
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.start_gate import clock_ahead_ns, retried
 
@@ -29,10 +29,8 @@ LAST_REPORT_S = 10.0
 class EventWatch:
     """Carries out the events of each trial, while the run is followed."""
 
-    def __init__(
-        self, api: RunApi, events: Sequence[Event], perform: Perform, *, seed: int
-    ) -> None:
-        self._api, self._events, self._perform, self._seed = api, events, perform, seed
+    def __init__(self, api: RunApi, config: BenchmarkConfig, perform: Perform) -> None:
+        self._api, self._config, self._perform = api, config, perform
 
     async def __call__(self, follower: Follower) -> None:
         """Follow the starts of the loads. Never returns."""
@@ -53,12 +51,12 @@ class EventWatch:
             EventRun(
                 number,
                 event,
-                seed=self._seed,
+                seed=self._config.random_seed,
                 start_wall_ns=start_wall_ns,
                 clock_ahead_ns=ahead_ns,
                 changed=changed,
             )
-            for number, event in enumerate(self._events)
+            for number, event in enumerate(self._config.events)
         ]
         try:
             # The events end first, so that their last reports are sent.

@@ -351,8 +351,7 @@ def _event_watches(run: LocalRun, api: RunApi) -> tuple[Watch, ...]:
     from aiperf_svc.adapters.events.local_processes import LocalServer
     from aiperf_svc.runner.events import EventWatch
 
-    perform = LocalServer(config).perform
-    return (EventWatch(api, config.events, perform, seed=config.random_seed),)
+    return (EventWatch(api, config, LocalServer(config).perform),)
 
 
 def _is_many(services: Iterable[str]) -> bool:

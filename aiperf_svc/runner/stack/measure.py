@@ -192,8 +192,7 @@ class Measuring:
         events = DeploymentEvents(
             self._cluster, self._plan, namespace=str(self._outputs["namespace"])
         )
-        watch = EventWatch(client, config.events, events.perform, seed=config.random_seed)
-        return (watch,)
+        return (EventWatch(client, config, events.perform),)
 
     def _handle_loss(self, loss: Loss, follower: Follower) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""

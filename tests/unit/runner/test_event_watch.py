@@ -11,6 +11,7 @@ import pytest
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, Perform
 from aiperf_svc.adapters.results_api.run_api import ApiUnavailable, RunApi
 from aiperf_svc.adapters.terminal.screens import Silent
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.events import Event
 from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.runner.events import EventWatch
@@ -56,7 +57,8 @@ class Load:
     def __init__(self, *events: Event, perform: Perform) -> None:
         self.api = Api()
         self.follower = cast(Follower, SimpleNamespace(status=None, display=Silent()))
-        watch = EventWatch(cast(RunApi, self.api), events, perform, seed=1)
+        config = cast(BenchmarkConfig, SimpleNamespace(events=events, random_seed=1))
+        watch = EventWatch(cast(RunApi, self.api), config, perform)
         self.task = asyncio.create_task(watch(self.follower))
 
     def set_start(self, start_wall_ns: int) -> None:
