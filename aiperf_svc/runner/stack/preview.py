@@ -17,26 +17,21 @@ from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.registry import load_benchmark
 
 
-def _compare_with(request: StackRequest, file: Path) -> StackChanges:
-    config = load_benchmark(file)
-    try:
-        settings = read_settings(file)
-    except ConfigError:
-        # A plain config holds only the benchmark.
-        settings = dict(request.settings)
-    before = replace(request, config=config, settings=settings).plan
-    return StackChanges(
-        base=f"`{file}`",
-        changed=shape_lines.changed_keys(before, request.plan),
-        is_new_run=before.identity.run_id != request.plan.identity.run_id,
-    )
-
-
 def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
     """Compare with another version of the stack's file, else with what is deployed. A review needs
     no state, so one that cannot be opened is only reported. Raises ConfigError."""
     if against is not None:
-        return _compare_with(request, against)
+        try:
+            settings = read_settings(against)
+        except ConfigError:
+            # A plain config holds only the benchmark.
+            settings = dict(request.settings)
+        before = replace(request, config=load_benchmark(against), settings=settings).plan
+        return StackChanges(
+            base=f"`{against}`",
+            changed=shape_lines.changed_keys(before, request.plan),
+            is_new_run=before.identity.run_id != request.plan.identity.run_id,
+        )
     if len(request.plans) > 1 and request.at_once != 1:
         why = "each shape has a stack of its own, which is removed at its end"
         return StackChanges(base=bring_up.DEPLOYED, not_compared=why)
