@@ -209,36 +209,33 @@ class StackPlacement(Placement):
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
-        seen = {
-            place: await read_placed(cluster, is_auto=self._is_auto)
-            for place, cluster in self._clusters.items()
-        }
-        there = {place: self._plans(running, place) for place in seen}
         space = self._first.config.deployment.namespace
-        quotas = {
-            place: await read_quotas(cluster, space, there[place])
-            for place, cluster in self._clusters.items()
-        }
+        rooms = []
+        for place, cluster in self._clusters.items():
+            placed = await read_placed(cluster, is_auto=self._is_auto)
+            there = self._plans(running, place)
+            rooms.append((place, placed, there, await read_quotas(cluster, space, there)))
         for number, parts in enumerate(waiting):
-            if self._fits(seen, quotas, there, parts):
+            if all(self._fits(parts, *room) for room in rooms):
                 return number
         return None
 
     def _fits(
         self,
-        seen: Mapping[KubeContext, Placed | None],
-        quotas: Mapping[KubeContext, Quotas],
-        running: Mapping[KubeContext, Sequence[StackPlan]],
         parts: Sequence[Work],
+        place: KubeContext,
+        placed: Placed | None,
+        running: Sequence[StackPlan],
+        quotas: Quotas,
     ) -> bool:
-        for place, placed in seen.items():
-            there = list(running[place])
-            for plan in self._plans(parts, place):
-                if placed is not None and not fits_beside(there, plan, *placed):
-                    return False
-                if not quotas[place].has_room(plan, there[len(running[place]) :]):
-                    return False
-                there.append(plan)
+        """Return whether a cluster has room for its stacks of these parts beside those that run."""
+        there = list(running)
+        for plan in self._plans(parts, place):
+            if placed is not None and not fits_beside(there, plan, *placed):
+                return False
+            if not quotas.has_room(plan, there[len(running) :]):
+                return False
+            there.append(plan)
         return True
 
     def _plans(self, works: Sequence[Work], place: KubeContext) -> list[StackPlan]:
