@@ -293,7 +293,7 @@ class SessionResults:
             results.error = results.error or str(error)
         failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
         stopped = next((each for each in outcomes if each.state == RunState.CANCELLED), None)
-        reasons = [each.reason for each in (failed, stopped) if each is not None]
+        ended_by = failed or stopped
         # A driver and a shared stack continue after failed trials, as services do.
         is_one = self.driven is not None or self._expansion.is_in_turn
         has_failed = failed is not None and not trials.finished and not is_one
@@ -303,7 +303,7 @@ class SessionResults:
         early = RunState.CANCELLED if was_interrupted else RunState.FAILED
         known = (
             RunState.DONE if is_whole else early,
-            next(iter(reasons), "") if not is_whole else "",
+            ended_by.reason if ended_by is not None and not is_whole else "",
             # If nothing was measured, the reason is that of the first part.
             failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
         )
