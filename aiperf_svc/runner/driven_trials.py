@@ -36,11 +36,16 @@ class DrivenTrials:
         not run again. Raises ConfigError."""
         assert config.experiment is not None
         self._search = config.experiment.search
+        finished = {
+            name: {each.trial.number: each for each in read_finished(folder)}
+            for name, folder in folders.items()
+        }
         ended = []
-        for by_name in _finished(folders):
-            found = {name: each.results for name, each in by_name.items()}
-            if (finding := self._finding(found, None)) is not None:
-                ended.append((next(iter(by_name.values())).trial, finding))
+        for number, first in sorted(next(iter(finished.values())).items()):
+            if all(number in by_number for by_number in finished.values()):
+                found = {name: by_number[number].results for name, by_number in finished.items()}
+                if (finding := self._finding(found, None)) is not None:
+                    ended.append((first.trial, finding))
         self.machine = experiment_machine(config, ended)
         self.ended: EndExperiment | None = None
         """How the experiment has ended; None while it runs."""
@@ -102,13 +107,3 @@ class DrivenTrials:
     def is_done(self) -> bool:
         """Whether no trial is left."""
         return self.ended is not None and self.ended.state is RunState.DONE
-
-
-def _finished(folders: Mapping[str, Path]) -> list[dict[str, TrialOutcome]]:
-    """Return the trials that are in all folders and have results, in the order of running."""
-    by_member = {
-        name: {each.trial.number: each for each in read_finished(folder)}
-        for name, folder in folders.items()
-    }
-    numbers = sorted(set[int].intersection(*map(set, by_member.values())))
-    return [{name: found[number] for name, found in by_member.items()} for number in numbers]
