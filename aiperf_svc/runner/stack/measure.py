@@ -17,7 +17,6 @@ from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.cluster.watching.scaling_watch import ScalingWatch, WatchedServer
 from aiperf_svc.adapters.events.deployments import DeploymentEvents
-from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.client import ResultsClient
@@ -223,23 +222,19 @@ class Measuring:
         """Fetch and verify every result file. Returns the amount in words. Raises
         EnvironmentProblem."""
         assert self._client is not None
+        give_up_mono_s, manifest = time.monotonic() + FETCH_S, None
         with folders.collecting(folder, self._plan.identity.run_id):
-            manifest = await self._download(folder)
+            while manifest is None:
+                try:
+                    manifest = await self._client.download_all(folder)
+                except ApiUnavailable:
+                    if time.monotonic() > give_up_mono_s:
+                        raise
+                    await asyncio.sleep(FETCH_RETRY_S)
         with contextlib.suppress(ApiUnavailable, ApiRefused):
             await self._client.collected()
         size = sum(each.size for each in manifest.files)
         return f"{len(manifest.files)} files, {size / 2**20:,.1f} MiB"
-
-    async def _download(self, folder: Path) -> Manifest:
-        assert self._client is not None
-        give_up_mono_s = time.monotonic() + FETCH_S
-        while True:
-            try:
-                return await self._client.download_all(folder)
-            except ApiUnavailable:
-                if time.monotonic() > give_up_mono_s:
-                    raise
-                await asyncio.sleep(FETCH_RETRY_S)
 
     async def close(self) -> None:
         """Close the connections. Errors while closing are ignored."""
