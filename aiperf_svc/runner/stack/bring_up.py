@@ -317,10 +317,9 @@ async def up(
         raise taken.result()
     if stopped in done:
         return False
-    if failing in done:
-        raise EnvironmentProblem(f"the stack cannot come up: {failing.result()}")
-    if queued in done:
-        raise EnvironmentProblem(f"the stack cannot come up: {queued.result()}")
+    for cause in (failing, queued):
+        if cause in done:
+            raise EnvironmentProblem(f"the stack cannot come up: {cause.result()}")
     if not done:
         raise EnvironmentProblem("--timeout: the stack did not come up in time")
     if ended.code and not progress.has_begun and is_locked(ended):
