@@ -2,14 +2,23 @@
 and the rows that it prints."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
 from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
-from aiperf_svc.workloads.steps import Command, Output, Rank, Step, UnreadableOutput, timeout_of
+from aiperf_svc.workloads.steps import (
+    Command,
+    Output,
+    Rank,
+    Step,
+    Tool,
+    UnreadableOutput,
+    timeout_of,
+)
+from aiperf_svc.workloads.tool import ToolWorkload
 
 TABLE = "by message size"
 Argument = Annotated[str, Field(pattern=r"^\S+$")]
@@ -28,47 +37,59 @@ class PerftestSpec(WorkloadSpec):
     """Further arguments of both ends, such as `--tclass=106`."""
 
 
-def device_problems(config: WorkloadConfig[Any]) -> list[str]:
-    """Return the problem of a config without an RDMA device."""
-    if config.deployment.ranks.devices:
-        return []
-    return [
-        f"workload.kind: {config.workload.kind}: needs an RDMA device; name its resource in "
-        "deployment.ranks.devices, such as rdma/hca_shared_devices_a: 1"
-    ]
+SpecT = TypeVar("SpecT", bound=PerftestSpec)
 
 
-def perftest_steps(
-    config: WorkloadConfig[Any],
-    ranks: Sequence[Rank],
-    program: str,
-    own_arguments: tuple[str, ...] = (),
-    *,
-    is_directed: bool,
-) -> tuple[Step, ...]:
-    """Return a step for each pair; the first rank of a pair sends. The server ends by itself after
-    its one test."""
-    spec: PerftestSpec = config.workload
-    argv = (
-        *(program, "-a", "-F", "-R", "-p", str(spec.port), "-n", str(spec.iterations)),
-        *own_arguments,
-        *spec.extra_args,
-    )
-    steps = []
-    for pair in pairs(config, ranks, is_directed=is_directed):
-        client, server = reversed(pair) if is_directed and spec.mode == "read" else pair
-        steps.append(
-            Step(
-                name=pair_name(pair),
-                labels=pair_labels(pair),
-                # With -R the server listens through the RDMA connection manager: no TCP port shows
-                # when it is ready.
-                servers=(Command(rank=server.number, argv=argv),),
-                commands=(Command(rank=client.number, argv=(*argv, server.address)),),
-                timeout_ns=timeout_of(spec, 10 * MINUTE_NS),
-            )
+class PerftestWorkload(ToolWorkload[SpecT]):
+    """One test of perftest, by `ib_write_*` or `ib_read_*`."""
+
+    suffix: ClassVar[str]
+    """What follows the mode in the name of the program."""
+    is_directed: ClassVar[bool]
+    """Whether the first rank of a pair is the one that sends."""
+
+    def tools_of(self, config: WorkloadConfig[SpecT]) -> tuple[Tool, ...]:
+        return (Tool(f"ib_{config.workload.mode}_{self.suffix}", "perftest"),)
+
+    def problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
+        if config.deployment.ranks.devices:
+            return []
+        return [
+            f"workload.kind: {self.kind}: needs an RDMA device; name its resource in "
+            "deployment.ranks.devices, such as rdma/hca_shared_devices_a: 1"
+        ]
+
+    def needs_privilege(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
+        return ("IPC_LOCK",)
+
+    def own_arguments(self, spec: SpecT) -> tuple[str, ...]:
+        """Return the arguments of this test besides those that all have."""
+        return ()
+
+    def steps(self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        """Return a step for each pair. The server ends by itself after its one test."""
+        spec, (tool,) = config.workload, self.tools_of(config)
+        argv = (
+            *(tool.name, "-a", "-F", "-R", "-p", str(spec.port), "-n", str(spec.iterations)),
+            *self.own_arguments(spec),
+            *spec.extra_args,
         )
-    return tuple(steps)
+        steps = []
+        for pair in pairs(config, ranks, is_directed=self.is_directed):
+            is_reversed = self.is_directed and spec.mode == "read"
+            client, server = reversed(pair) if is_reversed else pair
+            steps.append(
+                Step(
+                    name=pair_name(pair),
+                    labels=pair_labels(pair),
+                    # With -R the server listens through the RDMA connection manager: no TCP port
+                    # shows when it is ready.
+                    servers=(Command(rank=server.number, argv=argv),),
+                    commands=(Command(rank=client.number, argv=(*argv, server.address)),),
+                    timeout_ns=timeout_of(spec, 10 * MINUTE_NS),
+                )
+            )
+        return tuple(steps)
 
 
 def client_rows(

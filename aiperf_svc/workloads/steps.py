@@ -26,8 +26,6 @@ class Tool(msgspec.Struct, frozen=True):
     """As it is found on PATH: `iperf3`."""
     package: str
     """Debian package that has it; empty: none."""
-    roles: tuple[str, ...] = ()
-    """Roles of the ranks that need it; empty: all."""
     remedy: str = ""
     """How it is installed, if not as a package of Debian."""
 

@@ -153,9 +153,10 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     rank_key: ClassVar[str] = ""
     """Key of the spec that is the number of ranks, of a tool that takes any number; empty: none."""
 
-    @abstractmethod
     def roles(self, spec: SpecT) -> tuple[Role, ...]:
-        """Return the ranks by role, in the order of their numbers."""
+        """Return the ranks by role, in the order of their numbers: as many as `rank_key` says, or
+        two."""
+        return (Role("rank", getattr(spec, self.rank_key) if self.rank_key else 2),)
 
     @abstractmethod
     def steps(self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]) -> tuple[Step, ...]:

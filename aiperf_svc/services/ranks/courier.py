@@ -143,9 +143,7 @@ class Courier(BaseService):
     async def _check_tools(self) -> None:
         """Raise EnvironmentProblem with the package name if a tool is missing."""
         config = self.context.ranks
-        workload = tool_of(config)
-        role = tool_of(config).role_names(config)[self._rank]
-        tools = [t for t in workload.tools_of(config) if not t.roles or role in t.roles]
+        tools = tool_of(config).tools_of(config)
         assert self._shell is not None
         assert self._place is not None
         names = " ".join(tool.name for tool in tools)

@@ -19,7 +19,6 @@ from aiperf_svc.workloads.steps import (
     Output,
     Rank,
     Reading,
-    Role,
     Step,
     UnreadableOutput,
     margin_ns,
@@ -102,9 +101,6 @@ class Command(ToolWorkload[CommandSpec]):
     spec = CommandSpec
     rank_key = "ranks"
     metrics = ()
-
-    def roles(self, spec: CommandSpec) -> tuple[Role, ...]:
-        return (Role("rank", spec.ranks),)
 
     def files(self, config: Config) -> dict[str, bytes]:
         return {name: text.encode() for name, text in config.workload.files.items()}

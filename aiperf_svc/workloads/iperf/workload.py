@@ -14,7 +14,6 @@ from aiperf_svc.workloads.steps import (
     Plot,
     Rank,
     Reading,
-    Role,
     Step,
     Tool,
     margin_ns,
@@ -136,9 +135,6 @@ class Iperf(ToolWorkload[IperfSpec]):
         *_CPU,
         *(_backward(info) for info in (*_BANDWIDTH, *_TCP, *_UDP)),
     )
-
-    def roles(self, spec: IperfSpec) -> tuple[Role, ...]:
-        return (Role("rank", 2),)
 
     def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
         spec = config.workload

@@ -24,7 +24,6 @@ from aiperf_svc.workloads.steps import (
     Plot,
     Rank,
     Reading,
-    Role,
     Step,
     Tool,
     margin_ns,
@@ -81,9 +80,6 @@ class MpiPingPong(ToolWorkload[MpiPingPongSpec]):
             formula="the largest #bytes / t[usec] of all rows",
         ),
     )
-
-    def roles(self, spec: MpiPingPongSpec) -> tuple[Role, ...]:
-        return (Role("rank", 2),)
 
     def tools_of(self, config: Config) -> tuple[Tool, ...]:
         spec = config.workload

@@ -17,7 +17,6 @@ from aiperf_svc.workloads.steps import (
     Plot,
     Rank,
     Reading,
-    Role,
     Step,
     Tool,
     UnreadableOutput,
@@ -108,9 +107,6 @@ class Nccl(ToolWorkload[NcclSpec]):
             formula="time(us) of the first row with a size above 0, out of place",
         ),
     )
-
-    def roles(self, spec: NcclSpec) -> tuple[Role, ...]:
-        return (Role("rank", spec.ranks),)
 
     def tools_of(self, config: Config) -> tuple[Tool, ...]:
         return (self.tools[0], Tool(f"{config.workload.operation}_perf", ""))

@@ -20,7 +20,6 @@ from aiperf_svc.workloads.steps import (
     Plot,
     Rank,
     Reading,
-    Role,
     Step,
     Tool,
     UnreadableOutput,
@@ -190,9 +189,6 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
         ),
     )
     """Metrics with `device: cuda` beside the others."""
-
-    def roles(self, spec: PyTorchSpec) -> tuple[Role, ...]:
-        return (Role("rank", spec.ranks),)
 
     def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
         return self.metrics + (self.gpu_metrics if config.workload.device == "cuda" else ())

@@ -56,7 +56,7 @@ from aiperf_svc.workloads.qualify.stage_rules import (
     stage_ranks,
 )
 from aiperf_svc.workloads.registry import tool
-from aiperf_svc.workloads.steps import Command, Output, Rank, Reading, Role, Step, Tool
+from aiperf_svc.workloads.steps import Command, Output, Rank, Reading, Step, Tool
 from aiperf_svc.workloads.tool import ToolWorkload
 
 
@@ -74,9 +74,6 @@ class Qualify(ToolWorkload[QualifySpec]):
     )
     """Those of its image. A config needs those of its stages."""
     metrics = ()
-
-    def roles(self, spec: QualifySpec) -> tuple[Role, ...]:
-        return (Role("rank", 2),)
 
     def completed(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the experiment whose trials are the stages and rounds."""
@@ -105,7 +102,7 @@ class Qualify(ToolWorkload[QualifySpec]):
 
     def tools_of(self, config: Config) -> tuple[Tool, ...]:
         found = (
-            msgspec.structs.replace(each, roles=())
+            each
             for stage in config.workload.stages
             for each in tool(stage.workload.kind).tools_of(_stage_config(config, stage))
         )

@@ -7,15 +7,8 @@ from pydantic import Field
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
-from aiperf_svc.workloads.perftest import (
-    TABLE,
-    PerftestSpec,
-    client_rows,
-    device_problems,
-    perftest_steps,
-)
-from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool, size_plot
-from aiperf_svc.workloads.tool import ToolWorkload
+from aiperf_svc.workloads.perftest import TABLE, PerftestSpec, PerftestWorkload, client_rows
+from aiperf_svc.workloads.steps import Output, Plot, Reading, Step, Tool, size_plot
 
 _HEADER = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]"
 _HALF_OF_LAST = 0.005
@@ -67,12 +60,14 @@ class RdmaBandwidthSpec(PerftestSpec):
 Config = WorkloadConfig[RdmaBandwidthSpec]
 
 
-class RdmaBandwidth(ToolWorkload[RdmaBandwidthSpec]):
+class RdmaBandwidth(PerftestWorkload[RdmaBandwidthSpec]):
     """The kind `rdma-bandwidth`."""
 
     kind = "rdma-bandwidth"
     summary = "bandwidth of RDMA reads or writes by message size, by perftest"
     spec = RdmaBandwidthSpec
+    suffix = "bw"
+    is_directed = True
     tools = (Tool("ib_write_bw", "perftest"), Tool("ib_read_bw", "perftest"))
     metrics = (
         MetricInfo(
@@ -98,22 +93,8 @@ class RdmaBandwidth(ToolWorkload[RdmaBandwidthSpec]):
         ),
     )
 
-    def roles(self, spec: RdmaBandwidthSpec) -> tuple[Role, ...]:
-        return (Role("rank", 2),)
-
-    def tools_of(self, config: Config) -> tuple[Tool, ...]:
-        return (Tool(f"ib_{config.workload.mode}_bw", "perftest"),)
-
-    def problems(self, config: Config) -> list[str]:
-        return device_problems(config)
-
-    def needs_privilege(self, config: Config) -> tuple[str, ...]:
-        return ("IPC_LOCK",)
-
-    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
-        spec = config.workload
-        own = ("--report_gbits", "-q", str(spec.qps))
-        return perftest_steps(config, ranks, f"ib_{spec.mode}_bw", own, is_directed=True)
+    def own_arguments(self, spec: RdmaBandwidthSpec) -> tuple[str, ...]:
+        return ("--report_gbits", "-q", str(spec.qps))
 
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         return read_bandwidth(outputs)

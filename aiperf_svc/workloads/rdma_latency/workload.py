@@ -5,15 +5,8 @@ from typing import Literal
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
-from aiperf_svc.workloads.perftest import (
-    TABLE,
-    PerftestSpec,
-    client_rows,
-    device_problems,
-    perftest_steps,
-)
-from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool, size_plot
-from aiperf_svc.workloads.tool import ToolWorkload
+from aiperf_svc.workloads.perftest import TABLE, PerftestSpec, PerftestWorkload, client_rows
+from aiperf_svc.workloads.steps import Output, Plot, Reading, Step, Tool, size_plot
 
 _HEADER = (
     "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] t_stdev[usec] "
@@ -61,12 +54,14 @@ def _metric(tag: str, name: str, field: str, *, in_table: bool = True) -> Metric
     )
 
 
-class RdmaLatency(ToolWorkload[RdmaLatencySpec]):
+class RdmaLatency(PerftestWorkload[RdmaLatencySpec]):
     """The kind `rdma-latency`."""
 
     kind = "rdma-latency"
     summary = "latency of RDMA reads or writes by message size, by perftest"
     spec = RdmaLatencySpec
+    suffix = "lat"
+    is_directed = False
     tools = (Tool("ib_write_lat", "perftest"), Tool("ib_read_lat", "perftest"))
     metrics = (
         _metric("latency", "Typical", "t_typical"),
@@ -76,22 +71,6 @@ class RdmaLatency(ToolWorkload[RdmaLatencySpec]):
         _metric("latency_p999", "p99.9", "99.9% percentile"),
         _metric("latency_max", "Largest", "t_max", in_table=False),
     )
-
-    def roles(self, spec: RdmaLatencySpec) -> tuple[Role, ...]:
-        return (Role("rank", 2),)
-
-    def tools_of(self, config: Config) -> tuple[Tool, ...]:
-        return (Tool(f"ib_{config.workload.mode}_lat", "perftest"),)
-
-    def problems(self, config: Config) -> list[str]:
-        return device_problems(config)
-
-    def needs_privilege(self, config: Config) -> tuple[str, ...]:
-        return ("IPC_LOCK",)
-
-    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
-        program = f"ib_{config.workload.mode}_lat"
-        return perftest_steps(config, ranks, program, is_directed=False)
 
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         return read_latency(outputs)

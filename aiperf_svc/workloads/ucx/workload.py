@@ -12,7 +12,6 @@ from aiperf_svc.workloads.steps import (
     Plot,
     Rank,
     Reading,
-    Role,
     Step,
     Tool,
     size_plot,
@@ -69,9 +68,6 @@ class Ucx(ToolWorkload[UcxSpec]):
     spec = UcxSpec
     tools = (Tool("ucx_perftest", "ucx-utils"),)
     metrics = (*_BANDWIDTH, *_LATENCY)
-
-    def roles(self, spec: UcxSpec) -> tuple[Role, ...]:
-        return (Role("rank", 2),)
 
     def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
         return _LATENCY if config.workload.is_latency else _BANDWIDTH
