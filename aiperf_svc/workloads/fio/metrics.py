@@ -1,6 +1,6 @@
 """The runs of fio that a spec asks for, its own or those of a suite, and the metrics of each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -14,13 +14,11 @@ _KI = 2**10
 _MI = 2**20
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True):
     """One measured run."""
 
     name: str
     """Name of its step."""
-    prefix: str = ""
-    """Prefix of its metrics, which differ between the runs of a suite."""
     shows: tuple[Shown, ...]
     """The metrics that the terminal's table has, the most important first."""
     rw: Pattern
@@ -28,6 +26,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     iodepth: int
     num_jobs: int = 1
     rwmixread: int = 50
+    is_of_suite: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of its metrics, which differ between the runs of a suite."""
+        return f"{self.name.replace(' ', '_')}_" if self.is_of_suite else ""
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -39,11 +43,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def latency_tag(self, way: Direction) -> str:
         """Tag of the average latency in a direction. The name of a suite's run with one
         direction says which."""
-        return (
-            f"{self.prefix}latency"
-            if self.prefix and not self.is_mixed
-            else (f"{self.prefix}{way}_latency")
-        )
+        has_one_name = self.is_of_suite and not self.is_mixed
+        return f"{self.prefix}latency" if has_one_name else f"{self.prefix}{way}_latency"
 
     @property
     def is_mixed(self) -> bool:
@@ -56,38 +57,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.rw.startswith("rand")
 
 
-def _of_suite(
-    name: str,
-    shows: Shown,
-    rw: Pattern,
-    bs: int,
-    iodepth: int,
-    num_jobs: int = 1,
-    rwmixread: int = 50,
-) -> Run:
-    return Run(
-        name=name.replace("_", " "),
-        prefix=f"{name}_",
-        shows=(shows,),
-        rw=rw,
-        bs=bs,
-        iodepth=iodepth,
-        num_jobs=num_jobs,
-        rwmixread=rwmixread,
-    )
-
-
 # A queue of 64 takes most volumes to their limits; one of 4 shows latency without much queueing.
 # The parallel reads show what one stream cannot use of a volume that is spread over disks.
 VOLUME = (
-    _of_suite("random_read", "iops", "randread", 4 * _KI, 64),
-    _of_suite("random_write", "iops", "randwrite", 4 * _KI, 64),
-    _of_suite("sequential_read", "bandwidth", "read", 128 * _KI, 64),
-    _of_suite("sequential_write", "bandwidth", "write", 128 * _KI, 64),
-    _of_suite("short_queue_read", "latency", "randread", 4 * _KI, 4),
-    _of_suite("short_queue_write", "latency", "randwrite", 4 * _KI, 4),
-    _of_suite("parallel_read", "bandwidth", "read", _MI, 16, num_jobs=4),
-    _of_suite("mixed", "iops", "randrw", 4 * _KI, 64, rwmixread=75),
+    Run("random read", ("iops",), "randread", 4 * _KI, 64, is_of_suite=True),
+    Run("random write", ("iops",), "randwrite", 4 * _KI, 64, is_of_suite=True),
+    Run("sequential read", ("bandwidth",), "read", 128 * _KI, 64, is_of_suite=True),
+    Run("sequential write", ("bandwidth",), "write", 128 * _KI, 64, is_of_suite=True),
+    Run("short queue read", ("latency",), "randread", 4 * _KI, 4, is_of_suite=True),
+    Run("short queue write", ("latency",), "randwrite", 4 * _KI, 4, is_of_suite=True),
+    Run("parallel read", ("bandwidth",), "read", _MI, 16, num_jobs=4, is_of_suite=True),
+    Run("mixed", ("iops",), "randrw", 4 * _KI, 64, rwmixread=75, is_of_suite=True),
 )
 """Runs of `suite: volume`, after dbench's."""
 
@@ -115,37 +95,38 @@ PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
 
 def metrics_of_run(run: Run) -> Iterator[MetricInfo]:
     """The metrics of one run, its most important first."""
-    groups = {"iops": _iops(run), "bandwidth": _bandwidth(run), "latency": _latency(run)}
+    groups = {
+        "iops": _rates(run, "iops", "ops/s", whole="IOPS", of_way="{}s per second", field="iops"),
+        "bandwidth": _rates(
+            run,
+            "bandwidth",
+            "bytes/s",
+            whole="Bandwidth",
+            of_way="bandwidth of {}s",
+            field="bw_bytes",
+        ),
+        "latency": _latency(run),
+    }
     order = (*run.shows, *(name for name in groups if name not in run.shows))
     for name in order:
         yield from groups[name]
 
 
 def _titled(run: Run, text: str) -> str:
-    if not run.prefix:
+    if not run.is_of_suite:
         return text
     rest = text if text.isupper() else text[0].lower() + text[1:]
     return f"{run.name.capitalize()}: {rest}"
 
 
-def _iops(run: Run) -> list[MetricInfo]:
-    found = [("iops", "IOPS", "read.iops + write.iops")]
-    for way in _mixed(run):
-        found.append((f"{way}_iops", f"{way.capitalize()}s per second", f"{way}.iops"))
-    return _rates(run, "iops", "ops/s", found)
-
-
-def _bandwidth(run: Run) -> list[MetricInfo]:
-    found = [("bandwidth", "Bandwidth", "read.bw_bytes + write.bw_bytes")]
-    for way in _mixed(run):
-        found.append((f"{way}_bandwidth", f"Bandwidth of {way}s", f"{way}.bw_bytes"))
-    return _rates(run, "bandwidth", "bytes/s", found)
-
-
 def _rates(
-    run: Run, group: str, unit: str, found: Iterable[tuple[str, str, str]]
+    run: Run, group: Shown, unit: str, *, whole: str, of_way: str, field: str
 ) -> list[MetricInfo]:
-    """Metrics by tag, name and formula that are summed over jobs and workers."""
+    """Return the metrics that are summed over jobs and workers: the `whole`, and of a run with both
+    directions each of them."""
+    found: list[tuple[str, str, str]] = [(group, whole, f"read.{field} + write.{field}")]
+    for way in run.directions if run.is_mixed else ():
+        found.append((f"{way}_{group}", of_way.format(way).capitalize(), f"{way}.{field}"))
     return [
         MetricInfo(
             tag=f"{run.prefix}{tag}",
@@ -185,8 +166,3 @@ def _latency(run: Run) -> list[MetricInfo]:
             ),
         ]
     return infos
-
-
-def _mixed(run: Run) -> tuple[str, ...]:
-    """Both directions of a run that has both: of one, they would repeat the total."""
-    return run.directions if run.is_mixed else ()
