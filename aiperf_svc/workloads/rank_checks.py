@@ -62,7 +62,6 @@ def tool_versions(e: StepEvidence) -> Reason | None:
     """Compare the versions of the tool on all ranks."""
     found: dict[str, str] = {}
     for attempt in e.counted:
-        assert attempt.reading is not None
         if attempt.reading.tool:
             found.setdefault(attempt.reading.tool, attempt.name)
         for rank, tool in attempt.reading.tools.items():
@@ -210,7 +209,7 @@ def repetitions(e: StepEvidence) -> Reason | None:
     headlines: dict[str, str] = {}
     for attempt in e.counted:
         tag = e.headline_of(attempt)
-        if attempt.reading is not None and tag in attempt.reading.values:
+        if tag in attempt.reading.values:
             headlines[attempt.plan.step.name] = tag
             values.setdefault(attempt.plan.step.name, []).append(attempt.reading.values[tag])
     repeated = {name: found for name, found in values.items() if len(found) > 1}

@@ -121,7 +121,7 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Too
         headline=infos[0].tag if infos else "",
     )
     counted = evidence.counted
-    readings = [attempt.reading for attempt in counted if attempt.reading is not None]
+    readings = [attempt.reading for attempt in counted]
     checks = (*judge_steps(evidence), *workload.checks(config, readings))
     verdict = worst_of(checks)
     metrics = _metrics(infos, counted)
@@ -144,13 +144,11 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Too
         series=tuple(
             StepSeries(**_place(attempt), series=series)
             for attempt in counted
-            if attempt.reading is not None
             for series in attempt.reading.series
         ),
         tables=tuple(
             StepTable(**_place(attempt), table=table)
             for attempt in counted
-            if attempt.reading is not None
             for table in attempt.reading.tables
         ),
         facts=_facts(readings),
@@ -179,7 +177,7 @@ def _same(plan: PlannedStep) -> tuple[str, int]:
 
 
 def _attempt(plan: PlannedStep, record: StepRecord, *, was_retried: bool) -> Attempt:
-    reading, problem = None, record.problem
+    reading, problem = Reading(values={}), record.problem
     if record.reading:
         try:
             reading = msgspec.json.decode(record.reading, type=Reading)
@@ -203,7 +201,7 @@ def _metrics(infos: Sequence[MetricInfo], counted: Sequence[Attempt]) -> tuple[M
     """The metrics that have values, in the workload's order."""
     values: dict[str, list[MetricValue]] = defaultdict(list)
     for attempt in counted:
-        for tag, value in attempt.reading.values.items() if attempt.reading else ():
+        for tag, value in attempt.reading.values.items():
             values[tag].append(MetricValue(**_place(attempt), value=value))
     return tuple(MetricResult.of(info, values[info.tag]) for info in infos if info.tag in values)
 
@@ -260,8 +258,8 @@ def _step(attempt: Attempt) -> StepResult:
         duration_s=attempt.length_ns / 1e9,
         expected_s=plan.step.expected_ns / 1e9,
         start_skew_ms=attempt.skew_ns / 1e6 if attempt.skew_ns is not None else None,
-        values=reading.values if reading is not None else {},
-        tools=reading.tools if reading is not None else {},
+        values=reading.values,
+        tools=reading.tools,
         exit_codes=tuple(end.exit_code for end in attempt.ends),
         witnesses=tuple(map(_witness, attempt.witnesses)),
     )

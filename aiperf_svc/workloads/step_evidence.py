@@ -16,7 +16,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlannedStep
     problem: str
     was_retried: bool
-    reading: Reading | None
+    reading: Reading
+    """Without values if the step only prepares, or its output could not be read."""
     witnesses: tuple[RankWitness, ...]
     ends: tuple[CommandEnd, ...]
 
@@ -35,10 +36,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def silent_ranks(self) -> set[int]:
         """Ranks that took part and did not report."""
-        step = self.plan.step
-        wanted = {command.rank for command in (*step.servers, *step.commands)}
-        wanted |= set(step.agent_ranks)
-        return wanted - {witness.rank for witness in self.witnesses}
+        return set(self.plan.step.ranks) - {witness.rank for witness in self.witnesses}
 
     @property
     def length_ns(self) -> int:

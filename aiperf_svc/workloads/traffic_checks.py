@@ -49,7 +49,6 @@ def interface_bytes(e: StepEvidence) -> Reason | None:
 
 
 def _bytes_of(attempt: Attempt) -> Iterator[Reason]:
-    assert attempt.reading is not None
     claims = {
         rank: claim
         for rank, claim in attempt.reading.claimed_bytes.items()
