@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.config.placement import Network, Placement, Ranks, RankVolume
+from aiperf_svc.config.placement import Network, Ranks, RankVolume
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.network import OutsideUrl, Policies, Policy, plan_policies, rank_policies
@@ -118,12 +118,43 @@ def rank_pod(
     asked = msgspec.structs.replace(requests_of(config, RANK_POD), devices=ranks.devices)
     volume = _volume(ranks.volume or RankVolume())
     shared = Volume("rank", RANK_DIR, "scratch", RANK_BYTES)
-    status = _network_status(ranks)
-    # Linux gives capabilities only to root; a folder of a node usually is root's.
-    is_root = bool(needs.capabilities) or volume.kind == "host-path"
-    own = (*courier.volumes, shared, volume, *status)
     image = ImagePlan(needs.image, courier.image.pull_policy, courier.image.pull_secrets)
     env = _place_env(ranks, asked)
+    placement, annotations = courier.placement, own_settings(config, RANK_POD).annotations
+    if ranks.host_network:
+        placement = placement.model_copy(update={"host_network": True})
+    network, status = ranks.network, tuple[Volume, ...]()
+    if network is not None and network.attach == "default":
+        annotations = {DEFAULT_NETWORK: network.name, **annotations}
+    elif network is not None:
+        networks = (*placement.networks, Network(name=network.name))
+        placement = placement.model_copy(update={"networks": networks})
+        status = (Volume("network", NETWORK_DIR, "annotations", source=NETWORK_STATUS),)
+        env["AIPERF_RANK_NETWORK"] = network.name
+        env["AIPERF_NETWORK_STATUS"] = f"{NETWORK_DIR}/{NETWORK_FILE}"
+    labels, gang = _gang(ranks, needs.count, identity)
+    # Linux gives capabilities only to root; a folder of a node usually is root's.
+    is_root = bool(needs.capabilities) or volume.kind == "host-path"
+    folder = _preparation(courier, "folder", (shared,), env, is_root)
+    preparations = [folder]
+    if ranks.mtu is not None:
+        wanted = {**env, "AIPERF_RANK_MTU": str(ranks.mtu)}
+        mtu = _preparation(courier, "mtu", status, wanted, is_root=True)
+        preparations.append(msgspec.structs.replace(mtu, capabilities=("NET_ADMIN",)))
+    scratch = Volume("rank-tmp", "/tmp", "scratch", SCRATCH_BYTES)
+    memory = Volume("shm", "/dev/shm", "memory", asked.memory_bytes // SHM_SHARE)
+    rank = ContainerPlan(
+        name=RANK_POD,
+        image=image,
+        command=("sh", f"{RANK_DIR}/rank_loop.sh", RANK_DIR),
+        env={"HOME": "/tmp"},
+        volumes=(shared, volume, scratch, memory),
+        requests=with_storage(asked, (volume, scratch, memory)),
+        run_as_root=is_root,
+        # Tools of any image may write beside themselves.
+        read_only_root=ranks.read_only_root,
+        capabilities=needs.capabilities,
+    )
     return msgspec.structs.replace(
         courier,
         env={**courier.env, **env},
@@ -132,58 +163,20 @@ def rank_pod(
             **courier.secret_env,
             **{n: SecretKey("workload", key) for n, key in config.workload.secret_env.items()},
         },
-        volumes=own,
-        requests=with_storage(requests_of(config, COURIER), own[: -1 - len(status)]),
-        sidecars=(
-            _rank_container(
-                asked, image, (shared, volume), needs.capabilities, is_root, ranks.read_only_root
-            ),
-        ),
-        preparations=(
-            _preparation(courier, "folder", (shared,), env, is_root),
-            *(_mtu(courier, ranks, env, status)),
-        ),
+        volumes=(*courier.volumes, shared, volume, *status),
+        requests=with_storage(requests_of(config, COURIER), (*courier.volumes, shared)),
+        sidecars=(rank,),
+        preparations=tuple(preparations),
         sets=_sets(ranks, needs.count, identity),
         replicas_on=ranks.nodes if isinstance(ranks.nodes, str) else "any",
         scheduler="volcano" if ranks.gang == "volcano" else None,
-        labels=_gang_labels(ranks, identity),
+        labels=labels,
         has_service=True,
-        placement=_placement(courier.placement, ranks),
-        annotations={
-            **_gang_annotations(ranks, needs.count, identity),
-            **_default_network(ranks),
-            **own_settings(config, RANK_POD).annotations,
-        },
+        placement=placement,
+        annotations={**gang, **annotations},
         # Servers of the tools listen on ports of the range that workers would use.
         sysctls={},
         run_as_root=is_root,
-    )
-
-
-def _rank_container(
-    asked: Requests,
-    image: ImagePlan,
-    volumes: tuple[Volume, ...],
-    capabilities: tuple[str, ...],
-    is_root: bool,
-    is_read_only: bool,
-) -> ContainerPlan:
-    own = (
-        *volumes,
-        Volume("rank-tmp", "/tmp", "scratch", SCRATCH_BYTES),
-        Volume("shm", "/dev/shm", "memory", asked.memory_bytes // SHM_SHARE),
-    )
-    return ContainerPlan(
-        name=RANK_POD,
-        image=image,
-        command=("sh", f"{RANK_DIR}/rank_loop.sh", RANK_DIR),
-        env={"HOME": "/tmp"},
-        volumes=own,
-        requests=with_storage(asked, own[1:]),
-        run_as_root=is_root,
-        # Tools of any image may write beside themselves.
-        read_only_root=is_read_only,
-        capabilities=capabilities,
     )
 
 
@@ -193,7 +186,6 @@ def _preparation(
     volumes: tuple[Volume, ...],
     env: dict[str, str],
     is_root: bool,
-    capabilities: tuple[str, ...] = (),
 ) -> ContainerPlan:
     return ContainerPlan(
         name=what,
@@ -204,17 +196,7 @@ def _preparation(
         volumes=volumes,
         requests=with_storage(Requests(10, 64 * 2**20), ()),
         run_as_root=is_root,
-        capabilities=capabilities,
     )
-
-
-def _mtu(
-    courier: PodPlan, ranks: Ranks, env: dict[str, str], status: tuple[Volume, ...]
-) -> tuple[ContainerPlan, ...]:
-    if ranks.mtu is None:
-        return ()
-    wanted = {**env, "AIPERF_RANK_MTU": str(ranks.mtu)}
-    return (_preparation(courier, "mtu", status, wanted, True, ("NET_ADMIN",)),)
 
 
 def _place_env(ranks: Ranks, asked: Requests) -> dict[str, str]:
@@ -226,18 +208,9 @@ def _place_env(ranks: Ranks, asked: Requests) -> dict[str, str]:
     }
     if asked.cpu_limit_millis is not None:
         env["AIPERF_RANK_CORES"] = f"{asked.cpu_limit_millis / 1000:g}"
-    if ranks.network is not None and ranks.network.attach == "additional":
-        env["AIPERF_RANK_NETWORK"] = ranks.network.name
-        env["AIPERF_NETWORK_STATUS"] = f"{NETWORK_DIR}/{NETWORK_FILE}"
     if ranks.host_network:
         env["AIPERF_HOST_NETWORK"] = "1"
     return env
-
-
-def _network_status(ranks: Ranks) -> tuple[Volume, ...]:
-    if ranks.network is None or ranks.network.attach != "additional":
-        return ()
-    return (Volume("network", NETWORK_DIR, "annotations", source=NETWORK_STATUS),)
 
 
 def _volume(wanted: RankVolume) -> Volume:
@@ -267,39 +240,18 @@ def _sets(ranks: Ranks, count: int, identity: Identity) -> tuple[PodSet, ...]:
     )
 
 
-def _placement(placement: Placement, ranks: Ranks) -> Placement:
-    update: dict[str, object] = {}
-    if ranks.host_network:
-        update["host_network"] = True
-    if ranks.network is not None and ranks.network.attach == "additional":
-        update["networks"] = (*placement.networks, Network(name=ranks.network.name))
-    return placement.model_copy(update=update)
-
-
-def _default_network(ranks: Ranks) -> dict[str, str]:
-    if ranks.network is None or ranks.network.attach != "default":
-        return {}
-    return {DEFAULT_NETWORK: ranks.network.name}
-
-
-def _gang_labels(ranks: Ranks, identity: Identity) -> dict[str, str]:
+def _gang(ranks: Ranks, count: int, identity: Identity) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the labels and annotations by which the ranks start together or not at all."""
     group = identity.name(RANK_POD)
     match ranks.gang:
         case "kueue":
             queue = {"kueue.x-k8s.io/queue-name": ranks.queue} if ranks.queue else {}
-            return {**queue, "kueue.x-k8s.io/pod-group-name": group}
+            labels = {**queue, "kueue.x-k8s.io/pod-group-name": group}
+            return labels, {"kueue.x-k8s.io/pod-group-total-count": str(count)}
         case "coscheduling":
-            return {"scheduling.x-k8s.io/pod-group": group}
-        case "none" | "volcano":
-            return {}
-
-
-def _gang_annotations(ranks: Ranks, count: int, identity: Identity) -> dict[str, str]:
-    match ranks.gang:
-        case "kueue":
-            return {"kueue.x-k8s.io/pod-group-total-count": str(count)}
+            return {"scheduling.x-k8s.io/pod-group": group}, {}
         case "volcano":
             queue = {"scheduling.volcano.sh/queue-name": ranks.queue} if ranks.queue else {}
-            return {"scheduling.k8s.io/group-name": identity.name(RANK_POD), **queue}
-        case "none" | "coscheduling":
-            return {}
+            return {}, {"scheduling.k8s.io/group-name": group, **queue}
+        case "none":
+            return {}, {}
