@@ -30,16 +30,16 @@ from aiperf_svc.plan.index_pods import (
 from aiperf_svc.plan.inference import InferenceStack, secrets_of, with_pod_keys
 from aiperf_svc.plan.lifetime import LongestTimes, load_times, seconds
 from aiperf_svc.plan.network import (
-    DNS_PORTS,
     HTTPS_PORT,
     Policies,
     Policy,
-    Range,
     Rule,
     StackPods,
+    api_server_rule,
     is_on_hub,
     results_rule,
     upload_policies,
+    usual_policies,
 )
 from aiperf_svc.plan.pod_settings import download_bytes
 from aiperf_svc.plan.pods import JobPlan, PodPlan
@@ -254,20 +254,14 @@ def _policies(
     if not config.deployment.network_policies:
         return (), ("no NetworkPolicies: deployment.network_policies is off",)
     port = (int(Port.RECORDS),)
-    api_server = Rule(tuple(map(Range, config.deployment.api_server_cidrs)))
     uploads, notes = upload_policies(config, topology)
     policies = [
-        Policy(
-            name="default",
-            components=(),
-            egress=(Rule(ports=DNS_PORTS, protocols=("UDP", "TCP")),),
-        ),
-        Policy("deadline", ("deadline",), egress=(api_server,)),
+        *usual_policies(config),
         Policy(
             COLLECTOR,
             (COLLECTOR,),
             ingress=(Rule((StackPods(names),), port), results_rule(config)),
-            egress=(api_server,),
+            egress=(api_server_rule(config),),
         ),
         Policy(INDEX, names, egress=(Rule((StackPods((COLLECTOR,)),), port),)),
         *uploads,

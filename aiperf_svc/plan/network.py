@@ -104,15 +104,8 @@ def plan_policies(
         return (), ("no NetworkPolicies: deployment.network_policies is off",)
     hosted = {pod.name for pod in pods if pod.placement.host_network}
     own, notes = of_kind(hosted)
-    api_server = config.deployment.api_server_cidrs
     policies = [
-        Policy(
-            name="default",
-            components=(),
-            egress=(Rule(ports=DNS_PORTS, protocols=("UDP", "TCP")),),
-        ),
-        # The port of the API server is unknown: 443, 6443, 8443, 16443, …
-        Policy("deadline", ("deadline",), egress=(Rule(tuple(map(Range, api_server))),)),
+        *usual_policies(config),
         *_between_services(config, topology, hosted),
         *own,
     ]
@@ -123,6 +116,20 @@ def plan_policies(
         f"{name} uses its node's network: no NetworkPolicy applies to it" for name in sorted(hosted)
     ]
     return tuple(policies), tuple(notes)
+
+
+def usual_policies(config: Config) -> tuple[Policy, Policy]:
+    """Return the policies that every stack has: DNS for all pods, and the deadline's."""
+    dns = Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))
+    return (
+        Policy("default", (), egress=(dns,)),
+        Policy("deadline", ("deadline",), egress=(api_server_rule(config),)),
+    )
+
+
+def api_server_rule(config: Config) -> Rule:
+    """Return the rule for the API server, whose port is unknown: 443, 6443, 8443, 16443, …"""
+    return Rule(tuple(map(Range, config.deployment.api_server_cidrs)))
 
 
 def target_policies(
@@ -167,9 +174,8 @@ def _to_pages(
     """Allow the pod that reads pages of metrics to reach those that the config names."""
     telemetry, target = config.telemetry, config.deployment.target
     rules, notes = list[Rule](), list[str]()
-    own = {port for port in _own_pages(config) if port not in _read_anyway(config)}
-    if own:
-        rules.append(Rule(_pods((HOST,), hosted), tuple(sorted(own))))
+    if own := _own_pages(config):
+        rules.append(Rule(_pods((HOST,), hosted), own))
     for page in telemetry.named_pages:
         host, port, _ = address_of(page.url)
         if _is_target(config, host) and target.kind != "none":
@@ -199,16 +205,14 @@ def _is_target(config: BenchmarkConfig, host: str) -> bool:
     return host == address_of(config.endpoint.url).host
 
 
-def _own_pages(config: BenchmarkConfig) -> set[int]:
-    """Return the ports of the stack's own target on which the config names pages."""
-    if config.deployment.target.kind in ("none", "release"):
-        return set()
-    found = (address_of(page.url) for page in config.telemetry.named_pages)
-    return {each.port for each in found if _is_target(config, each.host)}
-
-
-def _read_anyway(config: BenchmarkConfig) -> set[int]:
-    return {config.deployment.target.port} if config.telemetry.target else set()
+def _own_pages(config: BenchmarkConfig) -> tuple[int, ...]:
+    """Return the further ports of the stack's own target on which the config names pages."""
+    target = config.deployment.target
+    if target.kind in ("none", "release"):
+        return ()
+    addresses = (address_of(page.url) for page in config.telemetry.named_pages)
+    found = {each.port for each in addresses if _is_target(config, each.host)}
+    return tuple(sorted(found - ({target.port} if config.telemetry.target else set())))
 
 
 class OutsideUrl(msgspec.Struct, frozen=True):
@@ -287,7 +291,7 @@ def _target(
     config: BenchmarkConfig, clients: tuple[str, ...], reader: str, hosted: set[str]
 ) -> Policy:
     target = config.deployment.target
-    pages = tuple(sorted(_own_pages(config) - _read_anyway(config)))
+    pages = _own_pages(config)
     return Policy(
         HOST,
         (HOST,),
@@ -309,7 +313,7 @@ def _release(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]
     if target.downloads:
         egress.append(Rule(ports=(HTTPS_PORT,)))
     # Routers and operators' agents watch pods and custom resources.
-    api_server = Rule(tuple(map(Range, config.deployment.api_server_cidrs)))
+    api_server = api_server_rule(config)
     policies = [
         Policy(HOST if not i else f"{HOST}-{i}", (), ingress, (*egress, api_server), each)
         for i, each in enumerate(pods)
@@ -358,7 +362,7 @@ def upload_policies(config: Config, topology: Topology) -> tuple[list[Policy], l
     s3 = config.artifacts.s3
     if s3 is None:
         return [], []
-    pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
+    pod = _pod_of(Service.RECORDS_MANAGER, topology)
     host, port, _ = address_of(s3.endpoint_url or "https://amazonaws.com")
     key = "artifacts.s3.egress_cidrs"
     rule, notes = _way(host, port, s3.egress_cidrs, who=pod, remedy=key)
@@ -412,7 +416,7 @@ def _way(
     """Return the rule for a host, and notes for reviewers. `remedy` is the key that names address
     ranges, `pods_remedy` the one that names pods."""
     if cidrs:
-        return Rule(tuple(Range(cidr) for cidr in cidrs), (port,)), []
+        return Rule(tuple(map(Range, cidrs)), (port,)), []
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -5,6 +5,7 @@ stable names, so they are those of StatefulSets.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -12,7 +13,7 @@ from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.placement import Network, Ranks, RankVolume
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.network import OutsideUrl, Policies, Policy, plan_policies, rank_policies
+from aiperf_svc.plan.network import OutsideUrl, Policies, plan_policies, rank_policies
 from aiperf_svc.plan.pod_settings import (
     BESIDE_RANKS_CPU,
     SCRATCH_BYTES,
@@ -92,9 +93,7 @@ class RankStack(StackKind[AnyWorkloadConfig]):
         )
 
     def policies(self, basis: StackBasis[AnyWorkloadConfig], pods: tuple[PodPlan, ...]) -> Policies:
-        def of_ranks(hosted: set[str]) -> tuple[list[Policy], list[str]]:
-            return rank_policies(hosted, self.needs.outside)
-
+        of_ranks = partial(rank_policies, outside=self.needs.outside)
         return plan_policies(basis.config, basis.topology, pods, of_ranks)
 
     def outputs(self, config: AnyWorkloadConfig) -> dict[str, str]:
