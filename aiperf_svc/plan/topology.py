@@ -91,55 +91,49 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
 
     Raises ConfigError when the load cannot be carried under the config's limits.
     """
-    workers = _worker_count(config, _with_cores(config, facts))
-    processors = config.workers.record_processors or max(1, math.ceil(workers / 4))
-    layout = config.deployment.layout
-    if layout == "auto":
-        layout = "compact" if facts.where == "local" else "per-service"
+    workers = _worker_count(config, facts)
     raw_route = config.deployment.raw_route
     if raw_route == "auto":
         # On one machine a direct socket costs nothing, while a proxy copies every record in the
         # process that also takes them. On a cluster the proxy saves a port in each pod.
         small = (config.load.concurrency or 0) <= PROXY_CONCURRENCY_LIMIT and workers <= 16
         raw_route = "proxy" if small and facts.where == "cluster" else "direct"
-    return Topology(
-        layout=layout,
-        groups=(
-            *_control_groups(layout),
-            Group(Service.RECORD_PROCESSOR.value, (Service.RECORD_PROCESSOR,), processors),
-            Group(Service.WORKER.value, (Service.WORKER,), workers),
-        ),
-        workers=workers,
-        record_processors=processors,
-        raw_route=raw_route,
-        workers_a_core=max(1.0, workers / facts.cores) if facts.where == "local" else 1.0,
-    )
+    processors = config.workers.record_processors or max(1, math.ceil(workers / 4))
+    group = Group(Service.WORKER.value, (Service.WORKER,), workers)
+    found = _topology(config.deployment, facts, group, processors, raw_route)
+    if facts.where == "cluster":
+        return found
+    return msgspec.structs.replace(found, workers_a_core=max(1.0, workers / facts.cores))
 
 
 def plan_ranks(deployment: Deployment, ranks: int, facts: Facts) -> Topology:
     """Plan the topology of a benchmark that runs a tool on so many ranks: a worker for each, and
     one record processor, which reads the tool's output."""
+    # Whole files go the direct way; a proxy would only copy them once more.
+    return _topology(deployment, facts, Group(RANK_POD, (Service.WORKER,), ranks), 1, "direct")
+
+
+def _topology(
+    deployment: Deployment,
+    facts: Facts,
+    workers: Group,
+    processors: int,
+    raw_route: Literal["proxy", "direct"],
+) -> Topology:
     layout = deployment.layout
     if layout == "auto":
         layout = "compact" if facts.where == "local" else "per-service"
+    control = [Group(service.value, (service,), 1) for service in SINGLETONS]
+    if layout == "compact":
+        control = [Group("control", SINGLETONS, 1)]
+    processor = Group(Service.RECORD_PROCESSOR.value, (Service.RECORD_PROCESSOR,), processors)
     return Topology(
         layout=layout,
-        groups=(
-            *_control_groups(layout),
-            Group(Service.RECORD_PROCESSOR.value, (Service.RECORD_PROCESSOR,), 1),
-            Group(RANK_POD, (Service.WORKER,), ranks),
-        ),
-        workers=ranks,
-        record_processors=1,
-        # Whole files go this way; a proxy would only copy them once more.
-        raw_route="direct",
+        groups=(*control, processor, workers),
+        workers=workers.replicas,
+        record_processors=processors,
+        raw_route=raw_route,
     )
-
-
-def _control_groups(layout: Literal["per-service", "compact"]) -> tuple[Group, ...]:
-    if layout == "compact":
-        return (Group("control", SINGLETONS, 1),)
-    return tuple(Group(service.value, (service,), 1) for service in SINGLETONS)
 
 
 def most_users(load: Load) -> int | None:
@@ -158,6 +152,12 @@ def most_users(load: Load) -> int | None:
 
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
     load, limits = config.load, config.workers
+    if facts.where == "cluster":
+        facts = msgspec.structs.replace(
+            facts,
+            worker_requests_per_s=limits.requests_per_core or facts.worker_requests_per_s,
+            worker_chunks_per_s=limits.chunks_per_core or facts.worker_chunks_per_s,
+        )
     users = most_users(load)
     by_load = facts.where == "cluster" and limits.sizing == "load"
     connections = LOCAL_CONNECTIONS_PER_WORKER
@@ -171,7 +171,10 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
         )
     wanted = math.ceil((users or 1) / per_worker)
     if by_load:
-        wanted = max(wanted, math.ceil(_cores_of_load(config, facts) / (1 - limits.reserve)))
+        requests = limits.expected_requests or load.peak_rate or 0.0
+        chunks = limits.expected_chunks or 0.0
+        cores = requests / facts.worker_requests_per_s + chunks / facts.worker_chunks_per_s
+        wanted = max(wanted, math.ceil(cores / (1 - limits.reserve)))
     elif load.peak_rate is not None:
         wanted = max(wanted, math.ceil(load.peak_rate / facts.worker_requests_per_s))
         if load.concurrency is not None:
@@ -200,26 +203,6 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
     return count
 
 
-def _with_cores(config: BenchmarkConfig, facts: Facts) -> Facts:
-    """Return the facts with what a core of the cluster carries, if the config says so."""
-    limits = config.workers
-    if facts.where == "local":
-        return facts
-    return msgspec.structs.replace(
-        facts,
-        worker_requests_per_s=limits.requests_per_core or facts.worker_requests_per_s,
-        worker_chunks_per_s=limits.chunks_per_core or facts.worker_chunks_per_s,
-    )
-
-
-def _cores_of_load(config: BenchmarkConfig, facts: Facts) -> float:
-    """Return how many whole cores the expected requests and chunks take."""
-    limits = config.workers
-    requests = limits.expected_requests or config.load.peak_rate or 0.0
-    chunks = limits.expected_chunks or 0.0
-    return requests / facts.worker_requests_per_s + chunks / facts.worker_chunks_per_s
-
-
 def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) -> list[str]:
     """Return warnings for the user before the run; empty if the load is below the ceiling or
     nothing was calibrated.
@@ -227,7 +210,9 @@ def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) ->
     This is a warning and not an error: the ceiling was measured with the server on the same cores,
     and a server elsewhere leaves them to the client. The verdict decides.
     """
-    rate, key = config.load.peak_rate, f"load.{_rate_key(config.load)}"
+    rate, shapes = config.load.peak_rate, ("stages", "rate_series", "bursts", "user_centric")
+    given = (name for name in shapes if getattr(config.load, name) is not None)
+    key = f"load.{next(given, 'request_rate')}"
     if rate is None or not facts.is_calibrated:
         return []
     needed = math.ceil(rate / facts.worker_requests_per_s)
@@ -245,9 +230,3 @@ def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) ->
             "workers.max or, where there is one, load.concurrency"
         ]
     return []
-
-
-def _rate_key(load: Load) -> str:
-    """Return the key that sets the highest rate."""
-    shapes = ("stages", "rate_series", "bursts", "user_centric")
-    return next((key for key in shapes if getattr(load, key) is not None), "request_rate")
