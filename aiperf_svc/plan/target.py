@@ -41,6 +41,8 @@ def target_pod(
     if target.kind in ("none", "release"):
         return None
     storage = target.storage or 0
+    own_image, command, args = _server(config, image, listen)
+    ready_path = target.ready_path or ("/health" if target.kind == "vllm" else None)
     volumes = [Volume("tmp", "/tmp", "scratch", storage)]
     volumes += [
         Volume(
@@ -57,16 +59,16 @@ def target_pod(
     return PodPlan(
         name=HOST,
         replicas=target.replicas,
-        image=_image(target, image),
-        command=_command(target),
-        args=_args(config, listen),
+        image=own_image,
+        command=command,
+        args=args,
         env={"HOME": "/tmp", **target.env},
         secret_env={name: SecretKey("target", key) for name, key in target.secret_env.items()},
         volumes=tuple(volumes),
         preparations=_network(config, image),
         ports={"http": target.port},
         has_service=True,
-        probe=Probe(target.port, _ready_path(target)),
+        probe=Probe(target.port, ready_path),
         requests=Requests(
             target.cpu,
             target.memory + target.shared_memory,
@@ -207,37 +209,22 @@ def resolve_pages(config: BenchmarkConfig, host: str) -> Telemetry:
     return telemetry.model_copy(update=update)
 
 
-def _image(target: Target, image: ImagePlan) -> ImagePlan:
-    if target.kind == "mock":
-        return image
-    name = target.image or VLLM_IMAGE
-    return ImagePlan(name, image.pull_policy, image.pull_secrets)
-
-
-def _command(target: Target) -> tuple[str, ...]:
-    if target.kind == "mock":
-        return MOCK_COMMAND
-    if target.kind == "vllm":
-        return target.command or VLLM_COMMAND
-    return target.command
-
-
-def _args(config: BenchmarkConfig, listen: str) -> tuple[str, ...]:
-    target = config.deployment.target
+def _server(
+    config: BenchmarkConfig, image: ImagePlan, listen: str
+) -> tuple[ImagePlan, tuple[str, ...], tuple[str, ...]]:
+    """Return the image of the server, its command and its arguments."""
+    target, model = config.deployment.target, config.endpoint.model
     if target.kind == "mock":
         place = ("--host", listen, "--port", str(target.port))
         http2 = ("--http2",) if config.endpoint.http2 else ()
-        return (*place, "--model", config.endpoint.model, *http2, *target.args)
-    if target.kind == "vllm":
-        args = ["--model", config.endpoint.model, "--port", str(target.port)]
-        if target.gpu and target.gpu.count > 1:
-            args += ["--tensor-parallel-size", str(target.gpu.count)]
-        return (*args, *target.args)
-    return target.args
-
-
-def _ready_path(target: Target) -> str | None:
-    return target.ready_path or ("/health" if target.kind == "vllm" else None)
+        return image, MOCK_COMMAND, (*place, "--model", model, *http2, *target.args)
+    image = ImagePlan(target.image or VLLM_IMAGE, image.pull_policy, image.pull_secrets)
+    if target.kind != "vllm":
+        return image, target.command, target.args
+    args = ["--model", model, "--port", str(target.port)]
+    if target.gpu and target.gpu.count > 1:
+        args += ["--tensor-parallel-size", str(target.gpu.count)]
+    return image, target.command or VLLM_COMMAND, (*args, *target.args)
 
 
 def _placement(target: Target, common: Placement) -> Placement:
