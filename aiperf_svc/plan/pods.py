@@ -6,7 +6,7 @@
 import functools
 import operator
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -142,6 +142,9 @@ class ContainerPlan(Program, frozen=True, kw_only=True):
     (a native sidecar)."""
 
 
+ProgramT = TypeVar("ProgramT", bound=Program)
+
+
 class PodSet(msgspec.Struct, frozen=True):
     """Pods with stable names: those of one StatefulSet."""
 
@@ -229,29 +232,20 @@ class PodPlan(Program, frozen=True, kw_only=True):
 
 def with_images(pod: PodPlan, rename: Callable[[str], str]) -> PodPlan:
     """Return the pod with other names of its images."""
-
-    def renamed(image: ImagePlan) -> ImagePlan:
-        return msgspec.structs.replace(image, name=rename(image.name))
-
-    def all_renamed(containers: tuple[ContainerPlan, ...]) -> tuple[ContainerPlan, ...]:
-        return tuple(
-            msgspec.structs.replace(c, image=renamed(c.image), volumes=mounted(c.volumes))
-            for c in containers
-        )
-
-    def mounted(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
-        return tuple(
-            msgspec.structs.replace(v, source=rename(v.source)) if v.kind == "image" else v
-            for v in volumes
-        )
-
     return msgspec.structs.replace(
-        pod,
-        image=renamed(pod.image),
-        volumes=mounted(pod.volumes),
-        sidecars=all_renamed(pod.sidecars),
-        preparations=all_renamed(pod.preparations),
+        _renamed(pod, rename),
+        sidecars=tuple(_renamed(each, rename) for each in pod.sidecars),
+        preparations=tuple(_renamed(each, rename) for each in pod.preparations),
     )
+
+
+def _renamed(program: ProgramT, rename: Callable[[str], str]) -> ProgramT:
+    volumes = tuple(
+        msgspec.structs.replace(each, source=rename(each.source)) if each.kind == "image" else each
+        for each in program.volumes
+    )
+    image = msgspec.structs.replace(program.image, name=rename(program.image.name))
+    return msgspec.structs.replace(program, image=image, volumes=volumes)
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ Pods that are deleted before they have run keep Kueue's finalizer until the Work
 deleted, so the removal of a stack deletes it (`adapters/cluster/teardown/removal.py`).
 """
 
+from functools import partial
+
 import msgspec
 
 from aiperf_svc.config.deployment import Deployment
@@ -86,9 +88,7 @@ def plan_queue(
         # Another run is another group: Kueue allows no change of one.
         group = f"{identity.name('benchmark')}-{identity.run_id[:8]}"
         queue = QueuePlan(deployment.queue, group, total, seconds(deployment.queue_timeout))
-        services = tuple(_marked(pod, queue) for pod in made.services)
-        target = made.target and _marked(made.target, queue)
-        return queue, msgspec.structs.replace(made, services=services, target=target)
+        return queue, made.changed(partial(_marked, queue=queue))
     raise ConfigError(f"deployment.queue: {problem}")
 
 

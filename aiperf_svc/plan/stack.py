@@ -7,7 +7,7 @@ reviewed, tested and totalled before anything exists.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -272,7 +272,9 @@ def plan_kind(
         topology=kind.topology(),
         run=settings.run,
     )
-    made = _from_mirror(kind.pods(basis), deployment.registry_mirror)
+    made, mirror = kind.pods(basis), deployment.registry_mirror
+    if mirror is not None:
+        made = made.changed(partial(with_images, rename=partial(mirrored, mirror=mirror)))
     queue, made = plan_queue(deployment, identity, made, has_shapes=shared.whole is not None)
     budget = plan_budget(deployment, shared.lifetime or kind.longest_hold, identity)
     if budget is not None and kind.evicted:
@@ -371,22 +373,6 @@ def services_image(image: str, *, version: str) -> str:
     except ValueError as error:
         raise ConfigError(f"AIPERF_IMAGE (or --image): {error}") from error
     return image or f"localhost/aiperf-svc:{version}"
-
-
-def _from_mirror(made: KindPods, mirror: str | None) -> KindPods:
-    """Return the pods with the names of their images in the registry `mirror`."""
-    if mirror is None:
-        return made
-
-    def moved(pod: PodPlan) -> PodPlan:
-        return with_images(pod, lambda name: mirrored(name, mirror))
-
-    return msgspec.structs.replace(
-        made,
-        services=tuple(map(moved, made.services)),
-        target=made.target and moved(made.target),
-        jobs=tuple(msgspec.structs.replace(job, pod=moved(job.pod)) for job in made.jobs),
-    )
 
 
 def check_digests(pods: tuple[PodPlan, ...], custom: Sequence[str]) -> None:

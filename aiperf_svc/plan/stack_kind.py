@@ -53,6 +53,15 @@ class KindPods(msgspec.Struct, frozen=True, kw_only=True):
         gate = (self.release.gate,) if self.release else ()
         return (*self.services, *target, *gate, *(job.pod for job in self.jobs))
 
+    def changed(self, change: Callable[[PodPlan], PodPlan]) -> "KindPods":
+        """Return the same pods, with a change of each that is not of a release."""
+        return msgspec.structs.replace(
+            self,
+            services=tuple(map(change, self.services)),
+            target=self.target and change(self.target),
+            jobs=tuple(msgspec.structs.replace(job, pod=change(job.pod)) for job in self.jobs),
+        )
+
     @property
     def of_release(self) -> tuple[PodPlan, ...]:
         """The known pods that the objects of a release make."""
