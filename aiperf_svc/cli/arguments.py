@@ -44,10 +44,11 @@ NEGATIVE = re.compile(r"-\.?\d")
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError and never exits because of a mistake."""
 
-    def __init__(self, command: str, description: str = "") -> None:
+    def __init__(self, command: str, description: str) -> None:
+        first, end, others = description.partition("\n")
         super().__init__(
-            prog=f"aiperf-svc {command}".strip(),
-            description=description,
+            prog=f"aiperf-svc {command}",
+            description=first + end + textwrap.dedent(others),
             epilog=exit_code_help(),
             formatter_class=_HelpFormat,
             allow_abbrev=False,

@@ -139,9 +139,11 @@ def _run(arguments: list[str]) -> int:
 
 
 def load_parser(name: str) -> Parser:
-    """Return the parser of a command."""
-    parser = Parser(name)
-    _function(name, 0)(parser)
+    """Return the parser of a command, whose description is the docstring of the function that adds
+    its arguments."""
+    add_arguments = _function(name, 0)
+    parser = Parser(name, add_arguments.__doc__ or "")
+    add_arguments(parser)
     return parser
 
 

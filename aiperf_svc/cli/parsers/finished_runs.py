@@ -8,22 +8,20 @@ from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.options import add_flags
 from aiperf_svc.core.rules import RULES
 
-COMPARE = """Compare finished runs: is the new side better, worse or the same?
-
-  aiperf-svc compare BASE NEW
-  aiperf-svc compare BASE BASE BASE --to NEW NEW NEW
-  aiperf-svc compare EXPERIMENT --by KEY=BASE,NEW
-
-A folder is the artifact folder of a run, or contains such folders. Experiments are compared for
-each combination of their parameters, and qualifications node by node. A judgement needs at least 3
-runs on each side, which should alternate (base, new, base, new, ...). docs/comparing.md explains
-why, and defines the terms."""
 TOLERANCE = "5%"
 
 
 def compare(parser: argparse.ArgumentParser) -> None:
-    """Add the folders, the tolerance and the output flags."""
-    parser.description = COMPARE
+    """Compare finished runs: is the new side better, worse or the same?
+
+      aiperf-svc compare BASE NEW
+      aiperf-svc compare BASE BASE BASE --to NEW NEW NEW
+      aiperf-svc compare EXPERIMENT --by KEY=BASE,NEW
+
+    A folder is the artifact folder of a run, or contains such folders. Experiments are compared for
+    each combination of their parameters, and qualifications node by node. A judgement needs at
+    least 3 runs on each side, which should alternate (base, new, base, new, ...). docs/comparing.md
+    explains why, and defines the terms."""
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="BASE and NEW.")
     parser.add_argument(
         "--to", metavar="NEW", type=Path, nargs="+", help="The new side, if it has several folders."
@@ -72,19 +70,15 @@ def compare(parser: argparse.ArgumentParser) -> None:
     add_junit_flag(parser)
 
 
-HISTORY = """Plot a metric over finished runs in order of time, and mark where it changed.
-
-  aiperf-svc history FOLDER... --metric time_to_first_token:p99
-
-A folder is the artifact folder of a run, or contains such folders. s3://BUCKET/PREFIX selects the
-runs that were uploaded there; keys, endpoint and region come from AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and AWS_REGION. docs/comparing.md explains how
-changes are found."""
-
-
 def history(parser: argparse.ArgumentParser) -> None:
-    """Add the folders, the metric and the output flags."""
-    parser.description = HISTORY
+    """Plot a metric over finished runs in order of time, and mark where it changed.
+
+      aiperf-svc history FOLDER... --metric time_to_first_token:p99
+
+    A folder is the artifact folder of a run, or contains such folders. s3://BUCKET/PREFIX selects
+    the runs that were uploaded there; keys, endpoint and region come from AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and AWS_REGION. docs/comparing.md explains how changes
+    are found."""
     parser.add_argument("folders", metavar="FOLDER", nargs="+", help="Runs, or s3://BUCKET/PREFIX.")
     parser.add_argument(
         "--metric",
@@ -110,16 +104,12 @@ def history(parser: argparse.ArgumentParser) -> None:
     )
 
 
-VIEW = """Show the finished runs and experiments below a folder in a browser: search them,
-compare two, and plot throughput against the speed that each user sees.
-
-The pages are served on 127.0.0.1 only, at an address with a random token. Nothing is written and
-nothing leaves the machine. Press Ctrl-C to stop."""
-
-
 def view(parser: argparse.ArgumentParser) -> None:
-    """Add the folder and where the pages are."""
-    parser.description = VIEW
+    """Show the finished runs and experiments below a folder in a browser: search them,
+    compare two, and plot throughput against the speed that each user sees.
+
+    The pages are served on 127.0.0.1 only, at an address with a random token. Nothing is written
+    and nothing leaves the machine. Press Ctrl-C to stop."""
     parser.add_argument(
         "folder",
         metavar="FOLDER",
@@ -136,19 +126,15 @@ def view(parser: argparse.ArgumentParser) -> None:
     )
 
 
-VERIFY = """Check finished runs against the rules of a benchmark.
-
-  aiperf-svc verify --rules mlperf-endpoints-1.0 FOLDER
-  aiperf-svc verify --rules agentx-2026-08 FOLDER
-
-FOLDER is that of an experiment over load.concurrency, of a run, or of several runs. Each
-requirement is met, not met, or not checkable here. The exit code is 4 if one is not met.
-docs/agentic.md describes the rules and what an official submission needs in addition."""
-
-
 def verify(parser: argparse.ArgumentParser) -> None:
-    """Add the rules, the folder and the output flag."""
-    parser.description = VERIFY
+    """Check finished runs against the rules of a benchmark.
+
+      aiperf-svc verify --rules mlperf-endpoints-1.0 FOLDER
+      aiperf-svc verify --rules agentx-2026-08 FOLDER
+
+    FOLDER is that of an experiment over load.concurrency, of a run, or of several runs. Each
+    requirement is met, not met, or not checkable here. The exit code is 4 if one is not met.
+    docs/agentic.md describes the rules and what an official submission needs in addition."""
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="Experiment or runs.")
     parser.add_argument("--rules", required=True, choices=RULES, help="Rules to check.")
     parser.add_argument(
@@ -160,22 +146,18 @@ def verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
 
-EXPORT = """Write the records or the results of a finished run in another format.
-
---junit writes checks and objectives as test cases; FOLDER may also be that of an experiment.
-
---jsonl writes a line per request, as profile_export.jsonl contains them for the first
-artifacts.jsonl_limit requests, but without the list of gaps between chunks and the name of the
-record processor, which are not in records.parquet.
-
---llm-d writes Benchmark Report 0.2.1 of llm-d, --inferencex a row of InferenceX, of a run on an
-agent trace one of AgentX, for each run in FOLDER. What provenance.json does not have of the server,
---fact gives; what is unknown is left out."""
-
-
 def export(parser: argparse.ArgumentParser) -> None:
-    """Add the run and the format."""
-    parser.description = EXPORT
+    """Write the records or the results of a finished run in another format.
+
+    --junit writes checks and objectives as test cases; FOLDER may also be that of an experiment.
+
+    --jsonl writes a line per request, as profile_export.jsonl contains them for the first
+    artifacts.jsonl_limit requests, but without the list of gaps between chunks and the name of the
+    record processor, which are not in records.parquet.
+
+    --llm-d writes Benchmark Report 0.2.1 of llm-d, --inferencex a row of InferenceX, of a run on an
+    agent trace one of AgentX, for each run in FOLDER. What provenance.json does not have of the
+    server, --fact gives; what is unknown is left out."""
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="Artifact folder of the run.")
     formats = parser.add_mutually_exclusive_group(required=True)
     formats.add_argument("--jsonl", action="store_true", help="One line per request.")
@@ -199,34 +181,30 @@ def export(parser: argparse.ArgumentParser) -> None:
     )
 
 
-UPLOAD = """Upload the results of a finished run to a bucket of an S3-compatible store.
-
-A run or experiment whose config names a bucket does this itself. Use this command after a failed
-upload, or for a run without a bucket in its config. Files that the bucket already has, with the
-same SHA-256, are not sent again. Keys come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-AWS_SESSION_TOKEN."""
 UPLOAD_FLAGS = tuple(flag for flag in FLAGS if flag.key.startswith("artifacts.s3."))
 
 
 def upload(parser: argparse.ArgumentParser) -> None:
-    """Add the run and the bucket."""
-    parser.description = UPLOAD
+    """Upload the results of a finished run to a bucket of an S3-compatible store.
+
+    A run or experiment whose config names a bucket does this itself. Use this command after a
+    failed upload, or for a run without a bucket in its config. Files that the bucket already has,
+    with the same SHA-256, are not sent again. Keys come from AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN."""
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="Artifact folder of the run.")
     add_flags(parser, "instead of the values in the config of the run", UPLOAD_FLAGS)
 
 
-TRACK = """Send a finished run, or the trials of an experiment, to MLflow or Weights & Biases.
-
-A run whose config names a tracker does this itself. Use this command after a failure, or for a run
-without a tracker in its config. trackers.json in the folder of the run records what was sent, so
-that nothing is sent twice. Keys come from the environment: MLFLOW_TRACKING_TOKEN, or
-MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; WANDB_API_KEY."""
 _TRACKERS = ("artifacts.mlflow.", "artifacts.wandb.")
 TRACK_FLAGS = tuple(flag for flag in FLAGS if flag.key.startswith(_TRACKERS))
 
 
 def track(parser: argparse.ArgumentParser) -> None:
-    """Add the run and the trackers."""
-    parser.description = TRACK
+    """Send a finished run, or the trials of an experiment, to MLflow or Weights & Biases.
+
+    A run whose config names a tracker does this itself. Use this command after a failure, or for a
+    run without a tracker in its config. trackers.json in the folder of the run records what was
+    sent, so that nothing is sent twice. Keys come from the environment: MLFLOW_TRACKING_TOKEN, or
+    MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; WANDB_API_KEY."""
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="Artifact folder of the run.")
     add_flags(parser, "instead of the values in the config of the run", TRACK_FLAGS)

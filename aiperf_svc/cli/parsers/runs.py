@@ -13,24 +13,22 @@ from aiperf_svc.cli.options import (
 )
 
 PROFILE_USAGE = "aiperf-svc profile --url URL --model NAME [flag ...]"
-PROFILE = """Measure a server under load.
-
-  aiperf-svc profile -u localhost:8000 -m my-model --streaming --concurrency 50 --duration 60
-  aiperf-svc profile -u localhost:8000 -m my-model --streaming --request-rate 20 --duration 60
-  aiperf-svc profile --config run.yaml
-
-Each flag sets one key of a config. The complete config is saved with the results and can be run
-again with --config. The default load is one user (--concurrency 1). Without --request-count and
---benchmark-duration, a closed loop ends after 10 requests of each user, and an open loop after the
-requests of 10 seconds. Times have units: 250ms, 30s, 5m. A plain number is seconds.
-
-With --kubernetes, the services run in a cluster, as a stack that is created for this run and
-removed after it."""
 
 
 def profile(parser: argparse.ArgumentParser) -> None:
-    """Add all flags of the table, and those of the cluster and this program."""
-    parser.description = PROFILE
+    """Measure a server under load.
+
+      aiperf-svc profile -u localhost:8000 -m my-model --streaming --concurrency 50 --duration 60
+      aiperf-svc profile -u localhost:8000 -m my-model --streaming --request-rate 20 --duration 60
+      aiperf-svc profile --config run.yaml
+
+    Each flag sets one key of a config. The complete config is saved with the results and can be run
+    again with --config. The default load is one user (--concurrency 1). Without --request-count and
+    --benchmark-duration, a closed loop ends after 10 requests of each user, and an open loop after
+    the requests of 10 seconds. Times have units: 250ms, 30s, 5m. A plain number is seconds.
+
+    With --kubernetes, the services run in a cluster, as a stack that is created for this run and
+    removed after it."""
     parser.usage = PROFILE_USAGE
     add_config_flag(parser)
     for title, flags in GROUPS.items():
@@ -60,17 +58,15 @@ def profile(parser: argparse.ArgumentParser) -> None:
     add_run_flags(parser)
 
 
-RUN = """Run the benchmark of a stack file: check the cluster, `pulumi up`, send the load, fetch
-the results, `pulumi destroy`, and check that nothing is left.
-
-Ctrl-C stops the run, keeps the results so far and removes the stack. With --local the services run
-as processes on this machine, and so does the stack's own mock server."""
 STACK_FLAGS = tuple(flag for flag in FLAGS if flag.key in ("endpoint.url", "artifacts.dir"))
 
 
 def run(parser: argparse.ArgumentParser, *, is_stack_needed: bool = True) -> None:
-    """The stack, and what may differ between machines."""
-    parser.description = RUN
+    """Run the benchmark of a stack file: check the cluster, `pulumi up`, send the load, fetch
+    the results, `pulumi destroy`, and check that nothing is left.
+
+    Ctrl-C stops the run, keeps the results so far and removes the stack. With --local the services
+    run as processes on this machine, and so does the stack's own mock server."""
     parser.set_defaults(is_qualification=False)
     parser.add_argument(
         "stack",
@@ -87,21 +83,17 @@ def run(parser: argparse.ArgumentParser, *, is_stack_needed: bool = True) -> Non
     add_run_flags(parser)
 
 
-QUALIFY = """Qualify the nodes of a cluster: measure them alone, in pairs and all together, and
-find slow nodes and paths.
-
-  aiperf-svc qualify STACK [--limits FILE] [--baseline FOLDER]
-  aiperf-svc qualify STACK --local          with ranks as processes of this machine
-  aiperf-svc qualify --label FOLDER         label the nodes with the verdicts of a qualification
-
-The stack file has `workload: {kind: qualify, stages: [...]}`. docs/qualify.md explains the
-verdicts. Exit code 4: a node or a path has failed."""
-
-
 def qualify(parser: argparse.ArgumentParser) -> None:
-    """The flags of `run`, limits, the baseline and labels."""
+    """Qualify the nodes of a cluster: measure them alone, in pairs and all together, and
+    find slow nodes and paths.
+
+      aiperf-svc qualify STACK [--limits FILE] [--baseline FOLDER]
+      aiperf-svc qualify STACK --local          with ranks as processes of this machine
+      aiperf-svc qualify --label FOLDER         label the nodes with the verdicts of a qualification
+
+    The stack file has `workload: {kind: qualify, stages: [...]}`. docs/qualify.md explains the
+    verdicts. Exit code 4: a node or a path has failed."""
     run(parser, is_stack_needed=False)
-    parser.description = QUALIFY
     parser.set_defaults(is_qualification=True)
     group = parser.add_argument_group("nodes")
     group.add_argument(
@@ -126,16 +118,14 @@ def qualify(parser: argparse.ArgumentParser) -> None:
     )
 
 
-BENCH = """Start the built-in mock server and measure it: twelve seconds of streaming chat.
-
-The server sends the first token after 200 ms and 31 further tokens at intervals of 20 ms, so the
-expected results are known. The flags of `profile` change the load."""
 BENCH_FLAGS = tuple(flag for flag in FLAGS if flag.key != "endpoint.url")
 
 
 def bench(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `profile`, without the server's URL."""
-    parser.description = BENCH
+    """Start the built-in mock server and measure it: twelve seconds of streaming chat.
+
+    The server sends the first token after 200 ms and 31 further tokens at intervals of 20 ms, so
+    the expected results are known. The flags of `profile` change the load."""
     parser.usage = "aiperf-svc bench [flag ...]"
     parser.set_defaults(config=None)
     for title, flags in GROUPS.items():
@@ -143,15 +133,11 @@ def bench(parser: argparse.ArgumentParser) -> None:
     add_run_flags(parser)
 
 
-CALIBRATE = """Find the highest load that this machine can generate, with short runs against the
-mock server.
-
-The server responds immediately and shares the machine's cores. The figures are stored in the user's
-cache folder. Later open-loop runs use them to choose the number of workers, and print a warning
-before a run with a higher rate."""
-
-
 def calibrate(parser: argparse.ArgumentParser) -> None:
-    """Add the output flags."""
-    parser.description = CALIBRATE
+    """Find the highest load that this machine can generate, with short runs against the
+    mock server.
+
+    The server responds immediately and shares the machine's cores. The figures are stored in the
+    user's cache folder. Later open-loop runs use them to choose the number of workers, and print a
+    warning before a run with a higher rate."""
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")

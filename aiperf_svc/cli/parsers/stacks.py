@@ -6,16 +6,14 @@ from pathlib import Path
 
 from aiperf_svc.cli.options import add_cluster_flags, add_request_flags
 
-PREVIEW = """Show what a stack will create, request from the cluster and cost, and how it
-differs from the deployed stack. Needs no cluster.
-
-The trials of an experiment are listed with their expected duration. --against compares with another
-version of the stack file instead of the deployed stack, such as that of the main branch."""
-
 
 def preview(parser: argparse.ArgumentParser) -> None:
-    """Add the stack, and the version to compare with."""
-    parser.description = PREVIEW
+    """Show what a stack will create, request from the cluster and cost, and how it
+    differs from the deployed stack. Needs no cluster.
+
+    The trials of an experiment are listed with their expected duration. --against compares with
+    another version of the stack file instead of the deployed stack, such as that of the main
+    branch."""
     parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
     parser.add_argument(
         "--markdown", action="store_true", help="Print Markdown for a comment in a pull request."
@@ -27,18 +25,16 @@ def preview(parser: argparse.ArgumentParser) -> None:
     add_request_flags(parser)
 
 
-SCHEDULE = """Print a CronJob that runs a stack on a schedule, with its roles, or apply it.
-
-  aiperf-svc schedule bench-night --cron "0 3 * * *" --state s3://BUCKET/state | kubectl apply -f -
-
-Pulumi's state and the results are stored in buckets. You create the Secret with the keys of the
-buckets and the passphrase of the state: PULUMI_CONFIG_PASSPHRASE, AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, and AIPERF_WEBHOOK_SECRET for a webhook. docs/production.md has details."""
-
-
 def schedule(parser: argparse.ArgumentParser) -> None:
-    """Add the stack, the times, and what the runner needs."""
-    parser.description = SCHEDULE
+    """Print a CronJob that runs a stack on a schedule, with its roles, or apply it.
+
+      aiperf-svc schedule bench-night --cron "0 3 * * *" --state s3://BUCKET/state |
+        kubectl apply -f -
+
+    Pulumi's state and the results are stored in buckets. You create the Secret with the keys of
+    the buckets and the passphrase of the state: PULUMI_CONFIG_PASSPHRASE, AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, and AIPERF_WEBHOOK_SECRET for a webhook. docs/production.md has
+    details."""
     parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
     parser.add_argument(
         "--cron",
@@ -80,29 +76,21 @@ def schedule(parser: argparse.ArgumentParser) -> None:
     add_request_flags(parser)
 
 
-STATUS = """Show the progress of the run of a stack.
-
-With --wait, print a line for every new state until the run has ended."""
-
-
 def status(parser: argparse.ArgumentParser) -> None:
-    """Add the stack, and the flags of the output."""
-    parser.description = STATUS
+    """Show the progress of the run of a stack.
+
+    With --wait, print a line for every new state until the run has ended."""
     parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
     parser.add_argument("--wait", action="store_true", help="Wait until the run has ended.")
     parser.add_argument("--json", action="store_true", help="Print the status as JSON.")
     add_cluster_flags(parser)
 
 
-RESULTS = """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.
-
-The hash of every file is checked. The stack is not removed; `pulumi destroy` or `aiperf-svc gc
-STACK` removes it."""
-
-
 def results(parser: argparse.ArgumentParser) -> None:
-    """Add the stack, and the folder for the results."""
-    parser.description = RESULTS
+    """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.
+
+    The hash of every file is checked. The stack is not removed; `pulumi destroy` or `aiperf-svc gc
+    STACK` removes it."""
     parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
     parser.add_argument(
         "--artifact-dir", metavar="DIR", type=Path, default=Path("artifacts"),
@@ -114,29 +102,21 @@ def results(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
-CANCEL = """Stop the run of a stack that is up. Results so far are kept; `aiperf-svc results`
-fetches them. The stack is not removed."""
-
-
 def cancel(parser: argparse.ArgumentParser) -> None:
-    """Add the stack."""
-    parser.description = CANCEL
+    """Stop the run of a stack that is up. Results so far are kept; `aiperf-svc results`
+    fetches them. The stack is not removed."""
     parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
     add_cluster_flags(parser)
 
 
-CHECK_CLUSTER = """Check whether a cluster is ready for a benchmark: nodes, pressure, clocks, GPUs
-by type, GPU exporters and their Xid errors, and whether NetworkPolicies are enforced.
-
-Two pods in a temporary namespace test the network. All created objects are removed afterwards.
-
-Exit code 0: no check failed. 1: a check failed, or with --strict gave a warning or was not
-possible. 6: an object is left."""
-
-
 def check_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the cluster and of the output."""
-    parser.description = CHECK_CLUSTER
+    """Check whether a cluster is ready for a benchmark: nodes, pressure, clocks, GPUs
+    by type, GPU exporters and their Xid errors, and whether NetworkPolicies are enforced.
+
+    Two pods in a temporary namespace test the network. All created objects are removed afterwards.
+
+    Exit code 0: no check failed. 1: a check failed, or with --strict gave a warning or was not
+    possible. 6: an object is left."""
     parser.add_argument("--image", metavar="NAME", help="Image of this program for the two pods.")
     parser.add_argument(
         "--strict",
@@ -147,21 +127,17 @@ def check_cluster(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
-GC = """Remove what earlier runs left behind: objects found by label, then the state.
-
-Without names, it removes the stacks that runs of this machine left behind in any cluster, and all
-stacks whose time to live has expired. Other stacks are listed but not touched. --context or
---kubeconfig limits the search to one cluster. A stack in use by another process is never removed
-without --take-over. Without a terminal for the confirmation, --yes is required.
-
-Exit code 0: nothing is left of the chosen stacks. 1: a stack was refused, or a cluster could not be
-searched. 6: objects are left. 10: it is unknown whether objects are left, because this user may not
-list them. 130: the confirmation was declined, or the command was interrupted."""
-
-
 def gc(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose the stacks."""
-    parser.description = GC
+    """Remove what earlier runs left behind: objects found by label, then the state.
+
+    Without names, it removes the stacks that runs of this machine left behind in any cluster, and
+    all stacks whose time to live has expired. Other stacks are listed but not touched. --context or
+    --kubeconfig limits the search to one cluster. A stack in use by another process is never
+    removed without --take-over. Without a terminal for the confirmation, --yes is required.
+
+    Exit code 0: nothing is left of the chosen stacks. 1: a stack was refused, or a cluster could
+    not be searched. 6: objects are left. 10: it is unknown whether objects are left, because this
+    user may not list them. 130: the confirmation was declined, or the command was interrupted."""
     parser.add_argument("stacks", nargs="*", metavar="STACK", help="Name of a stack.")
     parser.add_argument("--yes", "-y", action="store_true", help="Remove without asking.")
     parser.add_argument(
@@ -185,16 +161,14 @@ def gc(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
-INIT = """Create a Pulumi project for benchmarks in a folder.
-
-The project contains the Pulumi program, stack files to start from, a requirements.txt that pins
-this version, and the Containerfile of the image. Existing files are never overwritten."""
 FIRST_STACK = "bench-smoke"
 
 
 def init(parser: argparse.ArgumentParser) -> None:
-    """Add the folder and the stacks."""
-    parser.description = INIT
+    """Create a Pulumi project for benchmarks in a folder.
+
+    The project contains the Pulumi program, stack files to start from, a requirements.txt that pins
+    this version, and the Containerfile of the image. Existing files are never overwritten."""
     parser.add_argument(
         "folder", metavar="FOLDER", nargs="?", default=".", type=Path,
         help="Folder for the project. Default: the current folder.",
@@ -208,15 +182,11 @@ def init(parser: argparse.ArgumentParser) -> None:
     )
 
 
-VALIDATE = """Check stack files and configs without starting anything.
-
-All mistakes in all files are printed. For a stack file, these include everything that `run` refuses
-without contacting a cluster. Without a name, all stack files in stacks/ are checked."""
-
-
 def validate(parser: argparse.ArgumentParser) -> None:
-    """Add the files to check."""
-    parser.description = VALIDATE
+    """Check stack files and configs without starting anything.
+
+    All mistakes in all files are printed. For a stack file, these include everything that `run`
+    refuses without contacting a cluster. Without a name, all stack files in stacks/ are checked."""
     parser.add_argument(
         "configs", nargs="*", metavar="STACK|FILE", help="Name of a stack, or a file."
     )

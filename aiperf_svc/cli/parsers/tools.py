@@ -4,27 +4,17 @@ import argparse
 
 from aiperf_svc.cli.arguments import port_number
 
-WORKLOADS = """List the kinds of workloads, or describe one: its keys with defaults, its metrics,
-and the tools that it needs.
-
-To run a workload, use a stack file with `workload: {kind: KIND, ...}`, or on this machine
-`aiperf-svc profile --workload KIND KEY=VALUE...`."""
-
 
 def workloads(parser: argparse.ArgumentParser) -> None:
-    """Add the kind and the output flags."""
-    parser.description = WORKLOADS
+    """List the kinds of workloads, or describe one: its keys with defaults, its metrics,
+    and the tools that it needs.
+
+    To run a workload, use a stack file with `workload: {kind: KIND, ...}`, or on this machine
+    `aiperf-svc profile --workload KIND KEY=VALUE...`."""
     parser.add_argument("kind", nargs="?", metavar="KIND", help="Describe this kind.")
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
 
-SCHEMA = """Print the JSON Schema of a file, for editors and other programs.
-
-`stack` is a stack file, `config` a plain config; the others are result files, `qualification` is
-qualify.json and `quality` a line of quality.jsonl. An editor with a YAML language server reads the
-schema that the first line of a file names:
-
-  # yaml-language-server: $schema=schema.json"""
 SCHEMAS = (
     *("stack", "config", "profile_export_aiperf", "results", "experiment", "qualification"),
     *("joint", "verdict", "manifest", "provenance", "quality", "profile_export", "inputs"),
@@ -32,15 +22,16 @@ SCHEMAS = (
 
 
 def schema(parser: argparse.ArgumentParser) -> None:
-    """Add the name."""
-    parser.description = SCHEMA
+    """Print the JSON Schema of a file, for editors and other programs.
+
+    `stack` is a stack file, `config` a plain config; the others are result files, `qualification`
+    is qualify.json and `quality` a line of quality.jsonl. An editor with a YAML language server
+    reads the schema that the first line of a file names:
+
+      # yaml-language-server: $schema=schema.json"""
     parser.add_argument("name", choices=SCHEMAS, metavar="NAME", help=", ".join(SCHEMAS))
 
 
-TRACE = """Describe a trace: rates, lengths, and the share of its prompts that repeats an
-earlier prefix, which is the highest hit rate of a prefix cache without a limit.
-
-The file is read row by row. `profile --input-file` sends its prompts."""
 TRACE_FORMAT = "mooncake_trace"
 TRACE_LIMITS = {
     "--synthesis-max-isl": "Leave out the rows with longer prompts, as `profile` does.",
@@ -49,8 +40,10 @@ TRACE_LIMITS = {
 
 
 def trace(parser: argparse.ArgumentParser) -> None:
-    """Add the file, its format and the output flag."""
-    parser.description = TRACE
+    """Describe a trace: rates, lengths, and the share of its prompts that repeats an
+    earlier prefix, which is the highest hit rate of a prefix cache without a limit.
+
+    The file is read row by row. `profile --input-file` sends its prompts."""
     parser.add_argument("file", metavar="FILE", help="The trace, plain or gzip.")
     parser.add_argument(
         "--custom-dataset-type",
@@ -70,41 +63,31 @@ def trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
 
-MIGRATE = """Translate a command line of AIPerf into one of this program, and list the
-differences. Quote the command, or put it after the other flags.
-
-  aiperf-svc migrate 'aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 10'"""
-
-
 def migrate(parser: argparse.ArgumentParser) -> None:
-    """Add the output flag and the command."""
-    parser.description = MIGRATE
+    """Translate a command line of AIPerf into one of this program, and list the
+    differences. Quote the command, or put it after the other flags.
+
+      aiperf-svc migrate 'aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 10'"""
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     parser.add_argument(
         "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="Command line of AIPerf."
     )
 
 
-MOCK_SERVER = "An OpenAI-compatible server that responds with made-up tokens at a set pace."
-
-
 def mock_server(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the server."""
+    """Serve made-up tokens at a set pace, as an OpenAI-compatible server."""
     # The other commands of this module need nothing of it.
     from aiperf_svc.mock_server.config import add_arguments
 
-    parser.description = MOCK_SERVER
     add_arguments(parser)
 
 
-NVML_EXPORTER = "A page of this machine's GPU metrics, with the names of DCGM, read through NVML."
 EXPORTER_PORT = 9400
 """That of dcgm-exporter, which this page stands for."""
 
 
 def nvml_exporter(parser: argparse.ArgumentParser) -> None:
-    """Where the page is, and which GPUs it has."""
-    parser.description = NVML_EXPORTER
+    """Serve a page of this machine's GPU metrics, with the names of DCGM, read through NVML."""
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -121,36 +104,30 @@ def nvml_exporter(parser: argparse.ArgumentParser) -> None:
     )
 
 
-COMPLETION = """Print the completion of commands and flags for a shell.
-
-  bash   source <(aiperf-svc completion bash), in ~/.bashrc
-  zsh    aiperf-svc completion zsh >"${fpath[1]}/_aiperf-svc"
-  fish   aiperf-svc completion fish >~/.config/fish/completions/aiperf-svc.fish"""
 SHELLS = ("bash", "zsh", "fish")
 
 
 def completion(parser: argparse.ArgumentParser) -> None:
-    """Add the shell."""
-    parser.description = COMPLETION
+    """Print the completion of commands and flags for a shell.
+
+    Put it where the shell reads it:
+
+      bash   source <(aiperf-svc completion bash), in ~/.bashrc
+      zsh    aiperf-svc completion zsh >"${fpath[1]}/_aiperf-svc"
+      fish   aiperf-svc completion fish >~/.config/fish/completions/aiperf-svc.fish"""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
-MAN = """Print the manual page: all commands and flags.
-
-  aiperf-svc man >~/.local/share/man/man1/aiperf-svc.1"""
-
-
 def man(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments."""
-    parser.description = MAN
+    """Print the manual page.
 
+    It describes all commands and flags:
 
-VERSION = "Print the version."
+      aiperf-svc man >~/.local/share/man/man1/aiperf-svc.1"""
 
 
 def version(parser: argparse.ArgumentParser) -> None:
-    """Add the only flag."""
-    parser.description = VERSION
+    """Print the version."""
     parser.add_argument(
         "--json",
         action="store_true",
@@ -158,14 +135,10 @@ def version(parser: argparse.ArgumentParser) -> None:
     )
 
 
-SERVICE = """Run one or several services of a benchmark in this process.
-
-The environment names the run; `profile`, `run` and a stack set it."""
-
-
 def service(parser: argparse.ArgumentParser) -> None:
-    """Add the names of the services."""
-    parser.description = SERVICE
+    """Run one or several services of a benchmark in this process.
+
+    The environment names the run; `profile`, `run` and a stack set it."""
     parser.add_argument(
         "names",
         nargs="*",
