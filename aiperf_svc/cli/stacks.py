@@ -21,7 +21,6 @@ from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
-from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -30,7 +29,6 @@ from aiperf_svc.plan.service_pods import TARGET_KEY
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
 from aiperf_svc.workloads.shapes import is_side_by_side
-from aiperf_svc.workloads.trials import CheckedTrials
 
 T = TypeVar("T")
 
@@ -62,39 +60,35 @@ def committed_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     stack = stack_name(args.config)
     check_stack_name(stack)
     settings = read_settings(args.config)
-    key = _target_key(draft, args)
-    checked = _checked(draft)
-    config = checked.config
-    return StackRequest(
-        stack=stack,
-        config=config,
-        settings=settings,
-        checked=checked,
-        kubeconfig=args.kubeconfig,
-        context=args.context,
-        generation=_generation(args),
-        secrets={**_from_environment(config), **key},
-    )
+    return replace(_request(draft, args), stack=stack, settings=settings)
 
 
 def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     """Return the request of flags, with a new name for its stack. Raises ConfigError."""
-    key = _target_key(draft, args)
     _send_authorities(draft, args)
-    checked = _checked(draft)
-    config = checked.config
+    request = _request(draft, args)
     suffix = f"-{secrets.token_hex(3)}"
-    room = LONGEST_NAME - len(suffix) - (NUMBER_ROOM if is_side_by_side(config) else 0)
-    stack = stack_name_of(config.name)[:room].rstrip("-") + suffix
+    room = LONGEST_NAME - len(suffix) - (NUMBER_ROOM if is_side_by_side(request.config) else 0)
+    stack = stack_name_of(request.config.name)[:room].rstrip("-") + suffix
+    earlier = _stack_of(args.resume) if args.resume else ""
+    return replace(request, stack=earlier or stack, is_ephemeral=True)
+
+
+def _request(draft: Draft, args: argparse.Namespace) -> StackRequest:
+    """Return the request of a config for a stack that has no name yet. Raises ConfigError."""
+    key = take_api_key(draft, args.api_key)
+    checked = checked_trials(
+        draft.parse(), cluster_problems, source=draft.source, names=draft.names
+    )
+    given = secrets_from(checked.config, os.environ)
     return StackRequest(
-        stack=(_stack_of(args.resume) if args.resume else "") or stack,
-        config=config,
+        stack="",
+        config=checked.config,
         checked=checked,
         kubeconfig=args.kubeconfig,
         context=args.context,
         generation=_generation(args),
-        secrets={**_from_environment(config), **key},
-        is_ephemeral=True,
+        secrets=given if key is None else given | {TARGET_KEY: key},
     )
 
 
@@ -102,11 +96,6 @@ def print_notices(draft: Draft) -> None:
     """Print the notices about defaults that were chosen."""
     for notice in draft.notices:
         print(f"note: {notice}", file=sys.stderr)
-
-
-def _checked(draft: Draft) -> CheckedTrials:
-    config = draft.parse()
-    return checked_trials(config, cluster_problems, source=draft.source, names=draft.names)
 
 
 def _stack_of(folder: Path) -> str:
@@ -117,11 +106,6 @@ def _stack_of(folder: Path) -> str:
         if record.artifacts and found == folder.resolve():
             return record.stack.removesuffix(f"-{shape}") if shape else record.stack
     return ""
-
-
-def _target_key(draft: Draft, args: argparse.Namespace) -> dict[str, str]:
-    key = take_api_key(draft, args.api_key)
-    return {} if key is None else {TARGET_KEY: key}
 
 
 def _send_authorities(draft: Draft, args: argparse.Namespace) -> None:
@@ -137,10 +121,6 @@ def _send_authorities(draft: Draft, args: argparse.Namespace) -> None:
         raise ConfigError(f"--tls-ca-file: {name!r} holds no certificates in PEM")
     put(draft.data, "endpoint.tls.ca", text)
     put(draft.data, "endpoint.tls.ca_file", None)
-
-
-def _from_environment(config: Config) -> dict[str, str]:
-    return secrets_from(config, os.environ)
 
 
 def _generation(args: argparse.Namespace) -> int | None:
