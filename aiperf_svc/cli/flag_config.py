@@ -138,18 +138,17 @@ def _take_scenario(data: Json) -> None:
         data.update(agentx.with_agentx(data))
 
 
-def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS) -> Draft:
+def read_workload_draft(args: argparse.Namespace) -> Draft:
     """Read `--workload KIND KEY=VALUE...` and the flags that every kind of benchmark has.
 
     Raises ConfigError for a flag that is about an inference server.
     """
     kind, *settings = args.workload
-    common = [flag for flag in flags if flag.key.partition(".")[0] in WorkloadConfig.model_fields]
-    foreign = [flag for flag in flags if flag not in common]
+    common = [flag for flag in FLAGS if flag.key.partition(".")[0] in WorkloadConfig.model_fields]
     given = [
         args.typed.get(flag.destination, flag.name)
-        for flag in foreign
-        if getattr(args, flag.destination) is not None
+        for flag in FLAGS
+        if flag not in common and getattr(args, flag.destination) is not None
     ]
     if given:
         raise ConfigError(
@@ -213,7 +212,8 @@ def _set(data: Json, flag: Flag, given: Any, earlier: dict[str, str], *, name: s
         value = [flag.read(each) for each in given.split(",")] if flag.read else values(given)
     elif flag.read:
         value = flag.read(given)
-    for key in _varied_by(flag, value):
+    varied = value if flag.key == SWEEPS else ()
+    for key in (value["parameter"],) if flag.key == SEARCH else varied:
         if key in earlier:
             raise ValueError(f"{key} is also given by {earlier[key]}; leave out one of them")
     earlier[flag.key] = name
@@ -228,13 +228,6 @@ def _set(data: Json, flag: Flag, given: Any, earlier: dict[str, str], *, name: s
     else:
         remove_axis(data, flag.key)
         put(data, flag.key, value)
-
-
-def _varied_by(flag: Flag, value: Any) -> list[str]:
-    """Return the keys that a flag for experiments varies by its value."""
-    if flag.key == SWEEPS:
-        return list(value)
-    return [value["parameter"]] if flag.key == SEARCH else []
 
 
 def put(data: Json, key: str, value: Any) -> None:
