@@ -65,7 +65,11 @@ def exit_codes(e: StepEvidence) -> Reason:
         for end in attempt.ends
         if end.exit_code and not end.was_told_to_end
     ]
-    first = f"; first {bad[0][0]}: {_exit_text(bad[0][1])}" if bad else ""
+    first = ""
+    if bad:
+        name, code = bad[0]
+        how = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        first = f"; first {name}: {how}"
     return expect_none(
         "exit-codes",
         len(bad),
@@ -73,10 +77,6 @@ def exit_codes(e: StepEvidence) -> Reason:
         text=f"commands that did not exit with 0: {len(bad):,}{first}",
         remedy="look at the command's standard error under raw/",
     )
-
-
-def _exit_text(code: int) -> str:
-    return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def values(e: StepEvidence) -> Reason | None:

@@ -26,7 +26,7 @@ from aiperf_svc.core.results.tool_result import (
     ToolResult,
 )
 from aiperf_svc.core.verdict.check_result import Reason, Severity, worst_of
-from aiperf_svc.protocol.messages.steps import RankWitness, StepRecord
+from aiperf_svc.protocol.messages.steps import StepRecord
 from aiperf_svc.workloads import completion_checks, rank_checks, traffic_checks
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence
 from aiperf_svc.workloads.steps import PlannedStep, Reading
@@ -69,19 +69,6 @@ _CAUSES = (
 """Check to cause. The first that is invalid names it."""
 
 
-def judge_steps(evidence: StepEvidence) -> tuple[Reason, ...]:
-    """Return the results of all checks that apply."""
-    found = (check(evidence) for check in CHECKS)
-    return tuple(reason for reason in found if reason is not None)
-
-
-def cause_of(evidence: StepEvidence, reasons: Iterable[Reason]) -> str:
-    """Return why an invalid run is invalid, in a word; empty if it is valid, or the cause is
-    unknown."""
-    invalid = {reason.check for reason in reasons if reason.severity is Severity.INVALID}
-    return next((cause for check, cause in _CAUSES if check in invalid), "")
-
-
 class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known when the steps of a run have ended."""
 
@@ -122,9 +109,11 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Too
     )
     counted = evidence.counted
     readings = [attempt.reading for attempt in counted]
-    checks = (*judge_steps(evidence), *workload.checks(config, readings))
-    verdict = worst_of(checks)
+    applied = (check(evidence) for check in CHECKS)
+    checks = (*filter(None, applied), *workload.checks(config, readings))
+    invalid = {each.check for each in checks if each.severity is Severity.INVALID}
     metrics = _metrics(infos, counted)
+    tools = (tool for each in readings for tool in (each.tool, *each.tools.values()))
     return ToolResult(
         run_id=finished.run_id,
         name=config.name,
@@ -135,8 +124,8 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Too
         end_wall_ns=finished.end_wall_ns,
         failure=finished.failure,
         was_cancelled=finished.was_cancelled,
-        verdict=verdict,
-        cause=cause_of(evidence, checks) if verdict is Severity.INVALID else "",
+        verdict=worst_of(checks),
+        cause=next((cause for check, cause in _CAUSES if check in invalid), ""),
         checks=checks,
         slo=judge_objectives(config.slo, infos, metrics),
         accounts=_accounts(finished.planned, attempts),
@@ -152,7 +141,7 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Too
             for table in attempt.reading.tables
         ),
         facts=_facts(readings),
-        tools=tuple(dict.fromkeys(tool for r in readings for tool in _tools(r) if tool)),
+        tools=tuple(dict.fromkeys(filter(None, tools))),
         ranks=finished.ranks,
         steps=tuple(map(_step, attempts)),
         config=config.model_dump(mode="json", by_alias=True),
@@ -233,10 +222,6 @@ def _facts(readings: Iterable[Reading]) -> dict[str, str]:
     return {name: ", ".join(texts) for name, texts in found.items()}
 
 
-def _tools(reading: Reading) -> tuple[str, ...]:
-    return (reading.tool, *reading.tools.values())
-
-
 def _step(attempt: Attempt) -> StepResult:
     plan, reading = attempt.plan, attempt.reading
     starts = [w.started_wall_ns for w in attempt.witnesses if w.started_wall_ns]
@@ -261,9 +246,8 @@ def _step(attempt: Attempt) -> StepResult:
         values=reading.values,
         tools=reading.tools,
         exit_codes=tuple(end.exit_code for end in attempt.ends),
-        witnesses=tuple(map(_witness, attempt.witnesses)),
+        witnesses=tuple(
+            StepWitness(**{name: getattr(each, name) for name in StepWitness.__struct_fields__})
+            for each in attempt.witnesses
+        ),
     )
-
-
-def _witness(witness: RankWitness) -> StepWitness:
-    return StepWitness(**{name: getattr(witness, name) for name in StepWitness.__struct_fields__})
