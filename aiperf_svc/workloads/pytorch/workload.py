@@ -57,35 +57,30 @@ def read_files(
     files: Sequence[Mapping[str, bytes]], *, processes: int, iterations: int, has_gpu: bool
 ) -> tuple[Measured, ...]:
     """What each process measured, from the files of all ranks. Raises UnreadableOutput."""
-    found = {name: data for of_rank in files for name, data in of_rank.items()}
-    return tuple(
-        _measured(process, found.get(file_of(process)), processes, iterations, has_gpu)
-        for process in range(processes)
-    )
-
-
-def _measured(
-    process: int, data: bytes | None, processes: int, iterations: int, has_gpu: bool
-) -> Measured:
-    name = file_of(process)
-    if data is None:
-        raise UnreadableOutput(f"process {process} of {processes} left no file {name!r}")
-    try:
-        measured = msgspec.json.decode(data, type=Measured)
-    except msgspec.DecodeError as error:
-        raise UnreadableOutput(f"{name}: {error}; it begins with {data[:200]!r}") from error
-    reported = (measured.process, measured.processes, len(measured.batch_s))
-    if reported != (process, processes, iterations):
-        raise UnreadableOutput(
-            f"{name}: expected process {process} of {processes} with {iterations} batches, "
-            f"found process {reported[0]} of {reported[1]} with {reported[2]}"
-        )
-    if min(measured.batch_s) <= 0:
-        raise UnreadableOutput(f"{name}: a batch took {min(measured.batch_s)} s")
-    has_both = measured.gpu_s is not None and measured.peak_device_bytes is not None
-    if has_gpu and (not has_both or len(measured.gpu_s or ()) != iterations):
-        raise UnreadableOutput(f"{name}: expected times and memory of a GPU, found none")
-    return measured
+    data = {name: content for of_rank in files for name, content in of_rank.items()}
+    found = []
+    for process in range(processes):
+        name = file_of(process)
+        if name not in data:
+            raise UnreadableOutput(f"process {process} of {processes} left no file {name!r}")
+        try:
+            measured = msgspec.json.decode(data[name], type=Measured)
+        except msgspec.DecodeError as error:
+            begin = data[name][:200]
+            raise UnreadableOutput(f"{name}: {error}; it begins with {begin!r}") from error
+        reported = (measured.process, measured.processes, len(measured.batch_s))
+        if reported != (process, processes, iterations):
+            raise UnreadableOutput(
+                f"{name}: expected process {process} of {processes} with {iterations} batches, "
+                f"found process {reported[0]} of {reported[1]} with {reported[2]}"
+            )
+        if min(measured.batch_s) <= 0:
+            raise UnreadableOutput(f"{name}: a batch took {min(measured.batch_s)} s")
+        has_both = measured.gpu_s is not None and measured.peak_device_bytes is not None
+        if has_gpu and (not has_both or len(measured.gpu_s or ()) != iterations):
+            raise UnreadableOutput(f"{name}: expected times and memory of a GPU, found none")
+        found.append(measured)
+    return tuple(found)
 
 
 class PyTorchSpec(WorkloadSpec):
