@@ -141,9 +141,14 @@ def index_stack(
     """Return the kind of the stack of a config whose shapes have these trials."""
     times = [_times(trials, config.experiment) for trials in indexes]
     trials = [each for own in indexes for each in own]
-    return IndexStack(
-        config=config, trials=trials, times=_whole(times, at_once(config)), indexes=indexes
+    # The least time that the stack may take: that of all loads, with one start.
+    least = LongestTimes(
+        start=max(each.start for each in times),
+        load=makespan([each.load for each in times], at_once(config) or len(times)),
+        is_bounded=all(each.is_bounded for each in times),
+        start_keys=times[0].start_keys,
     )
+    return IndexStack(config=config, trials=trials, times=least, indexes=indexes)
 
 
 def at_once(config: BenchmarkConfig) -> int | None:
@@ -155,16 +160,6 @@ def at_once(config: BenchmarkConfig) -> int | None:
 
 def _times(trials: Sequence[BenchmarkConfig], experiment: Experiment | None) -> LongestTimes:
     return all_times([load_times(each) for each in trials], experiment)
-
-
-def _whole(times: Sequence[LongestTimes], at_once: int | None) -> LongestTimes:
-    """Return the least longest time of the stack: of all loads, with one start."""
-    return LongestTimes(
-        start=max(each.start for each in times),
-        load=makespan([each.load for each in times], at_once or len(times)),
-        is_bounded=all(each.is_bounded for each in times),
-        start_keys=times[0].start_keys,
-    )
 
 
 def makespan(times_ns: Sequence[int | None], limit: int) -> int:
@@ -186,9 +181,10 @@ def _jobs(
     templates: list[tuple[PodPlan, int]] = []
     members: list[list[int]] = []
     for number, trials in enumerate(every, start=1):
-        longest = _times(trials, config.experiment)
-        template = index_template(trials, basis.identity, basis.image)
-        found = template, _deadline_s(config, longest)
+        times = _times(trials, config.experiment)
+        longest = times.start + times.load + COLLECTION_S * SECOND_NS
+        deadline_s = seconds(longest if times.is_bounded else config.deployment.ttl)
+        found = index_template(trials, basis.identity, basis.image), deadline_s
         if found not in templates:
             templates.append(found)
             members.append([])
@@ -216,11 +212,6 @@ def _indexes(job: JobPlan, limit: int | None) -> str:
     if limit is None:
         most = "as many at a time as there is room for; what the stack asks for has one of them"
     return f"{job.pod.name}: {job.completions:,} indexes, {most}"
-
-
-def _deadline_s(config: BenchmarkConfig, times: LongestTimes) -> int:
-    longest = times.start + times.load + COLLECTION_S * SECOND_NS
-    return seconds(longest if times.is_bounded else config.deployment.ttl)
 
 
 def _collector(basis: StackBasis[BenchmarkConfig], jobs: Sequence[JobPlan]) -> PodPlan:

@@ -90,7 +90,11 @@ class InferenceStack(StackKind[BenchmarkConfig]):
 
     def pods(self, basis: StackBasis[BenchmarkConfig]) -> KindPods:
         load = largest_load(basis.config, self.trials)
-        needs = service_needs(load, basis.topology)
+        needs = ServiceNeeds(
+            secret_env=secrets_of(load),
+            download_bytes=download_bytes(load),
+            worker_bytes=worker_bytes(load, basis.topology),
+        )
         release: ReleasePlan | None = None
         notes: tuple[str, ...] = ()
         if basis.config.deployment.target.kind == "release":
@@ -150,12 +154,3 @@ def secrets_of(config: BenchmarkConfig) -> dict[Service, dict[str, SecretKey]]:
         Service.WORKER: key,
         Service.TIMING_MANAGER: key if config.may_call_hooks else {},
     }
-
-
-def service_needs(config: BenchmarkConfig, topology: Topology) -> ServiceNeeds:
-    """Return what the services need of their pods for a load as large as that of the config."""
-    return ServiceNeeds(
-        secret_env=secrets_of(config),
-        download_bytes=download_bytes(config),
-        worker_bytes=worker_bytes(config, topology),
-    )
