@@ -119,21 +119,13 @@ class Telemetry(Model):
         )
 
     @model_validator(mode="after")
-    def _has_pages_for_its_key(self) -> Self:
+    def _fits(self) -> Self:
         if self.key_env is not None and not self.named_pages:
             raise ValueError(
                 "{key_env} is for pages that are named; give {server_metrics} or {gpu_telemetry}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _names_gpus_once(self) -> Self:
         if len(set(self.nvml)) < len(self.nvml) or (ALL_GPUS in self.nvml and len(self.nvml) > 1):
             raise ValueError(f"{{nvml}} names a GPU twice: {', '.join(self.nvml)}")
-        return self
-
-    @model_validator(mode="after")
-    def _is_not_too_often(self) -> Self:
         if self.interval < SECOND_NS // 10:
             raise ValueError("{interval} is below 100ms: reading would load the server")
         return self
