@@ -195,8 +195,8 @@ def goodput(texts: Sequence[str]) -> dict[str, str]:
     """Limits by metric, of `metric:limit` each; several in one text are separated by spaces."""
     found: dict[str, str] = {}
     for text in " ".join(texts).split():
-        metric, colon, limit = text.partition(":")
-        if not colon or not metric or not limit:
+        metric, _, limit = text.partition(":")
+        if not metric or not limit:
             raise ValueError(f"{text!r}: expected a limit such as time_to_first_token:500ms")
         found[metric] = limit
     return found
@@ -218,9 +218,9 @@ def goodput_tiers(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 def stages(texts: Sequence[str]) -> list[dict[str, str]]:
     """Stages of a load, of `RATE:TIME` each."""
     found = []
-    for text in " ".join(texts).replace(",", " ").split():
-        rate, colon, duration = text.partition(":")
-        if not colon or not rate or not duration:
+    for text in _separated(texts):
+        rate, _, duration = text.partition(":")
+        if not rate or not duration:
             raise ValueError(f"{text!r}: expected RATE:TIME such as 10:30s")
         found.append({"rate": rate, "duration": duration})
     return found
@@ -228,9 +228,9 @@ def stages(texts: Sequence[str]) -> list[dict[str, str]]:
 
 def bursts(text: str) -> dict[str, str]:
     """Bursts, of `RATE:LENGTH/EVERY`."""
-    rate, colon, times = text.partition(":")
-    length, slash, every = times.partition("/")
-    if not colon or not slash or not rate or not length or not every:
+    rate, _, times = text.partition(":")
+    length, _, every = times.partition("/")
+    if not rate or not length or not every:
         raise ValueError(f"{text!r}: expected RATE:LENGTH/EVERY such as 200:5s/1m")
     return {"rate": rate, "length": length, "every": every}
 

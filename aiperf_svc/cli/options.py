@@ -53,17 +53,6 @@ def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ..
         group.add_argument(*flag.names, dest=flag.destination, help=flag.key, default=None, **more)
 
 
-def add_config_flag(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`."""
-    parser.add_argument(
-        "--config",
-        "-f",
-        metavar="FILE",
-        type=Path,
-        help="Start from this config. Flags override it.",
-    )
-
-
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change this program, not the test."""
     group = parser.add_argument_group("this program")

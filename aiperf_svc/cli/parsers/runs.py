@@ -4,13 +4,7 @@ import argparse
 from pathlib import Path
 
 from aiperf_svc.cli.flags import FLAGS, GROUPS
-from aiperf_svc.cli.options import (
-    add_cluster_flags,
-    add_config_flag,
-    add_flags,
-    add_life_flags,
-    add_run_flags,
-)
+from aiperf_svc.cli.options import add_cluster_flags, add_flags, add_life_flags, add_run_flags
 
 PROFILE_USAGE = "aiperf-svc profile --url URL --model NAME [flag ...]"
 
@@ -30,7 +24,13 @@ def profile(parser: argparse.ArgumentParser) -> None:
     With --kubernetes, the services run in a cluster, as a stack that is created for this run and
     removed after it."""
     parser.usage = PROFILE_USAGE
-    add_config_flag(parser)
+    parser.add_argument(
+        "--config",
+        "-f",
+        metavar="FILE",
+        type=Path,
+        help="Start from this config. Flags override it.",
+    )
     for title, flags in GROUPS.items():
         add_flags(parser, title, flags)
     group = parser.add_argument_group("instead of an inference server")

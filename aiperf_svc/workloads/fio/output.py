@@ -52,7 +52,7 @@ def read_run(run: Run, ramp_ns: int, outputs: Sequence[Output]) -> Reading:
             f"fio reports {len(jobs)} jobs; expected {run.num_jobs} of each worker"
         )
     errors = tuple(
-        f"fio on rank {rank}: job {job.text('jobname')}: error {_error_name(code)}"
+        f"fio on rank {rank}: job {job.text('jobname')}: error {errno.errorcode.get(code, code)}"
         for rank, job in jobs
         if (code := int(job.number("error")))
     )
@@ -107,10 +107,6 @@ def _document(output: Output) -> Fields:
     lines = text.splitlines(keepends=True)
     start = next((n for n, line in enumerate(lines) if line.startswith("{")), 0)
     return fields_of("".join(lines[start:]), f"fio on rank {output.rank}")
-
-
-def _error_name(code: int) -> str:
-    return errno.errorcode.get(code, str(code))
 
 
 def _bins(rank: int, job: Fields, way: Direction) -> Bins:

@@ -104,6 +104,11 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
         "endpoint.api_key_env": (config.endpoint.api_key_env, "set it, or use --api-key"),
         "telemetry.key_env": (config.telemetry.key_env, ""),
     }
+    problems = _event_problems(config, LOCAL, "a local run")
+    if config.scaling is not None:
+        text = "the replicas of a server are watched by the runner of a stack (aiperf-svc run "
+        text += "STACK); leave it out in a local run"
+        problems.insert(0, Problem("scaling", text))
     return LocalNeeds(
         files=tuple(
             NeededFile(key, path, may_be_folder)
@@ -119,19 +124,8 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
             for key, (name, remedy) in variables.items()
             if name is not None
         ),
-        problems=(
-            *_target_problems(config),
-            *_scaling_problems(config),
-            *_event_problems(config, LOCAL, "a local run"),
-        ),
+        problems=(*_target_problems(config), *problems),
     )
-
-
-def _scaling_problems(config: BenchmarkConfig) -> list[Problem]:
-    if config.scaling is None:
-        return []
-    text = "the replicas of a server are watched by the runner of a stack (aiperf-svc run STACK); "
-    return [Problem("scaling", text + "leave it out in a local run")]
 
 
 def _modules(config: BenchmarkConfig) -> tuple[tuple[str, str, str], ...]:

@@ -7,6 +7,7 @@ of iperf3 3.12 counts datagrams that were lost in the omitted time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from aiperf_svc.core.results.measured import Series
 from aiperf_svc.workloads.iperf.spec import IperfSpec
@@ -182,7 +183,7 @@ def _series(spec: IperfSpec, path: _Path) -> Iterator[Series]:
             yield _one("loss", "ratio", lost, label)
             continue
         sent = list(_intervals(sender, key))
-        yield _one("rtt", "us", [(t, _mean_rtt(interval)) for t, interval in sent], label)
+        yield _one("rtt", "us", [(t, fmean(_rtts(interval))) for t, interval in sent], label)
         retransmits = [(t, interval.number(key, "retransmits")) for t, interval in sent]
         yield _one("retransmits", "count", retransmits, label)
 
@@ -196,11 +197,6 @@ def _intervals(end: Fields, key: str) -> Iterator[tuple[float, Fields]]:
         if not interval.flag(key, "omitted") and length_s >= _SHORTEST_INTERVAL_S:
             yield passed_s + length_s / 2, interval
         passed_s += length_s
-
-
-def _mean_rtt(interval: Fields) -> float:
-    rtts = _rtts(interval)
-    return sum(rtts) / len(rtts)
 
 
 def _rtts(interval: Fields) -> list[float]:
