@@ -13,7 +13,7 @@ from typing import NoReturn
 from aiperf_svc.cli.foreign_flags import COUNTERPARTS, advice_for
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 
 EXIT_CODES = {
     ExitCode.OK: "success: the results are valid and every SLO holds",
@@ -104,12 +104,6 @@ def add_junit_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
         type=Path,
         help="Also write the results as JUnit XML test cases, for CI systems.",
     )
-
-
-def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return `; did you mean X?`, or nothing if no valid name is similar."""
-    close = nearest(name, valid)
-    return f"; did you mean {close}?" if close else ""
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -16,11 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.cli.arguments import Parser, command_line, did_you_mean, exit_code_help
+from aiperf_svc.cli.arguments import Parser, command_line, exit_code_help
 from aiperf_svc.cli.commands.pod import POD_COMMANDS, run_pod_command
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
+from aiperf_svc.domain.nearest import did_you_mean
 
 JSON = "--json"
 

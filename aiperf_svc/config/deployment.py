@@ -13,7 +13,7 @@ from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model, Verbati
 from aiperf_svc.config.placement import Placement, Pod, Ranks, check_fixed
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import CpuMillis, DurationNs, PositiveDurationNs, SizeBytes
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 
 POD_NAMES = (
     "control",
@@ -266,9 +266,8 @@ class Deployment(Model):
             if name == "target":
                 raise ValueError("pods.target: the target's keys are those of deployment.target")
             if name not in (*POD_NAMES, RANK_POD):
-                names = ", ".join((*POD_NAMES, RANK_POD))
-                close = nearest(name, (*POD_NAMES, RANK_POD))
-                hint = f"; did you mean {close}?" if close else f"; expected one of {names}"
+                names = (*POD_NAMES, RANK_POD)
+                hint = did_you_mean(name, names, f"expected one of {', '.join(names)}")
                 raise ValueError(f"pods.{name}: no pod has this name{hint}")
         check_own(self.labels, "labels", OWN_LABELS)
         check_own(self.annotations, "annotations", OWN_ANNOTATIONS)

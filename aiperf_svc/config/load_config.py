@@ -22,7 +22,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean, nearest
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -69,9 +69,7 @@ def _find_stack(name: str, folders: Sequence[Path]) -> Path:
         raise ConfigError(f"{name}: expected a config, a .yaml or .json file, or a stack")
     own, *shipped = (_stacks_in(folder) for folder in folders)
     there = own.union(*shipped)
-    close = nearest(name, there)
-    found = ", ".join(sorted(own or there)) or "none"
-    hint = f"; did you mean {close}?" if close else f"; found: {found}"
+    hint = did_you_mean(name, there, f"found: {', '.join(sorted(own or there)) or 'none'}")
     raise ConfigError(f"stack {name!r}: no such file: {folders[0] / file}{hint}")
 
 

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.names import keys_at, keys_named, nearest_key, type_at
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
 _MOST_PLACES = 3
@@ -198,9 +198,7 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
     kind = details["type"]
     if kind in ("literal_error", "enum"):
         valid = [name.strip("' ") for name in context["expected"].replace(" or ", ", ").split(",")]
-        close = nearest(str(details["input"]), valid)
-        hint = f"; did you mean {close}?" if close else ""
-        return f"expected {_alternatives(valid)}{hint}"
+        return f"expected {_alternatives(valid)}{did_you_mean(str(details['input']), valid)}"
     if kind in _LIMITS:
         word, name = _LIMITS[kind]
         limit = context[name]

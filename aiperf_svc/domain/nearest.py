@@ -11,5 +11,14 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
     return by_plain[close[0]] if close else None
 
 
+def did_you_mean(name: str, valid: Iterable[str], otherwise: str = "") -> str:
+    """Return `; did you mean X?`; if no valid name is similar, `otherwise` after a semicolon, or
+    nothing."""
+    close = nearest(name, valid)
+    if close:
+        return f"; did you mean {close}?"
+    return f"; {otherwise}" if otherwise else ""
+
+
 def _plain(name: str) -> str:
     return name.replace("-", "_").lower()

@@ -16,7 +16,7 @@ import pulumi
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.stack.benchmark import BenchmarkStack, BenchmarkStackArgs
@@ -185,8 +185,7 @@ def _secrets(
         raise pulumi.RunError(f"secrets: the config needs {', '.join(missing)}")
     for key in given:
         if key not in wanted:
-            close = nearest(key, wanted)
-            hint = f"; did you mean {close}?" if close else ""
+            hint = did_you_mean(key, wanted)
             raise pulumi.RunError(f"secrets: the config does not need {key!r}{hint}")
     return {
         name: {key: pulumi.Output.secret(given[key]) for key in keys}

@@ -19,7 +19,7 @@ from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 from aiperf_svc.workloads.tool import ToolWorkload
 from aiperf_svc.workloads.workload import Workload
 
@@ -112,9 +112,8 @@ def parse_benchmark(
         model = found.config_model()
     except ConfigError as error:
         key, _, text = str(error).partition(": ")
-        close = nearest(kind, (*kinds(), INFERENCE))
         if kind not in kinds():
-            text += f"; did you mean {close}?" if close else f"; expected {', '.join(kinds())}"
+            text += did_you_mean(kind, (*kinds(), INFERENCE), f"expected {', '.join(kinds())}")
         raise refusal([*known, Problem(key, text)], source, names=names) from error
     return parse_as(model, dict(found.completed(data)), source, names=names, known=known)
 

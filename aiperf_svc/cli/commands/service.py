@@ -4,9 +4,9 @@ import argparse
 import logging
 import os
 
-from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.nearest import did_you_mean
 from aiperf_svc.protocol.services import Service
 
 
@@ -23,7 +23,7 @@ def service(args: argparse.Namespace) -> int:
     valid = [service.value for service in Service]
     for name in given:
         if name not in valid:
-            hint = did_you_mean(name, valid) or f"; expected {', '.join(valid)}"
+            hint = did_you_mean(name, valid, f"expected {', '.join(valid)}")
             raise ConfigError(f"{name!r} is not a service{hint}")
 
     from aiperf_svc.services.host import run_services

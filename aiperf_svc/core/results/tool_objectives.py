@@ -11,7 +11,7 @@ from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_siz
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.slo_results import ObjectiveResult, outside
 from aiperf_svc.core.results.tool_result import STATS, MetricResult
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 
 _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
@@ -114,6 +114,5 @@ _PARSERS: dict[str, Callable[[str], float]] = {
 
 
 def _unknown(tag: str, tags: list[str]) -> str:
-    close = nearest(tag, tags)
-    hint = f"did you mean {close}?" if close else f"expected {', '.join(tags)}"
-    return f"{tag!r} is not a metric of this workload; {hint}"
+    hint = did_you_mean(tag, tags, f"expected {', '.join(tags)}")
+    return f"{tag!r} is not a metric of this workload{hint}"

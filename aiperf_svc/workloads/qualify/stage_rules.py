@@ -10,7 +10,7 @@ from aiperf_svc.core.qualify.measurements import Limit, Rules, StagePlan
 from aiperf_svc.core.qualify.result import CheckInfo
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_objectives import limit_of
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 from aiperf_svc.workloads.pairs import circle_rounds
 from aiperf_svc.workloads.qualify.spec import CheckLimit, QualifySpec, Stage
 from aiperf_svc.workloads.registry import tool
@@ -167,9 +167,8 @@ def _stage_problems(config: Config, stage: Stage) -> Iterator[str]:
     tags = [info.tag for info in inner.metrics_of(inner_config(config, stage, 2))]
     for tag in stage.judge:
         if tag not in tags:
-            close = nearest(tag, tags)
-            hint = f"did you mean {close}?" if close else f"expected {', '.join(tags)}"
-            yield f"judge: {tag!r} is no metric of {kind}; {hint}"
+            hint = did_you_mean(tag, tags, f"expected {', '.join(tags)}")
+            yield f"judge: {tag!r} is no metric of {kind}{hint}"
     of_stage = inner_config(config, stage, stage_ranks(stage, config))
     for text in (*inner.problems(of_stage), *inner.device_problems(of_stage)):
         yield text if text.startswith("workload.") else f"workload: {text}"
@@ -193,9 +192,8 @@ def _limit_problems(config: Config) -> list[str]:
                 )
         info = checks.get(limit.check)
         if info is None:
-            close = nearest(limit.check, list(checks))
-            hint = f"did you mean {close}?" if close else f"expected {', '.join(checks)}"
-            found.append(f"{where}.check: {limit.check!r} is no check of these stages; {hint}")
+            hint = did_you_mean(limit.check, checks, f"expected {', '.join(checks)}")
+            found.append(f"{where}.check: {limit.check!r} is no check of these stages{hint}")
             continue
         wrong = "min" if info.better == "lower" else "max"
         if getattr(limit, wrong) is not None:

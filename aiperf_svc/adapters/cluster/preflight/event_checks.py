@@ -9,7 +9,7 @@ from aiperf_svc.config.events import SIGNALS, Event
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.nearest import nearest
+from aiperf_svc.domain.nearest import did_you_mean
 from aiperf_svc.plan.release import templates
 from aiperf_svc.plan.stack import StackPlan
 
@@ -67,12 +67,12 @@ def _check_own(plan: StackPlan, event: Event, named: str) -> Check | None:
     if release is not None and release.custom_resources:
         # Its operator may make one of this name.
         return None
-    close = nearest(event.deployment, list(known))
-    hint = f"did you mean {close}?" if close else f"it has {', '.join(known) or 'none'}"
+    there = ", ".join(known) or "none"
+    hint = did_you_mean(event.deployment, list(known), f"it has {there}")
     return Check(
         EVENTS,
         "failed",
-        f"{named}: the stack has no Deployment {event.deployment}; {hint}",
+        f"{named}: the stack has no Deployment {event.deployment}{hint}",
         "correct events.deployment",
         is_config_error=True,
     )
