@@ -21,6 +21,10 @@ class Model(BaseModel):
         field = type(self).model_fields[name]
         return bool(getattr(self, name) != field.get_default(call_default_factory=True))
 
+    def _first_set(self, *names: str) -> str:
+        """Return the first of these keys that differs from its default; empty without one."""
+        return next(filter(self._is_set, names), "")
+
 
 Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]
 """Text that keeps the white space at its ends: arguments of programs, contents of files."""

@@ -180,14 +180,14 @@ class Dataset(Model):
                         f"not {self.kind}"
                     )
         self._check_agent_trace()
-        synthetic = [name for name in SYNTHETIC_ONLY if self._is_set(name)]
+        synthetic = self._first_set(*SYNTHETIC_ONLY)
         if synthetic and self.kind is not DatasetKind.SYNTHETIC:
-            raise ValueError(f"{{{synthetic[0]}}} needs {{kind}} synthetic, not {self.kind}")
+            raise ValueError(f"{{{synthetic}}} needs {{kind}} synthetic, not {self.kind}")
         if self.mix and (self._is_set("input_tokens") or self.output_tokens is not None):
             raise ValueError(
                 "{mix} has lengths of its own; leave out {input_tokens} and {output_tokens}"
             )
-        if self.batch_size > 1 and (self._is_set("prefix") or self._is_set("turns")):
+        if self.batch_size > 1 and self._first_set("prefix", "turns"):
             raise ValueError("{batch_size} texts have neither {prefix} nor {turns}")
         if self.url and not self.public:
             raise ValueError("{url} needs {public}: it is the address of the public dataset")
@@ -198,9 +198,9 @@ class Dataset(Model):
     def _check_agent_trace(self) -> None:
         is_tree = self.kind in AGENT_TRACES
         kinds = f"{', '.join(AGENT_TRACES[:-1])} or {AGENT_TRACES[-1]}"
-        for name in ("max_delay", "max_context_tokens"):
-            if self._is_set(name) and not is_tree:
-                raise ValueError(f"{{{name}}} needs {{kind}} {kinds}, not {self.kind}")
+        name = self._first_set("max_delay", "max_context_tokens")
+        if name and not is_tree:
+            raise ValueError(f"{{{name}}} needs {{kind}} {kinds}, not {self.kind}")
         if self.think_time_only and self.kind is not DatasetKind.WEKA_TRACE:
             raise ValueError(f"{{think_time_only}} needs {{kind}} weka_trace, not {self.kind}")
         if self.cache_bust is CacheBust.NONE and self._is_set("cache_bust_per"):

@@ -192,35 +192,29 @@ class Experiment(Model):
             if self.max_concurrency is not None:
                 raise ValueError(f"{{max_concurrency}} needs {{preset}} {CURVE}")
             return self
-        others = ("zip", "explicit", "search", "scenario")
-        if given := next((name for name in others if getattr(self, name)), ""):
+        if given := self._first_set("zip", "explicit", "search", "scenario"):
             raise ValueError(f"{{preset}} {self.preset} has its own trials; leave out {{{given}}}")
         return self
 
     @model_validator(mode="after")
     def _is_an_experiment(self) -> Self:
-        lists = [name for name in ("product", "zip", "explicit") if getattr(self, name)]
+        listed = self._first_set("product", "zip", "explicit")
         if self.search is not None:
-            if lists:
-                raise ValueError(f"{{search}} chooses its trials itself; leave out {{{lists[0]}}}")
+            if listed:
+                raise ValueError(f"{{search}} chooses its trials itself; leave out {{{listed}}}")
             if self.repetitions > 1:
                 raise ValueError(
                     "{search} repeats what it found; leave out {repetitions}, or set "
                     "{search.confirm}"
                 )
-            given = {
-                "parallel": self.parallel != 1,
-                "fan_out": self.fan_out != "stacks",
-                "priority": bool(self.priority),
-            }
-            if key := next((key for key, is_given in given.items() if is_given), ""):
+            if key := self._first_set("parallel", "fan_out", "priority"):
                 raise ValueError(f"{{search}} has one shape, in one stack; leave out {{{key}}}")
             if self.scenario not in (None, "server", "interactive"):
                 raise ValueError(
                     f"{{search}} finds the highest rate of {{scenario}} server or interactive; "
                     f"{self.scenario} has none"
                 )
-        elif not lists and self.repetitions == 1 and self.scenario is None:
+        elif not listed and self.repetitions == 1 and self.scenario is None:
             raise ValueError(
                 "an experiment needs {product}, {zip}, {explicit}, {repetitions}, {search}, "
                 "{scenario} or {preset}"
@@ -231,17 +225,8 @@ class Experiment(Model):
     def _has_two_values_in_blocks(self) -> Self:
         if self.blocks is None:
             return self
-        given = {
-            "repetitions": self.repetitions > 1,
-            "order": self.order != "interleaved",
-            "parallel": self.parallel != 1,
-            "fan_out": self.fan_out != "stacks",
-            "priority": bool(self.priority),
-            "search": self.search is not None,
-            "zip": bool(self.zip),
-            "explicit": bool(self.explicit),
-        }
-        if key := next((key for key, is_given in given.items() if is_given), ""):
+        others = ("repetitions", "order", "parallel", "fan_out", "priority")
+        if key := self._first_set(*others, "search", "zip", "explicit"):
             raise ValueError(
                 f"{{blocks}} decides which trials run in what order; leave out {{{key}}}"
             )

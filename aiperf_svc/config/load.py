@@ -116,28 +116,25 @@ class Load(Model):
 
     @model_validator(mode="after")
     def _passes_fit(self) -> Self:
-        if self.min_duration is None:
-            return self
-        for name in ("requests", "duration", *_SCHEDULES):
-            if self._is_set(name):
-                raise ValueError(
-                    f"{{{_NAMES.get(name, name)}}} and {{min_duration}} both end the load; set one "
-                    "of them"
-                )
+        if self.min_duration and (name := self._first_set("requests", "duration", *_SCHEDULES)):
+            raise ValueError(
+                f"{{{_NAMES.get(name, name)}}} and {{min_duration}} both end the load; set one of "
+                "them"
+            )
         return self
 
     @model_validator(mode="after")
     def _has_one_schedule(self) -> Self:
         """Refuse two keys that both define when requests are sent."""
-        given = next((name for name in _SCHEDULES if self._is_set(name)), None)
-        if given is None:
+        given = self._first_set(*_SCHEDULES)
+        if not given:
             return self
         others = ["request_rate", *_SCHEDULES, "bursts", "ramp"]
         if given == "bursts":
             others.remove("request_rate")
         if given in ("fixed_schedule", "user_centric"):
             others.append("arrival")
-        for name in (each for each in others if each != given and self._is_set(each)):
+        if name := self._first_set(*(each for each in others if each != given)):
             raise ValueError(
                 f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(given, given)}}} both define when "
                 "requests are sent; set one of them"
@@ -160,9 +157,8 @@ class Load(Model):
     @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
         if not self.fixed_schedule:
-            given = [name for name in SCHEDULE_PARTS if self._is_set(name)]
-            if given:
-                raise ValueError(f"{{{given[0]}}} needs {{fixed_schedule}}")
+            if given := self._first_set(*SCHEDULE_PARTS):
+                raise ValueError(f"{{{given}}} needs {{fixed_schedule}}")
             return self
         start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
         if start is not None and self.fixed_schedule_auto_offset:
@@ -256,12 +252,11 @@ class Load(Model):
                 f"{{samples_per_query}} {size}: the warmup sends queries too; leave out its own "
                 "load ({warmup.concurrency})"
             )
-        for name in ("cancellation", "prefill_concurrency"):
-            if self._is_set(name):
-                raise ValueError(
-                    f"{{samples_per_query}} {size} sends and waits for whole queries; leave out "
-                    f"{{{_NAMES.get(name, name)}}}"
-                )
+        if name := self._first_set("cancellation", "prefill_concurrency"):
+            raise ValueError(
+                f"{{samples_per_query}} {size} sends and waits for whole queries; leave out "
+                f"{{{_NAMES.get(name, name)}}}"
+            )
         for limits in (self, self.warmup):
             if limits is not None and limits.requests is not None and limits.requests % size:
                 raise ValueError(

@@ -217,12 +217,11 @@ class Sounds(Model):
             raise ValueError(
                 "{sampling} needs {folder}: it is the order in which its files are chosen"
             )
-        made = ("seconds", "sample_rates", "depths", "channels", "format")
-        for name in made if self.folder is not None else ():
-            if self._is_set(name):
-                raise ValueError(
-                    f"{{{name}}} is for synthetic sounds; those of {{folder}} are sent unchanged"
-                )
+        made = self._first_set("seconds", "sample_rates", "depths", "channels", "format")
+        if made and self.folder is not None:
+            raise ValueError(
+                f"{{{made}}} is for synthetic sounds; those of {{folder}} are sent unchanged"
+            )
         if self.format == "mp3" and self._is_set("depths"):
             raise ValueError("{depths} are those of a WAV; {format} mp3 has none")
         for rate in self.sample_rates if self.format == "mp3" else ():

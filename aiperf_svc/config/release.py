@@ -43,9 +43,9 @@ class ReleaseSource(Model):
             raise ValueError(
                 f"expected one of {{chart}}, {{manifests}} and {{object}}, not {found}"
             )
-        for name in ("repo", "version", "values", "hooks"):
-            if self.chart is None and self._is_set(name):
-                raise ValueError(f"{{{name}}} needs {{chart}}")
+        of_chart = self._first_set("repo", "version", "values", "hooks")
+        if of_chart and self.chart is None:
+            raise ValueError(f"{{{of_chart}}} needs {{chart}}")
         if self.version is None and self.is_remote:
             raise ValueError("{version}: a chart that is downloaded needs its version")
         return self

@@ -149,11 +149,8 @@ class Target(Release):
                 if self._is_set(name):
                     raise ValueError(f"{{{field.alias or name}}} needs {{kind}} release")
             return
-        for name in OF_A_POD:
-            if self._is_set(name):
-                raise ValueError(
-                    f"{{{name}}}: the objects of {{kind}} release have it; leave it out"
-                )
+        if name := self._first_set(*OF_A_POD):
+            raise ValueError(f"{{{name}}}: the objects of {{kind}} release have it; leave it out")
         if not self.sources or self.url is None:
             raise ValueError("{kind} release needs {from} and {url}")
         if not self.pools:
