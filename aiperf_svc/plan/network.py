@@ -7,6 +7,7 @@ Policies do not apply to pods in their node's own network, not even as sources.
 
 import ipaddress
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -177,16 +178,16 @@ def _to_pages(
     if own := _own_pages(config):
         rules.append(Rule(_pods((HOST,), hosted), own))
     for page in telemetry.named_pages:
-        host, port, _ = address_of(page.url)
-        if _is_target(config, host) and target.kind != "none":
+        is_target = _is_target(config, address_of(page.url).host)
+        if is_target and target.kind != "none":
             continue
-        if _is_target(config, host) and target.pods:
+        if is_target and target.pods:
             # The port of a Service may be another one of its pods.
             rule = Rule((NamespacePods(target.pods.namespace, target.pods.labels),))
             found = list[str]()
         else:
             remedy = f"an address in telemetry.{page.key}"
-            rule, found = _way(host, port, (), who=reader, remedy=remedy)
+            rule, found = _way(page.url, who=reader, remedy=remedy)
         rules += [rule] if rule not in rules else []
         notes += [note for note in found if note not in notes]
     rules += map(_to_exporters, telemetry.exporters)
@@ -231,8 +232,7 @@ def rank_policies(
     way = (Rule(_pods((RANK_POD,), hosted)),)
     rules, notes = list[Rule](), list[str]()
     for each in outside:
-        host, port, _ = address_of(each.url)
-        rule, found = _way(host, port, (), who="ranks", remedy=each.remedy)
+        rule, found = _way(each.url, who="ranks", remedy=each.remedy)
         rules.append(rule)
         notes += found
     return [Policy("ranks", (RANK_POD,), ingress=way, egress=(*way, *rules))], notes
@@ -306,19 +306,26 @@ def _target(
 def _release(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]) -> list[Policy]:
     """Return the policies of a release's pods: traffic with each other, from the clients, and with
     what `admit` names. The ports behind its Services are its own affair."""
-    target, pods = config.deployment.target, _release_pods(config)
-    admitted = tuple(NamespacePods(each.namespace, each.labels) for each in target.admit)
-    ingress = (Rule(_pods(clients, hosted)), Rule((*pods, *admitted)))
-    egress = [Rule((*pods, *admitted)), Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]
+    target, within = config.deployment.target, _within_release(config)
+    ingress = (Rule(_pods(clients, hosted)), within)
+    egress = [within, Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]
     if target.downloads:
         egress.append(Rule(ports=(HTTPS_PORT,)))
     # Routers and operators' agents watch pods and custom resources.
     api_server = api_server_rule(config)
     policies = [
         Policy(HOST if not i else f"{HOST}-{i}", (), ingress, (*egress, api_server), each)
-        for i, each in enumerate(pods)
+        for i, each in enumerate(_release_pods(config))
     ]
     return [*policies, Policy(READINESS, (READINESS,), egress=(api_server,))]
+
+
+def _within_release(config: BenchmarkConfig) -> Rule:
+    """Return the rule for the pods of the release and those that it admits."""
+    admitted = (
+        NamespacePods(each.namespace, each.labels) for each in config.deployment.target.admit
+    )
+    return Rule((*_release_pods(config), *admitted))
 
 
 def _release_pods(config: BenchmarkConfig) -> tuple[ReleasePods, ...]:
@@ -363,9 +370,8 @@ def upload_policies(config: Config, topology: Topology) -> tuple[list[Policy], l
     if s3 is None:
         return [], []
     pod = _pod_of(Service.RECORDS_MANAGER, topology)
-    host, port, _ = address_of(s3.endpoint_url or "https://amazonaws.com")
-    key = "artifacts.s3.egress_cidrs"
-    rule, notes = _way(host, port, s3.egress_cidrs, who=pod, remedy=key)
+    url, key = s3.endpoint_url or "https://amazonaws.com", "artifacts.s3.egress_cidrs"
+    rule, notes = _way(url, s3.egress_cidrs, who=pod, remedy=key)
     return [Policy("upload", (pod, PREFLIGHT), egress=(rule,))], notes
 
 
@@ -376,12 +382,11 @@ def _to_targets(
     known in advance."""
     target = config.deployment.target
     if target.kind == "release":
-        host, port, _ = address_of(config.endpoint.url)
-        admitted = tuple(NamespacePods(each.namespace, each.labels) for each in target.admit)
-        own = Rule((*_release_pods(config), *admitted))
-        if is_bare_name(host) or admitted:
+        own = _within_release(config)
+        if is_bare_name(address_of(config.endpoint.url).host) or target.admit:
             return (own,), []
-        rule, notes = _way(host, port, (), who="workers", remedy="deployment.target.admit")
+        key = "deployment.target.admit"
+        rule, notes = _way(config.endpoint.url, who="workers", remedy=key)
         return (own, rule), notes
     if target.kind != "none":
         return (Rule(_pods((HOST,), hosted), (target.port,)),), []
@@ -390,10 +395,8 @@ def _to_targets(
         return (Rule((peer,), (target.pods.port,) if target.pods.port else ()),), []
     rules, notes = list[Rule](), list[str]()
     for url in config.endpoint.first_hops:
-        host, port, _ = address_of(url)
         rule, found = _way(
-            host,
-            port,
+            url,
             target.egress_cidrs,
             who=" and ".join(("workers", *clients[2:])),
             remedy="deployment.target.egress_cidrs",
@@ -405,34 +408,17 @@ def _to_targets(
 
 
 def _way(
-    host: str,
-    port: int,
-    cidrs: tuple[str, ...],
-    *,
-    who: str,
-    remedy: str,
-    pods_remedy: str | None = None,
+    url: str, cidrs: tuple[str, ...] = (), *, who: str, remedy: str, pods_remedy: str = ""
 ) -> tuple[Rule, list[str]]:
-    """Return the rule for a host, and notes for reviewers. `remedy` is the key that names address
+    """Return the rule for a server, and notes for reviewers. `remedy` is the key that names address
     ranges, `pods_remedy` the one that names pods."""
+    host, port, _ = address_of(url)
     if cidrs:
         return Rule(tuple(map(Range, cidrs)), (port,)), []
-    try:
+    with suppress(ValueError):
         address = ipaddress.ip_address(host)
-    except ValueError:
-        return _to_name(host, port, who, remedy, pods_remedy or remedy)
-    return Rule((Range(f"{address}/{address.max_prefixlen}"),), (port,)), []
-
-
-def is_bare_name(host: str) -> bool:
-    """Return whether a host is a name of one label: a Service of the same namespace."""
-    return "." not in host and ":" not in host
-
-
-def _to_name(
-    host: str, port: int, who: str, remedy: str, pods_remedy: str
-) -> tuple[Rule, list[str]]:
-    labels = host.split(".")
+        return Rule((Range(f"{address}/{address.max_prefixlen}"),), (port,)), []
+    labels, pods_remedy = host.split("."), pods_remedy or remedy
     if is_bare_name(host):
         note = f"{who} may reach every pod of their namespace, for {host}"
         return Rule((NamespacePods(None),)), [f"{note}; narrow it with {pods_remedy}"]
@@ -444,6 +430,11 @@ def _to_name(
         # A policy sees the pods behind a Service, whose port may differ.
         note += f", or, if it is Service {labels[0]} of namespace {labels[1]}, with {pods_remedy}"
     return Rule(ports=(port,)), [note]
+
+
+def is_bare_name(host: str) -> bool:
+    """Return whether a host is a name of one label: a Service of the same namespace."""
+    return "." not in host and ":" not in host
 
 
 def _pods(components: tuple[str, ...], hosted: set[str]) -> tuple[Peer, ...]:
