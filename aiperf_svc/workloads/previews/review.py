@@ -1,6 +1,7 @@
 """The facts that a reviewer of a stack needs beyond its load, its pods and their totals. Pure."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
@@ -24,15 +25,16 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
     """Return the facts for a reviewer beyond load and totals: name and text of each that
     applies."""
     target = plan.config.deployment.target
+    writable = [p.name for p in plan.pods if not all(c.read_only_root for c in p.containers)]
     found = [
         ("objectives", _objectives(plan)),
-        ("secrets", ", ".join(f"aiperf:{key}" for key in _secret_keys(plan))),
+        ("secrets", ", ".join(f"aiperf:{key}" for key in chain(*plan.secret_keys.values()))),
         ("queue", _queue(plan)),
         ("room", _room(plan)),
         ("priority", _by_pod(plan, lambda pod: pod.placement.priority_class or "")),
         ("nodes", _by_pod(plan, _nodes_of)),
         ("egress", "; ".join(_egress(plan))),
-        ("writable root", ", ".join(_writable(plan))),
+        ("writable root", ", ".join(writable)),
         ("disk", _disk(plan)),
         ("results by", _exposure(plan)),
         ("monitoring", _monitoring(plan)),
@@ -74,12 +76,6 @@ def _room(plan: StackPlan) -> str:
     return f"waited for, at most {format_duration(wait_ns)}" if wait_ns else ""
 
 
-def _writable(plan: StackPlan) -> list[str]:
-    return [
-        pod.name for pod in plan.pods if not all(each.read_only_root for each in pod.containers)
-    ]
-
-
 def _objectives(plan: StackPlan) -> str:
     slo = plan.config.slo
     words = []
@@ -90,10 +86,6 @@ def _objectives(plan: StackPlan) -> str:
     if slo.goodput:
         words.append("goodput: " + ", ".join(f"{k} {v}" for k, v in slo.goodput.items()))
     return "; ".join(words)
-
-
-def _secret_keys(plan: StackPlan) -> list[str]:
-    return [key for keys in plan.secret_keys.values() for key in keys]
 
 
 def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:

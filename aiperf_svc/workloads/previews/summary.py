@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
@@ -17,6 +18,7 @@ WIDTH, INDENT = 100, 18
 """Width of the text for a terminal, and of a row's name in it."""
 FEW = 40
 """Most changed keys that are shown; with more, it is another benchmark."""
+_wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 
 
 def title(plan: StackPlan) -> str:
@@ -83,13 +85,15 @@ def objects_line(plan: StackPlan) -> str:
     exposed = plan.config.deployment.results.expose != "port-forward"
     is_watched = plan.config.deployment.monitoring == "prometheus-operator"
     accounts = 1 + bool(plan.jobs) + (plan.release is not None)
+    pools = plan.config.deployment.target.pools.values()
+    pages = sum(pool.port is not None for pool in pools)
     counts = [
         (int(plan.config.deployment.namespace.mode != "existing"), "Namespace"),
         (len(plan.deployed), "Deployment"),
         (len(plan.jobs), "Job"),
         (sum(len(pod.sets) for pod in plan.pods), "StatefulSet"),
         (_claims(plan), "PersistentVolumeClaim"),
-        (sum(pod.has_service for pod in plan.pods) + exposed + _pool_services(plan), "Service"),
+        (sum(pod.has_service for pod in plan.pods) + exposed + pages, "Service"),
         (len(plan.policies), "NetworkPolicy"),
         (1 + len(plan.secret_keys), "Secret"),
         (2 + bool(plan.shared_env), "ConfigMap"),
@@ -109,11 +113,6 @@ def objects_line(plan: StackPlan) -> str:
     return f"{own}; of the release {', '.join(name_of(each) for each in plan.release.objects)}"
 
 
-def _pool_services(plan: StackPlan) -> int:
-    """Return the number of Services by which the pages of a release's pools are read."""
-    return sum(pool.port is not None for pool in plan.config.deployment.target.pools.values())
-
-
 def _claims(plan: StackPlan) -> int:
     """Return the number of claims: one for each replica, or one for all."""
     kinds = [(pod, volume.kind) for pod in plan.pods for volume in pod.all_volumes]
@@ -121,17 +120,14 @@ def _claims(plan: StackPlan) -> int:
     return own + sum(kind == "shared-claim" for _, kind in kinds)
 
 
-def _images(plan: StackPlan) -> list[str]:
-    own = (image.name for pod in plan.scheduled for image in pod.images)
-    return list(dict.fromkeys((*own, *plan.custom_images)))
-
-
 def as_text(plan: StackPlan, compared: StackChanges) -> str:
     """Format the summary for a terminal."""
+    of_pods = (image.name for pod in plan.scheduled for image in pod.images)
+    images = dict.fromkeys((*of_pods, *plan.custom_images))
     rows = [
         *_subject_rows(plan),
         *facts(plan),
-        *(("image", name) for name in _images(plan)),
+        *(("image", name) for name in images),
         ("namespace", namespace_line(plan)),
         ("asks for", totals_line(plan)),
         ("footprint", footprint_line(plan)),
@@ -142,11 +138,9 @@ def as_text(plan: StackPlan, compared: StackChanges) -> str:
     ]
     lines = [title(plan), *(line for name, text in rows for line in _row(name, text))]
     lines += [f"  note: {note}" for note in plan.notes]
-    if compared.changed is not None:
-        lines += _wrapped(_about(compared))
-        lines += [f"    {each}" for each in compared.changed[:FEW]]
-    elif compared.not_compared:
-        lines += _wrapped(_about(compared))
+    if compared.changed is not None or compared.not_compared:
+        lines += [f"  {line}" for line in _wrapped(_about(compared), WIDTH - 2)]
+    lines += [f"    {each}" for each in (compared.changed or ())[:FEW]]
     return "\n".join(lines)
 
 
@@ -227,23 +221,9 @@ def _about(compared: StackChanges) -> str:
     return f"{what}: a new run{lost}."
 
 
-def _wrapped(text: str) -> list[str]:
-    """Format a sentence, which may take several lines."""
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def _row(name: str, text: str) -> list[str]:
     """Format a name and its text, which may take several lines."""
-    first, *more = textwrap.wrap(
-        text, WIDTH - INDENT, break_long_words=False, break_on_hyphens=False
-    ) or [""]
+    first, *more = _wrapped(text, WIDTH - INDENT) or [""]
     return [f"  {name:<{INDENT - 2}}{first}", *(f"{'':<{INDENT}}{line}" for line in more)]
 
 

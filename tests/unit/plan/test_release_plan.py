@@ -19,7 +19,8 @@ from aiperf_svc.plan.release import (
     resource_of,
 )
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.previews.summary import _images
+from aiperf_svc.workloads.previews.changes import StackChanges
+from aiperf_svc.workloads.previews.summary import as_text
 from tests.support.releases import deployment, graph, release_plan, release_target, simple
 
 
@@ -74,7 +75,8 @@ def test_images_of_custom_resources_are_known() -> None:
     images = ("mirror.local/library/engine:1", "mirror.local/library/w:1")
     assert plan.custom_images == images
     assert [note for note in plan.notes if f"custom resources' image {images[0]} has no" in note]
-    assert _images(plan)[-2:] == list(images)
+    lines = as_text(plan, StackChanges(base="")).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  image ")][-2:] == list(images)
     with pytest.raises(ConfigError, match=r"engine:1 \(custom resource\)"):
         release_plan(service, require_digests=True)
 
