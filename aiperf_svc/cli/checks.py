@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.datasets.tokenizers import existing_path
 from aiperf_svc.adapters.storage import uploads
-from aiperf_svc.config.artifacts import S3, Artifacts
+from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import is_path
@@ -118,14 +118,10 @@ def _artifact_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list
         if missing := uploads.missing_keys(environ):
             text = f"{' and '.join(missing)}: not set in the environment; the upload needs them"
             found.append(Problem("artifacts.s3", text))
-        if not found and (text := _bucket_problem(artifacts.s3, environ)):
-            found.append(Problem("artifacts.s3", text))
+        if not found and (why := uploads.bucket_problem(artifacts.s3, environ)):
+            bucket = f"{artifacts.s3.url}{artifacts.s3.at_endpoint}"
+            found.append(Problem("artifacts.s3", f"{bucket} cannot store the results: {why}"))
     return found + tracker_problems(artifacts, environ)
-
-
-def _bucket_problem(s3: S3, environ: Mapping[str, str]) -> str:
-    why = uploads.bucket_problem(s3, environ)
-    return f"{s3.url}{s3.at_endpoint} cannot store the results: {why}" if why else ""
 
 
 def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:
@@ -212,11 +208,14 @@ class CheckedFiles:
                 from aiperf_svc.adapters.inference.quality_requests import read_gate
 
                 read_gate(config)
-            if _has_files(config) and _key(config) not in self._files:
+            dataset = config.dataset
+            # The sizes of pictures and sounds are checked too.
+            is_read = dataset.file or dataset.images.number or dataset.sounds.number
+            if is_read and _key(config) not in self._files:
                 # Not above: it imports numpy, and most runs have nothing to read.
                 from aiperf_svc.adapters.datasets.checks import check_dataset
 
-                with shown_reading(str(config.dataset.file)) as watch:
+                with shown_reading(str(dataset.file)) as watch:
                     self._files[_key(config)] = check_dataset(config, watch)
 
     @property
@@ -251,12 +250,6 @@ def shown_reading(name: str) -> Iterator["Watch"]:
     finally:
         if is_shown:
             print(f"\r{_CLEAR_LINE}", end="", file=sys.stderr, flush=True)
-
-
-def _has_files(config: BenchmarkConfig) -> bool:
-    """Return whether there is something to read, or pictures and sounds whose size is checked."""
-    dataset = config.dataset
-    return bool(dataset.file or dataset.images.number or dataset.sounds.number)
 
 
 def _key(config: BenchmarkConfig) -> str:

@@ -61,11 +61,6 @@ _PATTERNS = {
 }
 
 
-def _printable(text: str) -> str:
-    """Escape unprintable characters, which must not reach a terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def _shortened(key: str) -> str:
     """Shorten the names in a dotted path that are longer than any key."""
     names = key.split(".")
@@ -84,7 +79,8 @@ class Problem:
     def line(self, names: Mapping[str, str]) -> str:
         """Format the mistake as one line. `names` maps dotted paths to what the user calls these
         keys: `--isl`."""
-        return _printable(self._line(names))
+        # Unprintable characters must not reach a terminal.
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in self._line(names))
 
     def _line(self, names: Mapping[str, str]) -> str:
         if not self.key and not self.names_keys:

@@ -68,7 +68,10 @@ def shapes(
     groups: list[list[TrialConfig]] = []
     latest: dict[str, list[TrialConfig]] = {}
     for each in members:
-        name = _identity(each, where) + (f" visit {each.trial.repetition}" if restarts else "")
+        own: list[object] = [_parameters(each.trial, where)]
+        own += workload_of(each.config).shape(each.config)
+        own += [f"visit {each.trial.repetition}"] if restarts else []
+        name = json.dumps(own, sort_keys=True, default=str)
         if name not in latest:
             latest = {name: []} if blocks is not None else latest | {name: []}
             groups.append(latest[name])
@@ -172,8 +175,3 @@ def _parameters(trial: Trial, where: Where) -> Parameters:
         for key, value in trial.parameters.items()
         if any(is_below(key, each) or is_below(each, key) for each in SHAPE_KEYS[where])
     }
-
-
-def _identity(each: TrialConfig, where: Where) -> str:
-    own = workload_of(each.config).shape(each.config)
-    return json.dumps([_parameters(each.trial, where), *own], sort_keys=True, default=str)

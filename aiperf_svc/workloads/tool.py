@@ -13,6 +13,7 @@ from aiperf_svc.core.cluster.facts import is_gpu
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_objectives import check_objectives
 from aiperf_svc.core.verdict.check_result import Reason
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.experiments import replacement_time
 from aiperf_svc.plan.lifetime import LongestTimes, step_times
 from aiperf_svc.plan.network import OutsideUrl
@@ -38,11 +39,11 @@ from aiperf_svc.workloads.workload import (
 def gpu_problems(config: WorkloadConfig[Any], gpus: int) -> list[str]:
     """Return the problems if each rank needs this number of GPUs, one line each."""
     devices = config.deployment.ranks.devices
-    count = sum(number for resource, number in devices.items() if is_gpu(resource))
-    if count == gpus:
+    there = sum(number for resource, number in devices.items() if is_gpu(resource))
+    if there == gpus:
         return []
     return [
-        f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {count}: write "
+        f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {there}: write "
         f"nvidia.com/gpu: {gpus} there, or the resource of your GPUs"
     ]
 
@@ -53,11 +54,12 @@ COMMON = ("kind", "image", "env", "secret_env", "files")
 
 def tool_rows(plan: StackPlan, config: AnyWorkloadConfig) -> list[tuple[str, str]]:
     """Return the first rows: name and text."""
-    ranks = config.deployment.ranks
+    ranks, repetitions = config.deployment.ranks, count(config.repetitions, "repetition")
+    number = plan.ranks.replicas if plan.ranks else 0
     found = [
         ("workload", _workload(config)),
-        ("steps", _steps(plan, config)),
-        ("ranks", f"{ranks_text(plan)}{_nodes(plan, ranks)}"),
+        ("steps", f"{repetitions}, at most {format_duration(plan.times.load)}"),
+        ("ranks", f"{count(number, 'rank')}{_nodes(plan, ranks)}"),
         ("network", _network(ranks)),
         ("volume", _volume(ranks)),
     ]
@@ -75,17 +77,6 @@ def _workload(config: AnyWorkloadConfig) -> str:
 def _in_one_line(value: Any) -> str:
     """Return a list, or the keys of a map, in one line."""
     return " ".join(map(str, value)) if isinstance(value, list | dict) else str(value)
-
-
-def _steps(plan: StackPlan, config: AnyWorkloadConfig) -> str:
-    times = f"{config.repetitions:,} repetition{'' if config.repetitions == 1 else 's'}"
-    return f"{times}, at most {format_duration(plan.times.load)}"
-
-
-def ranks_text(plan: StackPlan) -> str:
-    """Return the number of ranks: `2 ranks`."""
-    number = plan.ranks.replicas if plan.ranks else 0
-    return f"{number:,} rank{'' if number == 1 else 's'}"
 
 
 def _nodes(plan: StackPlan, ranks: Ranks) -> str:

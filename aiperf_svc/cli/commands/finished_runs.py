@@ -110,16 +110,12 @@ def upload(args: argparse.Namespace) -> int:
     if config.experiment is not None:
         into = uploads.folder_of_experiment(folder, config.experiment)
     else:
-        into = uploads.folder_of(config.name, manifest.run_id, _started_wall_ns(folder))
+        start = json.loads((folder / "profile_export_aiperf.json").read_bytes())["start_time"]
+        start_s = int(datetime.fromisoformat(start).replace(tzinfo=UTC).timestamp())
+        into = uploads.folder_of(config.name, manifest.run_id, start_s * 10**9)
     done = uploads.upload(folder, manifest, config.artifacts.s3, into=into)
     print(f"{done.url}/: {len(done.sent)} files sent, {len(done.kept)} already there")
     return 0
-
-
-def _started_wall_ns(folder: Path) -> int:
-    path = folder / "profile_export_aiperf.json"
-    text = json.loads(path.read_bytes())["start_time"]
-    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**9
 
 
 def track(args: argparse.Namespace) -> int:

@@ -345,7 +345,9 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     """
     there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
     own = {*(record.own or ()), *([record.namespace_uid] if record.namespace_uid else ())}
-    state, space = await _state(cli), None
+    state = space = None
+    with contextlib.suppress(PulumiFailed):
+        state = await cli.export() if cli is not None else None
     if state is not None:
         uids, making = deployed.roots_of(state, stack=record.stack)
         own |= {*uids, *(each.uid for each in there if each.name in making)}
@@ -369,16 +371,6 @@ def expiry(root: ObjectRef) -> str:
         return ""
     end = datetime.fromisoformat(root.created) + timedelta(seconds=float(ttl))
     return f"{end:%Y-%m-%d %H:%M} UTC"
-
-
-async def _state(cli: PulumiCli | None) -> Json | None:
-    """Return the state, empty without a stack, or None if it cannot be read."""
-    try:
-        if cli is not None:
-            return await cli.export()
-    except PulumiFailed:
-        pass
-    return None
 
 
 def _single(kubeconfig: str) -> str | None:

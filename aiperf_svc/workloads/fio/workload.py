@@ -132,7 +132,8 @@ class Fio(ToolWorkload[FioSpec]):
 def _write_files(spec: FioSpec, rank: Rank) -> tuple[str, ...]:
     """Writes every block that a run may read or overwrite: a volume serves reads of unwritten
     blocks without touching its disks."""
-    run = Run(name="write-files", shows=(), rw="write", bs=2**20, iodepth=1, num_jobs=_jobs(spec))
+    jobs = 1 if spec.suite is not None else spec.num_jobs
+    run = Run(name="write-files", shows=(), rw="write", bs=2**20, iodepth=1, num_jobs=jobs)
     # fio writes no part of a block. The end of a file, or a small file, takes smaller ones, of
     # which the blocks of the runs are multiples.
     smallest = math.gcd(run.bs, *(each.bs for each in runs_of(spec)))
@@ -199,7 +200,3 @@ def _common(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
         f"--iodepth={run.iodepth}",
         f"--direct={int(spec.direct)}",
     )
-
-
-def _jobs(spec: FioSpec) -> int:
-    return 1 if spec.suite is not None else spec.num_jobs

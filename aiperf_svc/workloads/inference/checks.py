@@ -104,6 +104,7 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
         "endpoint.api_key_env": (config.endpoint.api_key_env, "set it, or use --api-key"),
         "telemetry.key_env": (config.telemetry.key_env, ""),
     }
+    lm_eval_program = NeededProgram(lm_eval.PROGRAM, lm_eval.REMEDY, "quality.lm_eval")
     problems = _event_problems(config, LOCAL, "a local run")
     if config.scaling is not None:
         text = "the replicas of a server are watched by the runner of a stack (aiperf-svc run "
@@ -117,7 +118,7 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
         ),
         authorities=tls if tls.ca_file else None,
         modules=_modules(config),
-        programs=_programs(config),
+        programs=(lm_eval_program,) if config.quality and config.quality.lm_eval else (),
         tokenizer=config.tokenizer.name or "",
         variables=tuple(
             NeededVariable(key, name, remedy)
@@ -138,13 +139,6 @@ def _modules(config: BenchmarkConfig) -> tuple[tuple[str, str, str], ...]:
         ("telemetry.nvml", "pynvml", "nvml", config.telemetry.nvml),
     ]
     return tuple((key, module, extra) for key, module, extra, is_needed in needed if is_needed)
-
-
-def _programs(config: BenchmarkConfig) -> tuple[NeededProgram, ...]:
-    """Return lm_eval if the quality gate needs it."""
-    if config.quality is None or config.quality.lm_eval is None:
-        return ()
-    return (NeededProgram(lm_eval.PROGRAM, lm_eval.REMEDY, "quality.lm_eval"),)
 
 
 def _event_problems(config: BenchmarkConfig, kinds: tuple[Kind, ...], where: str) -> list[Problem]:

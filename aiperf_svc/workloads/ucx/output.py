@@ -49,12 +49,14 @@ def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
         Column("bandwidth", "bit/s"),
         Column("message_rate", "ops/s"),
     )
+    used = sorted(set(re.findall(r"ep_cfg\[\d+\]: (.+)", client.text)))
     return Reading(
         values=_values(spec, rows),
         tables=(Table(name=TABLE, columns=columns, rows=rows),),
         tool=versions[client.rank],
         tools=versions,
-        facts=_facts(client),
+        # This version may not say which transports and devices UCX chose.
+        facts={"transports": "; ".join(used)} if used else {},
     )
 
 
@@ -127,9 +129,3 @@ def _version(output: Output) -> str:
             f"begins with {text[:200]!r}"
         )
     return f"UCX {match[1]}"
-
-
-def _facts(client: Output) -> dict[str, str]:
-    """The transports and devices that UCX chose, where this version says them."""
-    used = sorted(set(re.findall(r"ep_cfg\[\d+\]: (.+)", client.text)))
-    return {"transports": "; ".join(used)} if used else {}
