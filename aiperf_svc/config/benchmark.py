@@ -447,7 +447,8 @@ class BenchmarkConfig(Model):
                 "{workers.sizing} load of a closed loop needs {workers.expected_requests}"
             )
         search = self.experiment.search if self.experiment else None
-        if search is not None and search.needs_objectives and not self.slo.objectives:
+        has_condition = search is None or search.maximize or search.condition() is not None
+        if not has_condition and not self.slo.objectives:
             raise ValueError(
                 "{experiment.search} needs a condition: set {slo.objectives}, "
                 "{experiment.search.holds} or {experiment.search.maximize}"

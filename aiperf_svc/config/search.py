@@ -105,11 +105,6 @@ class Search(Model):
         some for values that shorter ones do not decide."""
         return 0 if self.maximize is not None else 4 * self.confirm + 6
 
-    @property
-    def needs_objectives(self) -> bool:
-        """Whether the condition is the objectives of `slo`."""
-        return self.maximize is None and self.condition() is None
-
     def condition(self) -> float | Limit | None:
         """Return what `holds` means: the smallest share of good requests, a limit, or None for the
         objectives of the SLO. Raises ValueError."""

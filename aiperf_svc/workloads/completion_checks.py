@@ -96,7 +96,8 @@ def values(e: StepEvidence) -> Reason | None:
 
 def rank_lost(e: StepEvidence) -> Reason:
     """Check that each rank reported each of its steps."""
-    lost = sorted({rank for attempt in not_retried(e) for rank in attempt.silent_ranks})
+    silent = (set(a.plan.step.ranks) - {w.rank for w in a.witnesses} for a in not_retried(e))
+    lost = sorted(set().union(*silent))
     names = ", ".join(map(str, lost))
     return expect_none(
         "rank-lost",

@@ -34,11 +34,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return self.plan.step.name
 
     @property
-    def silent_ranks(self) -> set[int]:
-        """Ranks that took part and did not report."""
-        return set(self.plan.step.ranks) - {witness.rank for witness in self.witnesses}
-
-    @property
     def length_ns(self) -> int:
         """From the last rank's start to the end of the last command; 0 where none started."""
         starts = [w.started_wall_ns for w in self.witnesses if w.started_wall_ns]

@@ -51,11 +51,6 @@ class Run(msgspec.Struct, frozen=True):
         """Whether it both reads and writes."""
         return len(self.directions) == 2
 
-    @property
-    def is_random(self) -> bool:
-        """Whether it goes through its files at random."""
-        return self.rw.startswith("rand")
-
 
 # A queue of 64 takes most volumes to their limits; one of 4 shows latency without much queueing.
 # The parallel reads show what one stream cannot use of a volume that is spread over disks.

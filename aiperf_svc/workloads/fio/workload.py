@@ -161,7 +161,7 @@ def _measure(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
     ]
     if run.is_mixed:
         argv.append(f"--rwmixread={run.rwmixread}")
-    if run.is_random:
+    if run.rw.startswith("rand"):
         argv.append(f"--percentage_random={spec.percentage_random}")
     if spec.thread:
         argv.append("--thread")
