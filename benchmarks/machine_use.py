@@ -50,7 +50,7 @@ def family(root: int) -> list[int]:
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Memory of processes together; those that are gone count nothing."""
+    """Memory of several processes; those that have ended count as 0."""
     total = 0
     for pid in pids:
         for line in _read(PROC / str(pid) / "smaps_rollup").splitlines():

@@ -43,7 +43,7 @@ from benchmarks.truth.trials import HONEST, NASTY, STARVED, Trial, trial
 TTFT_LIMIT, LOAD_LIMIT, FAILED_LIMIT = 0.05, 0.01, 0.01
 FALSE_ALARMS = 1 / 50
 ENOUGH = 50
-"""Honest runs without which the share of false alarms says little."""
+"""Fewest honest runs by which the share of false alarms is judged."""
 STALLED_LIMIT_S = 0.03
 """Of all cores together. A p99 is decided by a hundredth of the run: 25 ms of the load."""
 THIN = 100

@@ -62,7 +62,7 @@ def cases(seconds: int) -> tuple[Case, ...]:
 
 
 def by_hand(case: Case, folder: Path) -> float:
-    """The metric as the tool says it when this process starts it."""
+    """The metric that the tool prints when this process starts it."""
     config = parse_benchmark({"workload": case.spec}, case.name)
     assert isinstance(config, WorkloadConfig)
     workload = tool_of(config)

@@ -1,7 +1,7 @@
 """Converts the text after a flag to the config's value.
 
-Values that one word cannot say, and addresses without a scheme; everything else goes to the config
-as it is written. All raise ValueError that says what was expected.
+Only for values with a syntax of their own and for addresses without a scheme; all other text goes
+into the config unchanged. All functions raise ValueError that says what was expected.
 """
 
 import json

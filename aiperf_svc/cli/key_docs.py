@@ -134,7 +134,7 @@ def _scalar(key: str) -> str:
 
 
 def _types(annotation: Any) -> list[Any]:
-    """Return the plain types of an annotation, then what writes them; nothing of collections."""
+    """Return the plain types of an annotation, then their serializers; nothing for collections."""
     if get_origin(annotation) in (tuple, list, dict):
         return []
     arguments = get_args(annotation)

@@ -305,7 +305,7 @@ def _target(
 
 def _release(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]) -> list[Policy]:
     """Return the policies of a release's pods: traffic with each other, from the clients, and with
-    what `admit` names. The ports behind its Services are its own affair."""
+    what `admit` names. All ports are allowed: those behind its Services are unknown."""
     target, within = config.deployment.target, _within_release(config)
     ingress = (Rule(_pods(clients, hosted)), within)
     egress = [within, Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]

@@ -43,7 +43,7 @@ RULES = "AIPERF_READINESS"
 NAMESPACE = "aiperf-release-namespace"
 """Stands for the stack's namespace in rendered objects. Its name may be unknown before `up`."""
 HOOK = "helm.sh/hook"
-"""Annotation of the objects of a chart that Helm creates at a moment of an installation."""
+"""Annotation of the hooks of a chart: objects that Helm creates at a stage of an installation."""
 KEY = "deployment.target.from"
 BUILT_IN = frozenset({
     "", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps",

@@ -380,10 +380,10 @@ def check_digests(pods: tuple[PodPlan, ...], custom: Sequence[str]) -> None:
     are the images that custom resources name."""
     used = dict.fromkeys(custom, "custom resource")
     used |= {name: f"pod {pod.name}" for pod in reversed(pods) for name in pod.image_names}
-    loose = [f"{name} ({whose})" for name, whose in sorted(used.items()) if not is_pinned(name)]
-    if loose:
+    unpinned = [f"{name} ({of})" for name, of in sorted(used.items()) if not is_pinned(name)]
+    if unpinned:
         raise ConfigError(
-            f"deployment.require_digests: {', '.join(loose)} without a digest; expected "
+            f"deployment.require_digests: {', '.join(unpinned)} without a digest; expected "
             "NAME@sha256:DIGEST in deployment.image.name, deployment.target.image and "
             "workload.image, or in AIPERF_IMAGE and AIPERF_WORKLOAD_IMAGE"
         )
@@ -410,22 +410,22 @@ def unpinned_images(
 def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
     """Return the strictest level that admits these pods, and what rules out a stricter one."""
     hosted = [pod.name for pod in pods if pod.placement.host_network]
-    rooted = [pod.name for pod in pods if pod.run_as_root]
-    lax = [f"{name} uses its node's network" for name in hosted]
-    lax += [
+    as_root = [pod.name for pod in pods if pod.run_as_root]
+    privileged = [f"{name} uses its node's network" for name in hosted]
+    privileged += [
         f"container {container.name} of {pod.name} has {', '.join(container.capabilities)}"
         for pod in pods
         for container in (*pod.preparations, *pod.containers)
         if container.capabilities
     ]
-    lax += [
+    privileged += [
         f"{pod.name} mounts {volume.source} of its node"
         for pod in pods
         for volume in pod.all_volumes
         if volume.kind == "host-path"
     ]
-    reasons = [f"Pod Security privileged: {reason}" for reason in lax]
-    reasons += [f"Pod Security baseline: {name} runs as root" for name in rooted]
-    if lax:
+    reasons = [f"Pod Security privileged: {reason}" for reason in privileged]
+    reasons += [f"Pod Security baseline: {name} runs as root" for name in as_root]
+    if privileged:
         return "privileged", tuple(reasons)
-    return ("baseline" if rooted else "restricted"), tuple(reasons)
+    return ("baseline" if as_root else "restricted"), tuple(reasons)

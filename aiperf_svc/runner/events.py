@@ -19,11 +19,11 @@ from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.start_gate import clock_ahead_ns, retried
 
 LOOK_S = 0.05
-"""Time between two looks at the status that the follower has."""
+"""Time between two reads of the status of the follower."""
 LATE_S = 5.0
 """Longest delay of an event. A runner that goes on with a load finds older ones."""
 LAST_REPORT_S = 10.0
-"""Longest time to bring the last report to the run."""
+"""Longest time for sending the last report to the run."""
 
 
 class EventWatch:

@@ -175,7 +175,7 @@ class Follower:
             await self._interrupts.reached(2)
 
     async def _cancel_run(self, reason: str) -> None:
-        """Stop the run as soon as it responds. One that is starting, or gone, does not."""
+        """Stop the run as soon as it responds. It does not while it starts, or after its end."""
         while True:
             try:
                 await self._api.cancel(reason)

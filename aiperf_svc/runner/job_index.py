@@ -43,7 +43,7 @@ SENT = (NAME, TRIALS, "logs")
 SECRETS = (PAGES_KEY_ENV, TARGET_KEY_ENV)
 """Variables that the services of the run need and that are not in its config."""
 POLL_S = 0.25
-"""Seconds between two looks at the server."""
+"""Seconds between two checks of the server."""
 
 
 def run_index(environ: Mapping[str, str] = os.environ) -> int:

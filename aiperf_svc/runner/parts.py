@@ -1,4 +1,4 @@
-"""The parts of a session: what a config is measured by, and what one of them is given.
+"""The parts of a session, and what each of them gets from it.
 
     members   its targets, its clusters, or each target in each cluster; else one without a name
     rounds    its shapes, or the trials that a driver names one by one; else one for all trials

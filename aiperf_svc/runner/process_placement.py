@@ -196,7 +196,7 @@ class LocalServices:
         self._replaced: Counter[str] = Counter()
 
     async def run(self, context: PartContext) -> RunOutcome:
-        """Run from the first process to the last one gone. Raises AiperfError."""
+        """Start the processes, follow the run, and end them. Raises AiperfError."""
         run, interrupts = self._run, context.interrupts
         follower, results = None, None
         try:

@@ -1,4 +1,4 @@
-"""Runs what a user asked for: every part of it, in the order of the schedule, to one exit code.
+"""Runs all parts of a command in the order of the schedule, and returns one exit code.
 
     expand ──> Schedule ──> Placement.run(part) ──> SessionResults ──> join ──> finish
 

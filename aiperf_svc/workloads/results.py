@@ -196,7 +196,7 @@ def _metrics(infos: Sequence[MetricInfo], counted: Sequence[Attempt]) -> tuple[M
 
 
 def _place(attempt: Attempt) -> dict[str, Any]:
-    """Where a value comes from, as fields."""
+    """Return the fields that say in which step a value was measured."""
     step = attempt.plan.step
     return {"step": step.name, "repetition": attempt.plan.repetition, "labels": step.labels}
 
@@ -214,7 +214,7 @@ def _accounts(planned: int, attempts: Sequence[Attempt]) -> StepAccounts:
 
 
 def _facts(readings: Iterable[Reading]) -> dict[str, str]:
-    """Facts by name; where steps differ, all that they say."""
+    """Return the facts by name; if steps differ, the texts of all of them."""
     found: dict[str, dict[str, None]] = {}
     for reading in readings:
         for name, text in reading.facts.items():

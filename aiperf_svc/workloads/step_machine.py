@@ -14,8 +14,8 @@ step that only prepares must succeed, or the run ends; in a group, only the step
 left out. A measured step that failed is not repeated, and the others go on: none depends on
 another.
 
-Orders are sent again until the ranks' status shows that they are done, so a lost message costs a
-moment.
+Orders are sent again until the status of the ranks shows that they are carried out, so a lost
+message only delays the step.
 """
 
 from collections import deque
@@ -33,26 +33,26 @@ START_AHEAD_NS = 250_000_000
 PREPARE_NS = 60 * SECOND_NS
 """Longest time for files and servers of one step."""
 FINISH_NS = 120 * SECOND_NS
-"""Longest time to end what runs and to bring back the output."""
+"""Longest time for ending the commands and fetching their output."""
 REPEAT_NS = SECOND_NS
-"""Between two sendings of an order that is not done."""
+"""Time after which an order that is not carried out is sent again."""
 
 
 class StatusReceived(msgspec.Struct, frozen=True):
-    """Event: a rank says how far it is."""
+    """Event: a rank has reported its status."""
 
     rank: int
     status: RankStatus
 
 
 class TimePassed(msgspec.Struct, frozen=True):
-    """Event: so late is it. The first one starts the first step."""
+    """Event: the present time. The first one starts the first step."""
 
     now_wall_ns: int
 
 
 class RankLost(msgspec.Struct, frozen=True):
-    """Event: a rank is gone, and nothing more will come from it."""
+    """Event: a rank has ended, and sends nothing more."""
 
     rank: int
 
@@ -68,7 +68,7 @@ class OrderRank(msgspec.Struct, frozen=True):
     plan: PlannedStep
     stage: StepStage
     abort_reason: str = ""
-    """Why all commands are to be ended; empty: they have ended, or are not to."""
+    """Why the rank must end all commands; empty: they have ended, or may go on."""
     due_wall_ns: int = 0
 
 

@@ -29,7 +29,7 @@ ACKNOWLEDGEMENT_BYTES = 33
 """Acknowledgements for each packet: one of 66 bytes for every second one."""
 PACKET_PAYLOAD = 1448
 FEWEST_PACKETS = 10_000
-"""Shares of fewer packets say nothing."""
+"""Fewest packets of which a share is taken: shares of fewer are chance."""
 DROPPED_SHARE = 0.001
 RETRANSMITTED_SHARE = 0.01
 

@@ -123,7 +123,7 @@ def trials(responses: int, *, seed: int, size: int = 500) -> Iterator[Trial]:
 
 
 def run_trial(trial: Trial) -> Finding:
-    """Run it and look at everything that it left."""
+    """Run a trial, and check all that it has written."""
     finding = Finding(trial)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, serving(trial.reply) as server:
@@ -222,8 +222,7 @@ def _judge(finding: Finding, server: FuzzServer, artifacts: Path, errors: str) -
 
 
 def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bool:
-    """Each record with the response that its request was given; whether all that is known of the
-    responses is in the records.
+    """Compare each record with the response to its request. Returns whether all of them agree.
 
     A server may close a connection that looks reusable: a request that crosses the close never
     arrives, and is an error unless it is sent again. A server that the machine has kept waiting
@@ -264,7 +263,7 @@ def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bo
 
 
 def _judge_verdict(finding: Finding, server: FuzzServer, is_same: bool) -> None:
-    """A run that misses what the server knows is not valid."""
+    """Check that a run is not called valid if it differs from the account of the server."""
     if finding.verdict != "valid":
         return
     trial = finding.trial

@@ -38,7 +38,7 @@ class FakeServices:
         self.acknowledged = 0
 
     async def listen(self) -> None:
-        """What the records manager says, until cancelled."""
+        """Read the messages of the records manager until cancelled."""
         while True:
             _, data = await self._up.recv_multipart()
             message = decode(data)
@@ -51,7 +51,7 @@ class FakeServices:
             self.changed.set()
 
     async def wait_until_acknowledged(self, count: int) -> None:
-        """Until that many records are safe."""
+        """Wait until the records manager has acknowledged so many records."""
         while self.acknowledged < count:
             self.changed.clear()
             await self.changed.wait()

@@ -22,7 +22,7 @@ _TIMES = tuple(name for name in METRIC_DTYPE.names or () if name.endswith("_wall
 
 
 def template(seed: int) -> Rows:
-    """One worker's requests that ended within a moment; times are relative to the batch's."""
+    """Requests of one worker that ended within a second; times are relative to the batch's."""
     random = np.random.default_rng(seed)
     ms = 10**6
     rows = np.zeros(BATCH_ROWS, dtype=METRIC_DTYPE)
@@ -71,7 +71,7 @@ class Feed:
         self.count = count
         self._run_id = run_id
         self._lines = lines
-        """Requests that come with what their lines take."""
+        """Number of requests that have the details for their lines."""
         self._templates = [template(seed) for seed in range(TEMPLATES)]
         random = np.random.default_rng(0)
         gaps = np.rint(random.normal(40e6, 4e6, BATCH_ROWS * 39)).astype(np.int64)

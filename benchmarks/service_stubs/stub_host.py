@@ -23,7 +23,7 @@ from benchmarks.service_stubs.worker import WorkerStub
 TICK_S = 0.05
 
 Reader = tuple[Any, Callable[[bytes], None]]
-"""A socket, and who takes what comes."""
+"""A socket, and the function that handles its messages."""
 
 
 class StubHost:

@@ -30,7 +30,7 @@ class Watched:
     """(wall time, PSS of each service, RSS of all): bytes."""
 
     def cpu_at(self, wall_s: float) -> dict[str, float]:
-        """CPU seconds at a moment, interpolated."""
+        """CPU seconds of each process up to a time, interpolated between samples."""
         before = self.cpu[0]
         for sample in self.cpu:
             if sample[0] >= wall_s:
@@ -44,7 +44,8 @@ class Watched:
         return before[1]
 
     def peak_pss(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """By service, when together they had most between two moments; empty without a sample."""
+        """Bytes of each service in the sample with the most bytes between two times; empty without
+        one."""
         seen = [pss for at, pss, _ in self.memory if begin_s <= at <= end_s]
         return max(seen, key=lambda pss: sum(pss.values()), default={})
 
@@ -66,15 +67,14 @@ class Run:
     """By service, and `server`, between the first request and the last response."""
     idle_pss: int
     idle_rss: int
-    """Bytes of all our processes, last look before the first request."""
+    """Bytes of all our processes in the last sample before the first request."""
     held_pss: dict[str, int]
-    """Bytes by service, at the moment of most while every request had begun and none had ended;
-    empty when there was no such time, or it was not watched."""
+    """Bytes of each service in the largest sample with all requests in flight; empty if none."""
     load_pss: dict[str, int]
-    """Bytes by service, at the moment of most during the load; empty if nobody watched."""
+    """Bytes of each service in the largest sample during the load; empty without samples."""
     peak_pss: int
-    """Bytes of all our processes, the most seen until the command's end: with the burst of ends,
-    the summary and the exports."""
+    """Most bytes of all our processes up to the end of the command, with the burst of last
+    responses, the summary and the exports."""
     artifact_bytes: dict[str, int]
 
     def total(self, tag: str) -> float:

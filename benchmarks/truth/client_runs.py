@@ -23,12 +23,12 @@ PREPARATION_S = 60.0
 
 
 class RunFailedError(RuntimeError):
-    """The run ended without results; says with what exit code, and its last words."""
+    """Raised if a run has no results. The message has its exit code and the end of its output."""
 
 
 @dataclass(frozen=True)
 class ClientRun:
-    """What one run said."""
+    """The results of one run."""
 
     results: dict[str, Any]
     """The profile export; ours is under `aiperf_svc`."""
@@ -39,11 +39,11 @@ class ClientRun:
     """`verdict.json`."""
     exit_code: int
     request_ids: list[str] = field(default_factory=list)
-    """Of each record; what the server's rows are joined by."""
+    """Id of each record, by which the rows of the server are joined."""
 
     @property
     def is_completed(self) -> NDArray[np.bool_]:
-        """Of each record."""
+        """Whether each record has a complete response."""
         completed: NDArray[np.bool_] = self.records["outcome"] == Outcome.COMPLETED
         return completed
 

@@ -1,4 +1,4 @@
-"""Runs against servers that fail: what share of the requests failed is theirs to say.
+"""Runs against servers that fail, and count themselves how many requests they failed.
 
 - `refusing`: a share of the requests gets a 503 at once.
 - `hanging`: a share never gets a response.
@@ -33,7 +33,7 @@ _BAD = {
 
 
 class NastyRun(NamedTuple):
-    """A run, and what the server knows of it."""
+    """A run, and the share of its requests that the server failed."""
 
     run: ClientRun
     failed_share: float

@@ -1,5 +1,5 @@
-"""Session trees against their trace, by the server's account: when each request came, what it came
-after, and how much of its prompt the server knew.
+"""Compares session trees with their trace, by the account of the server: when each request arrived,
+after which others, and how much of its prompt was in the cache.
 
     python -m benchmarks.truth.session_trees [--requests N] [--users N] [--json]
 
@@ -40,7 +40,7 @@ BLOCK_SIZE = 16
 SHARED_BLOCKS = 4
 OUTPUT_TOKENS = 4
 LATE_P99_MS = 5.0
-"""Most that a request may come after its time, p99."""
+"""Longest delay of a request after its time, p99."""
 LONGEST_S = 180.0
 
 

@@ -204,7 +204,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
                 with home.hold(name) as held:
                     removal = _Removal(request, home, cluster, name, found.get(name), held=held)
                     async with watched_contact(cluster, note=output.say):
-                        report = await removal.all()
+                        report = await removal.run()
             except AiperfError as error:
                 if isinstance(error, Unverified):
                     done.unverified[name] = str(error)
@@ -246,9 +246,9 @@ def _leftovers(
     machine and to their deadline."""
     ours = [record.stack for record in home.records() if record.cluster == cluster.identity]
     # A project without a record belongs to a runner that ended before it created anything.
-    unborn = [name for name in home.ephemeral_stacks() if home.load(name) is None]
+    never_created = [name for name in home.ephemeral_stacks() if home.load(name) is None]
     overdue = [name for name, each in found.items() if each.is_overdue]
-    return tuple(dict.fromkeys((*ours, *unborn, *overdue)))
+    return tuple(dict.fromkeys((*ours, *never_created, *overdue)))
 
 
 async def _end_runner(
@@ -301,7 +301,7 @@ class _Removal:
         self._is_taken = False
         """True if a process worked on the stack, which ends its run now."""
 
-    async def all(self) -> LeakReport:
+    async def run(self) -> LeakReport:
         """Remove the stack and return what is left of it. Raises EnvironmentProblem if it may not
         be removed, Unverified if it may not be listed."""
         record = self._record()

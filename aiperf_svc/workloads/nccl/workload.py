@@ -197,7 +197,7 @@ class Nccl(ToolWorkload[NcclSpec]):
 
 
 def _env(spec: NcclSpec, ranks: Sequence[Rank]) -> dict[str, str]:
-    """NCCL's variables: it says its version, and uses the transport and network of the ranks."""
+    """Variables that make NCCL print its version and use the transport and network of the ranks."""
     env = {"NCCL_DEBUG": "VERSION"}
     if spec.transport == "tcp":
         env["NCCL_IB_DISABLE"] = "1"

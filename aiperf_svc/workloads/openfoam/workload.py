@@ -315,7 +315,7 @@ class OpenFoam(ToolWorkload[OpenFoamSpec]):
         return (Plot(title="Time of each time step", kind="series", name="step_time"),)
 
     def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
-        """A process that waits for a CPU is not in ExecutionTime, which then says too little."""
+        """ExecutionTime leaves out the time in which a process waits for a CPU and is too short."""
         waited = max((_waited(reading) for reading in readings), default=0.0)
         return (
             graded(

@@ -42,8 +42,8 @@ def headline(
 def as_lines(
     config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs = no_length
 ) -> list[str]:
-    """Return the list as lines of a terminal: a row for each trial. `replay_ns` knows the traces
-    that have been read."""
+    """Return the list as lines of a terminal: a row for each trial. `replay_ns` returns the length
+    of a trace that has been read."""
     lines = [headline(config, members, replay_ns)]
     if config.experiment is None or config.search is not None:
         return lines

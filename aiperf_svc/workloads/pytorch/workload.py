@@ -278,7 +278,7 @@ def _command(config: Config, place: int, rank: Rank, first: Rank) -> Command:
 
 
 def _network_env(rank: Rank) -> dict[str, str]:
-    """Names the interface to the libraries by which processes exchange gradients."""
+    """Variables that name the interface over which the processes exchange gradients."""
     if not rank.interface:
         return {}
     return {"GLOO_SOCKET_IFNAME": rank.interface, "NCCL_SOCKET_IFNAME": rank.interface}
