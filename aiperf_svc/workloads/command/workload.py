@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import HOUR_NS, Model, Verbatim
+from aiperf_svc.config.paths import value_at
 from aiperf_svc.config.quality import FileName
 from aiperf_svc.config.units import PositiveDurationNs
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
@@ -192,7 +193,7 @@ def _matches(tag: str, metric: CommandMetric, text: str, where: str) -> Iterator
             document = json.loads(text)
         except ValueError as error:
             raise UnreadableOutput(f"metric {tag}: {where} is not JSON: {error}") from error
-        value = _at(document, metric.json_path)
+        value = value_at(document, metric.json_path.split("."))
         if value is not None:
             yield _number(tag, value, where)
     elif metric.json_lines is not None:
@@ -201,21 +202,9 @@ def _matches(tag: str, metric: CommandMetric, text: str, where: str) -> Iterator
                 document = json.loads(line)
             except ValueError:
                 continue  # Tools print other lines between their JSON.
-            value = _at(document, metric.json_lines)
+            value = value_at(document, metric.json_lines.split("."))
             if value is not None:
                 yield _number(tag, value, where)
-
-
-def _at(document: Any, path: str) -> Any:
-    """The value at a dotted path, where numbers are places in lists; None where there is none."""
-    for part in path.split("."):
-        if isinstance(document, dict) and part in document:
-            document = document[part]
-        elif isinstance(document, list) and part.isdigit() and int(part) < len(document):
-            document = document[int(part)]
-        else:
-            return None
-    return document
 
 
 def _number(tag: str, value: object, where: str) -> float:

@@ -95,12 +95,8 @@ class FioSpec(WorkloadSpec):
         return self
 
     def _problems_of_suite(self) -> list[str]:
-        fields = type(self).model_fields
-        problems = [
-            f"{{suite}} decides {{{key}}}: leave it out"
-            for key in _OF_THE_SUITE
-            if getattr(self, key) != fields[key].default
-        ]
+        given = filter(self._is_set, _OF_THE_SUITE)
+        problems = [f"{{suite}} decides {{{key}}}: leave it out" for key in given]
         if self.ioengine in _SYNCHRONOUS:
             problems.append(f"{{suite}} needs an asynchronous {{ioengine}}, not {self.ioengine}")
         if self.size < _SUITE_SMALLEST:
