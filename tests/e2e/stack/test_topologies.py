@@ -13,6 +13,7 @@ import yaml
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
 from tests.support.stack.commands import attempt
+from tests.support.stack.expiry import TTL_S, short_lived, wait_for_its_end
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config
@@ -21,6 +22,7 @@ from tests.support.stack.topology import (
     GROUP,
     OPERATORS,
     PLURAL,
+    SGLANG_ROUTER,
     Manifest,
     engines,
     graph,
@@ -29,6 +31,7 @@ from tests.support.stack.topology import (
     remove_operator,
     router,
     service,
+    sglang_router,
     use_release,
 )
 
@@ -85,6 +88,53 @@ def test_chart_with_two_pools_is_measured(
     assert "Deployment/router" in ended.errors
     assert ("hooks of the chart do not run: ConfigMap/hook" in ended.errors) != has_hooks
     assert runner.summary()["request_count"]["avg"] > 0
+
+
+@pytest.fixture
+def router_image(cluster: Cluster, tmp_path: Path) -> str:
+    """An image with the router of SGLang."""
+    if not cluster.is_ours:
+        pytest.skip("E2E_CONTEXT names a cluster, which needs the image in a registry")
+    name = "localhost/aiperf-e2e-sglang-router:1"
+    recipe = tmp_path / "Containerfile"
+    recipe.write_text(SGLANG_ROUTER)
+    cluster.add_image(name, recipe)
+    return name
+
+
+def test_router_of_sglang_spreads_over_two_pools(
+    make_runner: Callable[[], Runner], image: str, router_image: str
+) -> None:
+    runner = make_runner()
+    parts = [*engines("prefill", image, 1), *engines("decode", image, 1)]
+    parts += sglang_router(router_image, "prefill", "decode")
+    (runner.folder / "all.yaml").write_text(yaml.safe_dump_all(parts))
+
+    def change(benchmark: Config) -> None:
+        use_release(
+            benchmark,
+            url="http://router:8080",
+            pools={
+                "prefill": pool("prefill", 1, port=8000),
+                "decode": pool("decode", 1, port=8000),
+                "router": pool("router", 1, port=29000),
+            },
+            **{"from": {"manifests": "all.yaml"}},
+        )
+
+    runner.change(change)
+    ended = runner.run()
+    assert ended.code in FINISHED, ended.errors
+    sources = runner.summary()["aiperf_svc"]["system"]["sources"]
+    problems = {each["notes"][0]: each["problem"] for each in sources}
+    assert problems == dict.fromkeys(("pool prefill", "pool decode", "pool router"), "")
+    (pages,) = runner.artifacts.glob("*/server_metrics_export.json")
+    metrics = json.loads(pages.read_bytes())["metrics"]
+    tokens = [each["stats"]["total"] for each in metrics["vllm:generation_tokens"]["series"]]
+    assert len(tokens) == 2
+    # The router sends requests in turn; the mock servers answer each with as many tokens.
+    assert min(tokens) > 0.5 * max(tokens)
+    assert any(name.startswith("smg_") for name in metrics)
 
 
 def test_each_visit_of_a_release_has_new_pods(
@@ -151,6 +201,31 @@ def test_operators_pods_are_measured_and_removed(
     assert (event["is_verified"], event["problem"]) == (True, "")
     assert event["evidence"].startswith("graph-")
     assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
+
+
+def test_ttl_removes_what_an_operator_finalizes(
+    operator: None, cluster: Cluster, make_runner: Callable[[], Runner], image: str
+) -> None:
+    runner = make_runner()
+
+    def change(benchmark: Config) -> None:
+        _use_graph(benchmark, image)
+        short_lived(benchmark)
+        # The services wait for the target, which the operator makes.
+        benchmark["deployment"]["ttl"] = f"{2 * TTL_S}s"
+
+    runner.change(change)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        (made,) = cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces")
+        assert FINALIZER in made["metadata"]["finalizers"]
+        command.kill()
+    wait_for_its_end(cluster, runner.name, "namespace")
+    assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
+    # The operator had all of its namespace while it worked.
+    said = cluster.kubectl("logs", "deployment/operator", "-n", OPERATORS)
+    assert f"removes the finalizer of {made['metadata']['uid']} in an Active namespace" in said
+    assert runner.gc().code == ExitCode.OK
 
 
 def _use_graph(benchmark: Config, image: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
+from aiperf_svc.plan.release import BUILT_IN
 from tests.support.stack.commands import PROJECT, attempt, run
 
 TOOLS = PROJECT / "tests" / "cluster"
@@ -96,11 +97,13 @@ class Cluster:
         return found
 
     def types(self, *, namespaced: bool) -> list[str]:
-        """Every type that can be listed; the tests add none."""
+        """Every type of Kubernetes itself that can be listed. Tests add others, and remove them."""
         if namespaced not in self._types:
             flag = f"--namespaced={str(namespaced).lower()}"
             found = self.kubectl("api-resources", "--verbs=list", flag, "-o", "name").split()
-            self._types[namespaced] = [name for name in found if name not in EVENTS]
+            self._types[namespaced] = [
+                name for name in found if name.partition(".")[2] in BUILT_IN and name not in EVENTS
+            ]
         return self._types[namespaced]
 
     def pods_of(self, stack: str, component: str = "") -> list[dict[str, Any]]:

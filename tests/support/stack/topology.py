@@ -83,6 +83,9 @@ OPERATOR = (
         merge = "application/merge-patch+json"
         names = [f"{metadata['name']}-{n}" for n in range(graph["spec"]["replicas"])]
         if "deletionTimestamp" in metadata:
+            phase = ask("GET", f"/api/v1/namespaces/{metadata['namespace']}")["status"]["phase"]
+            print("removes the finalizer of", metadata["uid"], "in an", phase, "namespace",
+                  flush=True)
             for name in names:
                 ask("DELETE", f"{space}/{name}")
             ask("PATCH", own, {"metadata": {"finalizers": None}}, merge)
@@ -160,6 +163,33 @@ def engines(name: str, image: str, replicas: int) -> list[Manifest]:
 def router(image: str, *pools: str) -> list[Manifest]:
     """Return a router before these Services."""
     command = ["python", "-c", ROUTER, *pools]
+    return [
+        _deployment("router", image, command, 8080, 1),
+        service("router", 8080, {"pool": "router"}),
+    ]
+
+
+SGLANG_ROUTER = textwrap.dedent(
+    """
+    ARG BASE
+    FROM ${BASE}
+    USER 0:0
+    RUN python3 -m venv /opt/router && /opt/router/bin/pip install --quiet sglang-router==0.3.2
+    USER 65532:65532
+    WORKDIR /tmp
+    """
+)
+"""An image with the router of SGLang, from PyPI."""
+
+
+def sglang_router(image: str, *pools: str) -> list[Manifest]:
+    """Return SGLang's router before these Services, with its page of metrics at port 29000."""
+    command = [
+        *("/opt/router/bin/python", "-m", "sglang_router.launch_router"),
+        *("--policy", "round_robin", "--host", "0.0.0.0", "--port", "8080", "--log-level", "warn"),
+        *("--prometheus-host", "0.0.0.0", "--prometheus-port", "29000"),
+        *("--worker-urls", *(f"http://{each}:8000" for each in pools)),
+    ]
     return [
         _deployment("router", image, command, 8080, 1),
         service("router", 8080, {"pool": "router"}),
