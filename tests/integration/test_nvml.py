@@ -76,7 +76,7 @@ def test_run_reads_the_gpus_of_this_machine(library: Preparation, tmp_path: Path
     result = profiled(library, tmp_path, "--nvml", "all")
     system = result["aiperf_svc"]["system"]
     metrics = system["metrics"]
-    assert metrics["gpu_power"] == pytest.approx(700)
+    assert metrics["gpu_power"] == pytest.approx(700, rel=0.05)
     length_s = result["benchmark_duration"]["avg"]
     assert metrics["gpu_energy"] == pytest.approx(700 * length_s, rel=0.05)
     texts = [check["text"] for check in system["checks"] if check["check"] == "gpu_throttling"]
@@ -92,7 +92,8 @@ def test_run_reads_the_gpus_of_this_machine(library: Preparation, tmp_path: Path
 def test_single_gpus_are_chosen_by_index_and_uuid(library: Preparation, tmp_path: Path) -> None:
     for number, (gpu, watts) in enumerate((("1", 300), ("GPU-00000000-aaaa", 400))):
         result = profiled(library, tmp_path / str(number), "--nvml", gpu)
-        assert result["aiperf_svc"]["system"]["metrics"]["gpu_power"] == pytest.approx(watts)
+        power = result["aiperf_svc"]["system"]["metrics"]["gpu_power"]
+        assert power == pytest.approx(watts, rel=0.05)
 
 
 def test_page_has_the_names_of_dcgm(page_url: str) -> None:

@@ -301,13 +301,11 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     xids: list[str] = []
     for gpu in series.gpus(logs):
         log, fields = gpu.log, gpu.fields
-        if "gpu_power_usage" in fields:
-            field, number = fields["gpu_power_usage"]
-            values = within(log.sampled(number), facts.begin_ns, facts.end_ns)
-            watts += [float(values.mean()) * field.scale] if len(values) else []
         has_energy |= "energy_consumption" in fields
         energy = _joules(gpu, facts)
         joules += [] if energy is None else [energy]
+        if (power := _mean_watts(gpu, facts, energy)) is not None:
+            watts.append(power)
         throttled += [
             (share, kind, gpu.name)
             for kind in THROTTLE_REASONS
@@ -384,6 +382,17 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
     since_ns = np.array((begin_ns, *inside, end_ns)) - begin_ns
     readings = np.interp(since_ns, times - begin_ns, watts)
     return float(np.trapezoid(readings, since_ns / 1e9)) * read[0].scale
+
+
+def _mean_watts(gpu: Gpu, facts: LoadFacts, joules: float | None) -> float | None:
+    """Return the mean power of a GPU under load: its energy by the load's time, else the mean of
+    the samples. A sample is a mean of the time before it, so samples miss the end of the load."""
+    if joules is not None:
+        return joules / ((facts.end_ns - facts.begin_ns) / 1e9)
+    if (read := gpu.fields.get("gpu_power_usage")) is None:
+        return None
+    values = within(gpu.log.sampled(read[1]), facts.begin_ns, facts.end_ns)
+    return float(values.mean()) * read[0].scale if len(values) else None
 
 
 def _throttled_share(gpu: Gpu, kind: str, facts: LoadFacts) -> float | None:

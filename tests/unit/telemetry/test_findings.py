@@ -199,6 +199,18 @@ def test_energy_is_counted_for_each_request_and_token() -> None:
     assert report.metrics["energy_per_output_token"] == pytest.approx(4)
 
 
+def test_mean_power_times_time_is_the_energy() -> None:
+    # Each sample is the mean of a second before its page, which may differ from the load's time.
+    joules = [400 * min(n, 18) + 100 * max(n - 18, 0) for n in range(25)]
+    pages = [
+        {"POWER_USAGE": 500 + n % 2, "TOTAL_ENERGY_CONSUMPTION": 1e3 * each}
+        for n, each in enumerate(joules)
+    ]
+    report = judged(gpu(pages))
+    assert report.metrics["gpu_power"] == pytest.approx(report.metrics["gpu_energy"] / 20)
+    assert "1 GPU drew 340 W on average and used 6,800 J" in check(report, "gpu_energy").text
+
+
 def test_a_gpu_on_two_pages_counts_once() -> None:
     pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * n} for n in range(25)]
     report = judged(gpu(pages), gpu(pages))
