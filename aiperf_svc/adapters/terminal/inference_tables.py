@@ -246,9 +246,11 @@ def _print_quality(quality: QualityResult | None, console: Console) -> None:
     """Print the score of the quality gate, and what is to be known of the answers."""
     if quality is None:
         return
-    mark, style = ("✓", "green") if quality.is_met else ("✗", "bold red")
-    minimum = "" if quality.min_score is None else f", minimum {quality.min_score:.1%}"
-    line = Text.assemble("Quality: ", (mark, style), f" {quality.text}{minimum}")
+    line = Text("Quality: ")
+    if quality.min_score is not None:
+        line.append(*(("✓ ", "green") if quality.is_met else ("✗ ", "bold red")))
+    line.append(quality.text)
+    line.append("" if quality.min_score is None else f", minimum {quality.min_score:.1%}")
     print_text(console, line)
     graders = (f"{name} {each.right:,}/{each.issued:,}" for name, each in quality.graders.items())
     for text in (*quality.notes, ", ".join(graders)):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.terminal.inference_tables import print_inference_result
 from aiperf_svc.core.experiments.outcomes import measured_in
 from aiperf_svc.core.quality.gate import (
     Answer,
@@ -20,6 +21,7 @@ from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results.slo_results import MISSED
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.fake_results import inference_result, objective
+from tests.support.terminal import on_console
 
 QUESTIONS = [
     Question(prompt="a", grader=Grader.EXACT, expected="yes"),
@@ -155,3 +157,9 @@ def test_answers_without_tokens_have_no_agreement_of_tokens() -> None:
     found = agreement([answer(0)], [said("yes")])
     assert found is not None
     assert found.tokens is None
+
+
+@pytest.mark.parametrize(("minimum", "line"), [(None, "Quality: 1 of"), (0.5, "Quality: ✗ 1 of")])
+def test_only_a_minimum_gives_a_mark(minimum: float | None, line: str) -> None:
+    run = inference_result(quality=result([answer(0)], minimum))
+    assert line in on_console(print_inference_result, run)
