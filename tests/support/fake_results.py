@@ -10,7 +10,8 @@ from aiperf_svc.core.experiments.experiment_result import ExperimentResult, Tria
 from aiperf_svc.core.results.inference_result import ErrorCount, ErrorDetails, InferenceResult
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveResult
-from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.core.telemetry.system_report import SystemReport
+from aiperf_svc.core.verdict.check_result import Severity, graded
 
 DATASET = {
     "kind": "synthetic",
@@ -102,3 +103,11 @@ def as_json(results: result_files.Results) -> dict[str, Any]:
     """The content of the file of results."""
     found: dict[str, Any] = msgspec.json.decode(result_files.encode(results))
     return found
+
+
+def throttled(share: float) -> SystemReport:
+    """The clock of a GPU was reduced for this share of the time."""
+    check = graded(
+        "gpu_throttling", share, 0.01, text=f"power limits, {share:.0%}", remedy="cool it"
+    )
+    return SystemReport(verdict=check.severity, checks=(check,), metrics={}, sources=())

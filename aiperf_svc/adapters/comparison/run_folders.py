@@ -157,7 +157,7 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         facts=_facts(result) | (provenance.compared if provenance is not None else {}),
         warnings=tuple(
             f"not comparable: {check.text}"
-            for check in (result.system.reasons if result.system is not None else ())
+            for check in result.system_reasons
             if check.check == "speculation_comparable"
         ),
         metrics=infos,
@@ -177,6 +177,9 @@ def _facts(result: InferenceResult) -> dict[str, str]:
     built = layout.dataset
     checksum = built and (built.source_sha256 if is_own else built.sha256)
     facts["dataset.built"] = checksum or "none"
+    if result.system is not None:
+        failed = ", ".join(each.check for each in result.system_reasons)
+        facts["system"] = f"{result.system.verdict}: {failed}".removesuffix(": ")
     return facts
 
 

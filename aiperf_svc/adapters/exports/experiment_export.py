@@ -49,6 +49,7 @@ FACTS: tuple[tuple[str, Callable[[TrialRow], str]], ...] = (
     ("verdict", lambda row: row.measured.verdict if row.measured else ""),
     ("cause", lambda row: row.measured.cause if row.measured else ""),
     ("slo", lambda row: row.measured.slo if row.measured else ""),
+    ("system", lambda row: ", ".join(r.check for r in row.measured.system) if row.measured else ""),
     ("run_id", lambda row: row.measured.run_id if row.measured else ""),
     ("folder", lambda row: row.outcome.folder),
 )

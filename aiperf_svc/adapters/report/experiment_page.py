@@ -60,6 +60,7 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
     return [
         *([_answer(search)] if search is not None else []),
         *_left_out(summary),
+        *_system(summary),
         *section("Trials that were run again", Items(words.replaced(summary.rows))),
         *(_slo(summary) if search is None else []),
         *_best(summary, search),
@@ -87,6 +88,13 @@ def _slo(summary: ExperimentSummary) -> list[Block]:
             title = f"The SLO is {outcome} in {len(lines)} of {len(summary.rows)} trials."
             blocks.append(Box("degraded", title, [(line, "") for line in lines]))
     return blocks
+
+
+def _system(summary: ExperimentSummary) -> list[Block]:
+    return [
+        Box(each.severity, f"The system is {each.share}.", [(f"most in {each.worst}", each.remedy)])
+        for each in words.system_findings(summary)
+    ]
 
 
 def _left_out(summary: ExperimentSummary) -> list[Block]:

@@ -9,6 +9,7 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best, front
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination, TrialRow
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Parameters
 from aiperf_svc.domain.number_text import number, readable_unit
@@ -124,6 +125,33 @@ def not_held(rows: Sequence[TrialRow]) -> list[str]:
     return [
         _trial_line(row, "; ".join(row.measured.not_held if row.measured else ())) for row in rows
     ]
+
+
+class SystemFinding(NamedTuple):
+    """A check of the system under test that did not pass in some trials."""
+
+    severity: Severity
+    share: str
+    """`degraded in 5 of 6 trials`."""
+    worst: str
+    """What was found in the trial that is furthest beyond the limit."""
+    remedy: str
+
+
+def system_findings(summary: ExperimentSummary) -> list[SystemFinding]:
+    """Return the checks of the system that did not pass in the trials that count."""
+    counting = [row for row in summary.rows if not row.left_out]
+    failed: dict[str, list[tuple[Reason, TrialRow]]] = {}
+    for row in counting:
+        for reason in row.measured.system if row.measured else ():
+            failed.setdefault(reason.check, []).append((reason, row))
+    found = []
+    for each in failed.values():
+        reason, row = max(each, key=lambda pair: pair[0].measured)
+        share = f"{reason.severity} in {len(each):,} of {len(counting):,} trials"
+        worst = _trial_line(row, reason.text)
+        found.append(SystemFinding(reason.severity, share, worst, reason.remedy))
+    return found
 
 
 def replaced(rows: Sequence[TrialRow]) -> list[str]:

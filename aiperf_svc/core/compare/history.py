@@ -244,5 +244,5 @@ def _run(run: MeasuredRun, before: MeasuredRun, key: RowKey) -> HistoryRun:
         start_wall_ns=run.start_wall_ns,
         value=run.values[key].value,
         verdict=run.label,
-        changed_keys=tuple(name for name in changed if name != "verdict"),
+        changed_keys=tuple(name for name in changed if name not in ("verdict", "system")),
     )

@@ -34,6 +34,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     slo: str = ""
     """The outcome of its SLO; empty without one."""
+    system: str = ""
+    """The checks of the system under test that did not pass, as their names."""
     run_id: str = ""
     folder: str
     """Name of its folder, below `trials`."""

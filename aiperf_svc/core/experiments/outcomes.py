@@ -8,7 +8,7 @@ from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import MISSED, outcome_of_all
-from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.core.verdict.check_result import Reason, Severity
 
 DONE = "done"
 """State of a trial that ran to its end."""
@@ -54,6 +54,8 @@ class Measured(NamedTuple):
     """The objectives that do not hold, each with its reason."""
     token_source: str = ""
     """Who has counted the tokens, as a sentence; empty without token counts."""
+    system: tuple[Reason, ...] = ()
+    """The checks of the system under test that did not pass."""
 
     @property
     def is_usable(self) -> bool:
@@ -77,4 +79,5 @@ def measured_in(results: RunResult) -> Measured:
             *((f"quality: {results.missed_quality}",) if results.missed_quality else ()),
         ),
         token_source=results.token_source,
+        system=results.system_reasons,
     )

@@ -307,6 +307,10 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
         return text
 
     @property
+    def system_reasons(self) -> tuple[Reason, ...]:
+        return self.system.reasons if self.system is not None else ()
+
+    @property
     def has_succeeded(self) -> bool:
         """True if a request completed."""
         return bool(self.value("request_count"))

@@ -116,6 +116,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     @property
+    def system_reasons(self) -> tuple[Reason, ...]:
+        """The checks of the system under test that did not pass."""
+        return ()
+
+    @property
     def stats(self) -> Mapping[str, MetricStats]:
         """All metrics by tag."""
         raise NotImplementedError

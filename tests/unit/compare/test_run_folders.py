@@ -1,10 +1,12 @@
 """Runs are read from their folders, and each problem of one is a line with exit code 2."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
 from aiperf_svc.adapters.storage.answers_file import write_answers
@@ -16,7 +18,7 @@ from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.protocol.records import Flag
 from tests.support import fake_run, fake_steps
-from tests.support.fake_results import DATASET
+from tests.support.fake_results import DATASET, throttled
 from tests.support.runs_to_compare import compare_folders as compare
 from tests.support.runs_to_compare import inference_run
 
@@ -295,6 +297,19 @@ def run_with_answers(folder: Path, texts: list[str], sha256: str = "0") -> Path:
     write_answers(folder, answers)
     write_all(folder, summarise(columns, None, context), columns)
     return folder
+
+
+def test_checks_of_the_system_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    columns = fake_run.columns_of(rows)
+    for name, share in (("base", 0.0), ("new", 0.2)):
+        summary = summarise(columns, None, fake_run.context(rows, run_id=name))
+        (tmp_path / name).mkdir()
+        write_all(tmp_path / name, replace(summary, system=throttled(share)), columns)
+    _, out, _ = compare(capsys, tmp_path / "base", tmp_path / "new")
+    assert re.search(r"system +valid +degraded: gpu_throttling", out)
 
 
 def test_answers_to_the_same_questions_are_compared(

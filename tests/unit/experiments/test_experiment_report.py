@@ -19,7 +19,7 @@ from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from tests.support import fake_run
-from tests.support.fake_results import objective
+from tests.support.fake_results import objective, throttled
 from tests.support.fake_trials import outcome, sweep
 from tests.support.terminal import on_console
 
@@ -287,3 +287,28 @@ def test_trials_that_miss_the_slo_are_named() -> None:
     page = experiment_page.render(summarise(outcomes), CONFIG).decode()
     assert "The SLO is missed in 1 of 2 trials." in page
     assert said in page
+
+
+def test_failed_checks_of_the_system_are_shown() -> None:
+    shares = {1: 0.2, 2: 0.3, 4: 0.0}
+    outcomes = [
+        outcome(number, {"load.concurrency": number}, throughput=1.0, system=throttled(share))
+        for number, share in shares.items()
+    ]
+    outcomes.append(
+        outcome(8, {"load.concurrency": 8}, throughput=1.0, verdict="invalid", system=throttled(1))
+    )
+    summary = summarise(outcomes)
+    text = " ".join(printed(outcomes).split())
+    worst = "trial 2 (load.concurrency=2): power limits, 30%"
+    assert f"system: degraded in 2 of 3 trials, most in {worst}" in text
+    page = experiment_page.render(summary, CONFIG).decode()
+    assert "The system is degraded in 2 of 3 trials." in page
+    assert worst in page
+    trials = experiment_export.experiment_numbers(summary).trials
+    assert [each.system for each in trials] == [
+        "gpu_throttling",
+        "gpu_throttling",
+        "",
+        "gpu_throttling",
+    ]
