@@ -19,6 +19,8 @@ _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _ESCAPE = "\\U"
 """What libyaml writes for an emoji, which is no longer readable."""
+_ONE_LINE = 2**31 - 1
+"""A width that no text reaches: libyaml's largest."""
 
 
 MOST_BYTES = 16 * 2**20
@@ -151,6 +153,19 @@ def yaml_text(data: Any) -> str:
     if _ESCAPE in text:
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     return text
+
+
+def yaml_line(data: Any) -> str:
+    """Return plain data as YAML of one line."""
+    text: str = yaml.dump(
+        data,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=_ONE_LINE,
+    )
+    return text.removesuffix("...\n").rstrip("\n")
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:

@@ -109,7 +109,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         plan=plan,
         owner=owner_name(environ),
         warnings=copy_warnings(kubeconfig, environ),
-        summary="" if HOLDER in environ else as_text(plan, StackChanges(base="")),
+        summary="" if HOLDER in environ else _summary(plan),
         cluster=Cluster(
             kubeconfig=kubeconfig,
             context=config.get("context") or environ.get("AIPERF_CONTEXT"),
@@ -122,6 +122,11 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             for name, keys in plan.secret_keys.items()
         },
     )
+
+
+def _summary(plan: StackPlan) -> str:
+    command = f"aiperf-svc preview {plan.identity.stack} --objects"
+    return f"{as_text(plan, StackChanges(base=''))}\n  `{command}` lists the objects for a review"
 
 
 def _project_folder() -> Path:

@@ -6,8 +6,10 @@ import os
 from typing import Any
 
 import pytest
+import yaml
 
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
+from aiperf_svc.cli.main import main
 from aiperf_svc.domain.errors import EnvironmentProblem
 from tests.support.recording import INFRA, Manifest, record, stack_config
 
@@ -33,6 +35,18 @@ def test_manifests_equal_the_programs_objects() -> None:
         assert each.get("spec") == made[key].get("spec")
         if each["kind"] == "Secret":
             assert all(base64.b64decode(value, validate=True) for value in each["data"].values())
+
+
+def test_preview_lists_the_programs_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preview", "bench-iperf", "--manifests"]) == 0
+    found = {_key(each): each for each in yaml.safe_load_all(capsys.readouterr().out)}
+    made = {
+        (each["kind"], each["metadata"]["name"].removesuffix("-0a1b2c3d")): each
+        for each in record("bench-iperf", stack_config("bench-iperf")).manifests
+    }
+    assert {key: each.get("spec") for key, each in found.items()} == {
+        key: each.get("spec") for key, each in made.items()
+    }
 
 
 def test_failing_program_has_a_reason() -> None:

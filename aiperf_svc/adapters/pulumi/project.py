@@ -73,6 +73,11 @@ def find_program() -> Program:
 def check_tools(environ: Mapping[str, str]) -> None:
     """Raise EnvironmentProblem if the Pulumi CLI is missing, or what its program imports."""
     executable(environ)
+    check_packages()
+
+
+def check_packages() -> None:
+    """Raise EnvironmentProblem if packages are missing that the Pulumi program imports."""
     if importlib.util.find_spec("pulumi_kubernetes") is None:
         raise EnvironmentProblem(
             f"the Python of this command ({sys.executable}) lacks the packages of the Pulumi "

@@ -47,25 +47,33 @@ def preview(args: argparse.Namespace) -> int:
     """Print the summary."""
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args)
+    if args.manifests:
+        print("---\n".join(map(yaml_text, previews.objects(request))), end="")
+        return int(ExitCode.OK)
+    print(_preview(request, args))
+    if args.objects:
+        print("\n" + previews.objects_text(request, args.against, is_markdown=args.markdown))
+    return int(ExitCode.OK)
+
+
+def _preview(request: StackRequest, args: argparse.Namespace) -> str:
     requests = member_requests(request, read_clusters(request.settings, str(args.config)))
     expansion = expand_requests(requests)
     footprint = whole_footprint(requests, expansion)
     if args.json:
         found = previews.as_json(request) | {"footprint": footprint.as_json}
-        print(json.dumps(found, default=str))
-        return int(ExitCode.OK)
+        return json.dumps(found, default=str)
     compared = previews.compare(request, args.against)
     if len(request.plans) > 1:
-        print(previews.of_shapes(request, compared, is_markdown=args.markdown))
-        return int(ExitCode.OK)
+        return previews.of_shapes(request, compared, is_markdown=args.markdown)
     format_ = summary.as_markdown if args.markdown else summary.as_text
-    print(format_(request.plan, compared).rstrip("\n"))
+    parts = [format_(request.plan, compared).rstrip("\n")]
     if expansion.is_joint:
         several = several_lines(expansion, requests)
-        print(f"\n#### Stacks\n\n```\n{several}\n```" if args.markdown else several)
+        parts.append(f"\n#### Stacks\n\n```\n{several}\n```" if args.markdown else several)
     if request.config.experiment is not None:
-        print("\n" + previews.trials_text(request, is_markdown=args.markdown))
-    return int(ExitCode.OK)
+        parts += ["", previews.trials_text(request, is_markdown=args.markdown)]
+    return "\n".join(parts)
 
 
 PASSED = (

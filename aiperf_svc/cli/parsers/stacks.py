@@ -18,7 +18,17 @@ def preview(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--markdown", action="store_true", help="Print Markdown for a comment in a pull request."
     )
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="Print one JSON object.")
+    output.add_argument(
+        "--objects",
+        action="store_true",
+        help="Also list the Kubernetes objects, what several have in common once; with --against "
+        "what changes in them.",
+    )
+    output.add_argument(
+        "--manifests", action="store_true", help="Print only the Kubernetes objects, as YAML."
+    )
     parser.add_argument(
         "--against", metavar="FILE", type=Path, help="Compare with this stack file."
     )

@@ -1,32 +1,39 @@
 """Shows what a stack's file would change, without a cluster."""
 
+import difflib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.pulumi.project import read_settings
+from aiperf_svc.adapters.pulumi.project import check_packages, read_settings
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.domain.errors import AiperfError, ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.request import StackRequest, open_project
-from aiperf_svc.workloads.previews import shape_lines, summary, trial_lists
+from aiperf_svc.workloads.previews import object_list, shape_lines, summary, trial_lists
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.registry import load_benchmark
+
+
+def _version_of(request: StackRequest, file: Path) -> StackRequest:
+    """Return the request for the stack as another file has it."""
+    try:
+        settings = read_settings(file)
+    except ConfigError:
+        # A plain config holds only the benchmark.
+        settings = dict(request.settings)
+    return replace(request, config=load_benchmark(file), settings=settings)
 
 
 def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
     """Compare with another version of the stack's file, else with what is deployed. A review needs
     no state, so one that cannot be opened is only reported. Raises ConfigError."""
     if against is not None:
-        try:
-            settings = read_settings(against)
-        except ConfigError:
-            # A plain config holds only the benchmark.
-            settings = dict(request.settings)
-        before = replace(request, config=load_benchmark(against), settings=settings).plan
+        before = _version_of(request, against).plan
         return StackChanges(
             base=f"`{against}`",
             changed=shape_lines.changed_keys(before, request.plan),
@@ -42,6 +49,36 @@ def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
             return signals.run(bring_up.compare(request, cli))
     except AiperfError as error:
         return StackChanges(base=bring_up.DEPLOYED, not_compared=str(error))
+
+
+def objects(request: StackRequest) -> list[Json]:
+    """Return the objects of the shape that the stack's file chooses, as the program makes them,
+    without the values of secrets. Raises ConfigError, EnvironmentProblem."""
+    check_packages()
+    return object_list.without_secrets(signals.run(request.manifests(request.used_shape)))
+
+
+def objects_text(request: StackRequest, against: Path | None, *, is_markdown: bool) -> str:
+    """List the objects for a review; with `against`, what differs from those of that file."""
+    title, language = "Objects", "yaml"
+    if against is None:
+        lines = object_list.lines(objects(request), stack=request.stack)
+        lines = [*object_list.INTRODUCTION, "", *lines]
+    else:
+        title, language = f"Objects against `{against}`", "diff"
+        versions = (_comparable_lines(_version_of(request, against)), _comparable_lines(request))
+        lines = list(difflib.unified_diff(*versions, str(against), request.stack, lineterm=""))
+        lines = lines or ["the objects are the same"]
+    return "\n".join(
+        [f"#### {title}", "", f"```{language}", *lines, "```"] if is_markdown else lines
+    )
+
+
+def _comparable_lines(request: StackRequest) -> list[str]:
+    """List the objects whole, without the id of the run, which any change of the config changes."""
+    run = request.plan.identity.run_id
+    lines = object_list.lines(objects(request), stack=request.stack, is_whole=True)
+    return [each.replace(run, "RUN").replace(run[:8], "RUN") for each in lines]
 
 
 def trials_text(request: StackRequest, *, is_markdown: bool) -> str:

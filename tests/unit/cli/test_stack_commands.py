@@ -14,9 +14,11 @@ from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.commands import running_stacks
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.stack import placement
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.workloads.previews.object_list import HIDDEN
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -58,6 +60,43 @@ def test_preview_compares_with_another_version_of_the_file(
     text = capsys.readouterr().out
     assert text.startswith("### Benchmark stack `bench-smoke`")
     assert "- load.concurrency: 4\n+ load.concurrency: 8\n" in text
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Pulumi program makes one object, with the CPU that the stack requests and a key."""
+
+    async def manifests(self: StackRequest, place: int) -> tuple[Json, ...]:
+        metadata = {"name": f"keys-{self.stack}", "run": self.plan.identity.run_id}
+        made = {"kind": "Secret", "metadata": metadata, "data": {"key": "c2VjcmV0"}}
+        return ({**made, "cpu": self.plan.totals.cpu_millis},)
+
+    monkeypatch.setattr(StackRequest, "manifests", manifests)
+
+
+@pytest.mark.usefixtures("rendered")
+def test_preview_shows_changes_of_the_objects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load(Path("stacks/Pulumi.bench-smoke.yaml").read_text())
+    pods = content["config"]["aiperf:benchmark"]["deployment"].setdefault("pods", {})
+    pods["worker"] = {"cpu": 9}
+    old = tmp_path / "old.yaml"
+    old.write_text(yaml.safe_dump(content))
+    command = ["preview", "bench-smoke", "--markdown", "--objects"]
+    assert cli.main([*command, "--against", str(old)]) == 0
+    _, _, text = capsys.readouterr().out.partition("#### Objects against")
+    changed = [line[:5] for line in text.splitlines() if line[:1] in ("-", "+")]
+    assert changed[2:] == ["-cpu:", "+cpu:"]
+    assert cli.main(command) == 0
+    assert "data: {key: (hidden)}" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("rendered")
+def test_manifests_are_only_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["preview", "bench-smoke", "--manifests"]) == 0
+    (secret,) = yaml.safe_load_all(capsys.readouterr().out)
+    assert secret["data"] == {"key": HIDDEN}
 
 
 def test_scheduled_runner_uses_the_images_of_the_command(
