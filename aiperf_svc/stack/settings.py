@@ -22,12 +22,13 @@ from aiperf_svc.adapters.cluster.ownership import (
     owner_name,
     users_of,
 )
-from aiperf_svc.adapters.pulumi.deployed import made_roots
+from aiperf_svc.adapters.pulumi.deployed import made_roots, namespaces_in
 from aiperf_svc.adapters.pulumi.plan_file import PLAN, read_plan
 from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.summary import as_text
@@ -217,28 +218,38 @@ def refuse_if_used(
         return
     if users.holder:
         raise pulumi.RunError(f"{users.holder}; wait for it. Nothing was changed")
-    if not users.alive:
+    if not users.alive and not users.unfinished:
         return
     try:
-        own = own_roots()
+        state = read_state()
     except EnvironmentProblem as error:
         places = ", ".join(f"{each.namespace} (of {each.owner})" for each in users.alive.values())
-        pulumi.log.warn(
-            f"stack {stack} is up in namespace {places}, and whether this state has made it is "
-            f"unknown: {error}. If another one has, both will measure at the same time"
-        )
+        if places:
+            pulumi.log.warn(
+                f"stack {stack} is up in namespace {places}, and whether this state has made it is "
+                f"unknown: {error}. If another one has, both will measure at the same time"
+            )
         return
+    own = made_roots(state)
     others = [lease for uid, lease in users.alive.items() if uid not in own]
     if others:
         words = of_another_state(
             stack, [each.namespace for each in others], [each.owner for each in others]
         )
         raise pulumi.RunError(f"{words}. Nothing was changed")
+    used = {wanted.name, *namespaces_in(state)}
+    for uid, namespace in users.unfinished.items():
+        if uid not in own and namespace in used:
+            raise pulumi.RunError(
+                f"namespace {namespace} has the ConfigMap {ANCHOR}-{stack} of an `up` that was "
+                f"killed, or that has just begun; if none has, remove it: aiperf-svc gc {stack}. "
+                "Nothing was changed"
+            )
 
 
-def own_roots() -> frozenset[str]:
-    """Return the UIDs of the roots that this state has made. Raises EnvironmentProblem if the
-    state cannot be read."""
+def read_state() -> list[Json]:
+    """Return types and outputs of the resources that this state has. Raises EnvironmentProblem if
+    it cannot be read."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     root = pulumi.runtime.get_root_resource()
     # The engine writes the root into the state, and then nothing until the program makes something.
@@ -248,4 +259,4 @@ def own_roots() -> frozenset[str]:
     except Exception as error:
         # The SDK raises no narrower type.
         raise EnvironmentProblem(str(error)) from error
-    return made_roots(found["outputs"].values())
+    return list(found["outputs"].values())

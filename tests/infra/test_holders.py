@@ -86,6 +86,18 @@ def test_plain_up_changes_live_stack_of_its_state(use: Use, warned: list[str]) -
     assert warned == []
 
 
+def test_plain_up_names_what_a_killed_one_left(use: Use) -> None:
+    metadata = {"name": "aiperf-bench-1", "uid": "own"}
+    state = {"ns": {"type": "kubernetes:core/v1:Namespace", "outputs": {"metadata": metadata}}}
+    use(Users(unfinished={"uid-of-anchor": "aiperf-bench-1"}))
+    with pytest.raises(pulumi.RunError, match=f"killed, .* aiperf-svc gc {STACK}. Nothing was"):
+        _up(state)
+    # Another namespace is no obstacle, nor is an anchor of this state.
+    for other in ({"uid-of-anchor": "aiperf-bench-2"}, {"own": "aiperf-bench-1"}):
+        use(Users(unfinished=other))
+        assert _up(state).manifests
+
+
 def test_plain_up_warns_if_its_state_is_unreadable(use: Use, warned: list[str]) -> None:
     use(Users(alive={"uid-of-theirs": LEASE}))
     assert _up(None).manifests

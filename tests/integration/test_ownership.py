@@ -31,6 +31,7 @@ class OneLease:
     def __init__(self) -> None:
         self.version = 1
         self.is_there = True
+        self.config_maps: list[dict[str, Any]] = []
         self.errors: list[Exception] = []
         """Errors of the next reads."""
         self.changed = asyncio.Condition()
@@ -50,15 +51,17 @@ class OneLease:
 
     @property
     def listing(self) -> Cluster:
-        """The server as one whose Leases are listed."""
+        """The server as one whose Leases and ConfigMaps are listed."""
 
         async def get(path: str, **_: Any) -> dict[str, Any]:
+            if path == "/api/v1/configmaps":
+                return {"items": self.config_maps}
             if not path.endswith("/leases"):
                 assert path == "/api/v1/namespaces/n/configmaps/anchor-s"
                 if self.errors:
                     raise self.errors.pop(0)
                 return {"metadata": {"uid": "uid-of-anchor-s"}}
-            return {"items": [self.lease]}
+            return {"items": [self.lease] if self.is_there else []}
 
         return cast(Cluster, SimpleNamespace(get=get, now=self.now))
 
@@ -175,6 +178,16 @@ async def test_users_need_anchor_and_right_to_read_it() -> None:
         api = OneLease()
         api.errors = [Refused("no anchor", status=status, reason=reason)]
         assert await users_of(api.listing, "s", namespace=None) == Users()
+
+
+async def test_anchor_without_a_lease_is_unfinished() -> None:
+    api = OneLease()
+    anchor = {"name": "anchor-s", "uid": "a", "namespace": "n"}
+    others = ({**anchor, "name": "config-s"}, {**anchor, "deletionTimestamp": "now"})
+    api.config_maps = [{"metadata": each} for each in (*others, anchor)]
+    assert (await users_of(api.listing, "s", namespace=None)).unfinished == {}
+    api.is_there = False
+    assert (await users_of(api.listing, "s", namespace=None)).unfinished == {"a": "n"}
 
 
 async def test_idle_foreign_stack_is_refused() -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.api.objects import find_object
+from aiperf_svc.adapters.cluster.api.objects import find_object, try_list
 from aiperf_svc.adapters.host.child_processes import is_alive, process_space
 from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.core.cluster.lease import (
@@ -95,16 +95,18 @@ class Users(NamedTuple):
     """The process that works on one of them, in words; empty: none does."""
     alive: Mapping[str, StackLease] = {}
     """Stacks that are starting or within their time to live, by the UID of their anchor."""
+    unfinished: Mapping[str, str] = {}
+    """Namespaces with an anchor and no Lease, which is created next, by the UID of the anchor: an
+    `up` was killed there, or is beginning."""
 
 
 async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Users:
     """Return who uses any stack of this name; nobody if that may not be read. Raises
     Unreachable."""
     scope = f"/namespaces/{namespace}" if namespace else ""
+    selector = f"{STACK_LABEL}={stack}"
     try:
-        listed = await cluster.get(
-            f"{LEASES}{scope}/leases", labelSelector=f"{STACK_LABEL}={stack}"
-        )
+        listed = await cluster.get(f"{LEASES}{scope}/leases", labelSelector=selector)
         now, me = await cluster.now(), this_process()
         leases = [read_lease(each) for each in listed["items"]]
         for each in leases:
@@ -120,7 +122,16 @@ async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Us
                 alive[str(anchor["metadata"]["uid"])] = each
     except Refused:
         return Users()
-    return Users(alive=alive)
+    leased = {each.namespace for each in leases}
+    anchors = await try_list(cluster, f"/api/v1{scope}/configmaps", labelSelector=selector)
+    unfinished = {
+        str(each["metadata"]["uid"]): str(each["metadata"]["namespace"])
+        for each in anchors or ()
+        if each["metadata"]["name"] == f"{ANCHOR}-{stack}"
+        and each["metadata"]["namespace"] not in leased
+        and "deletionTimestamp" not in each["metadata"]
+    }
+    return Users(alive=alive, unfinished=unfinished)
 
 
 def of_another_state(stack: str, namespaces: Iterable[str], owners: Iterable[str]) -> str:

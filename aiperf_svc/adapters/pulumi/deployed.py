@@ -36,6 +36,15 @@ def made_roots(resources: Iterable[Json]) -> frozenset[str]:
     return frozenset(registered or objects - {""})
 
 
+def namespaces_in(resources: Iterable[Json]) -> frozenset[str]:
+    """Return the names of the namespaces among resources."""
+    return frozenset(
+        str(((each.get("outputs") or {}).get("metadata") or {}).get("name"))
+        for each in resources
+        if each.get("type") == ROOT_TYPES[0]
+    )
+
+
 def namespace_of(state: Json) -> tuple[str, str] | None:
     """Return the name and UID of the stack's own namespace."""
     for each in resources(state, "kubernetes:core/v1:Namespace"):
@@ -45,10 +54,11 @@ def namespace_of(state: Json) -> tuple[str, str] | None:
     return None
 
 
-def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the UIDs of the stack's roots, its namespaces and anchors, and the names of those
-    whose creation had not ended when the state was written. A root of another stack that a refresh
-    has read is left out."""
+def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
+    """Return the UIDs of the stack's roots, its namespaces and anchors, and namespace and name of
+    those whose creation had not ended when the state was written, or whose `up` was killed before
+    it wrote their UIDs: Pulumi keeps these until a refresh clears them. A root of another stack
+    that a refresh has read is left out."""
     deployment = state.get("deployment") or {}
 
     def metadata(each: Json, side: str) -> Json:
@@ -62,7 +72,9 @@ def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]
         if (found := metadata(each, "outputs")).get("uid")
     }
     making = [
-        metadata(each["resource"], "inputs") for each in deployment.get("pending_operations") or ()
+        metadata(each["resource"], "inputs")
+        for each in deployment.get("pending_operations") or ()
+        if each.get("type") == "creating"
     ]
     own, known = set(made), made_roots(resources(state, LIFETIME))
     present = {uid for uid, each in made.items() if not each.get("delete")}
@@ -70,7 +82,9 @@ def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]
     if known and anchors and not anchors & known:
         # The state's own stack is gone, and a refresh has read another one.
         own -= present - known
-    return frozenset(own), frozenset(str(each["name"]) for each in making if each.get("name"))
+    return frozenset(own), frozenset(
+        (str(each.get("namespace") or ""), str(each["name"])) for each in making if each.get("name")
+    )
 
 
 def benchmark_of(state: Json) -> Json | None:

@@ -11,23 +11,31 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.api.objects import Catalog, ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.ownership import (
     LeaseKeeper,
     StackInUse,
     find_lease,
     of_another_state,
+    owner_name,
     refuse_held,
 )
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
+    StackObjects,
     is_name_of,
     made_by,
     take_inventory,
     take_outside,
 )
-from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
+from aiperf_svc.adapters.cluster.teardown.leaks import (
+    CONFIG_MAP,
+    NAMESPACE,
+    find_roots,
+    wait_until_gone,
+)
+from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
 from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
 from aiperf_svc.adapters.cluster.watching.startup_failure import rule_remedy
 from aiperf_svc.adapters.cluster.watching.startup_watch import wait_for_startup_failure
@@ -38,6 +46,7 @@ from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.adapters.pulumi.plan_file import write_plan
 from aiperf_svc.adapters.pulumi.progress import Progress
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
+from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -52,6 +61,8 @@ from aiperf_svc.workloads.previews import shape_lines, summary
 from aiperf_svc.workloads.previews.changes import StackChanges, changes
 
 DEPLOYED = "what is deployed"
+GONE_S = 60.0
+"""Longest time for the end of what a killed `up` was creating: an empty namespace or an anchor."""
 
 
 class StateLocked(EnvironmentProblem):
@@ -336,6 +347,64 @@ async def up(
     return True
 
 
+async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli, say: Say) -> None:
+    """Remove the roots that a killed `up` was creating when it was killed, which the next one would
+    refuse because they exist. Raises EnvironmentProblem if they remain."""
+    uids, making = deployed.roots_of(await cli.export(), stack=record.stack)
+    listed = await list_objects(
+        cluster,
+        Catalog((NAMESPACE, CONFIG_MAP), ()),
+        or_namespace=record.namespace,
+        selector=f"{STACK_LABEL}={record.stack}",
+    )
+    found = await _made_while_killed(cluster, record.stack, listed.objects, making)
+    left = [each for each in found if each.uid not in uids]
+    if not left:
+        return
+    say(f"removing what a killed `pulumi up` was creating: {', '.join(map(str, left))}")
+    # Such a root has a namespace of its own, whose name is not that of the record.
+    shared = record.namespace if record.before is not None else None
+    wanted = StackObjects(
+        stack=record.stack, namespace=shared, own=tuple(each.uid for each in left)
+    )
+    await remove_by_label(cluster, wanted)
+    report = await wait_until_gone(cluster, wanted, timeout_s=GONE_S)
+    if report.left:
+        raise EnvironmentProblem(f"{report.in_words} of an `up` that was killed: {report.left[0]}")
+    ended = await cli.refresh(clear_pending=True)
+    if ended.code:
+        raise PulumiFailed("refresh", ended)
+
+
+async def _made_while_killed(
+    cluster: Cluster,
+    stack: str,
+    objects: Iterable[ObjectRef],
+    making: Collection[tuple[str, str]],
+) -> list[ObjectRef]:
+    """Return those of `objects` that a killed `up` was creating. An object of this name that has a
+    Lease of another owner is not one of them: the Lease is created after it, by a process that was
+    not killed."""
+    found = []
+    for each in objects:
+        if (each.namespace, each.name) in making:
+            with contextlib.suppress(Refused):
+                lease = await find_lease(cluster, stack, each.namespace or each.name)
+                if lease is not None and lease.owner != owner_name():
+                    continue
+            found.append(each)
+    return found
+
+
+async def own_in_state(
+    cluster: Cluster, state: Json, there: Iterable[ObjectRef], *, stack: str
+) -> set[str]:
+    """Return the UIDs of the roots that a state has made, and of those among `there` that it was
+    making when its process was killed. Raises Unreachable."""
+    uids, making = deployed.roots_of(state, stack=stack)
+    return {*uids, *(e.uid for e in await _made_while_killed(cluster, stack, there, making))}
+
+
 async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:
     """Return the record with the UIDs of the stack's roots and of its own namespace.
 
@@ -349,8 +418,8 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     with contextlib.suppress(PulumiFailed):
         state = await cli.export() if cli is not None else None
     if state is not None:
-        uids, making = deployed.roots_of(state, stack=record.stack)
-        own |= {*uids, *(each.uid for each in there if each.name in making)}
+        uids = await own_in_state(cluster, state, there, stack=record.stack)
+        own |= uids
         space = deployed.namespace_of(state)
         space = space if space and space[1] in uids else None
     elif not own:

@@ -457,8 +457,8 @@ class _Removal:
             return await bring_up.find_own(record, self._cluster, cli)
         own: tuple[str, ...] | None = None
         state = await cli.export() if cli is not None else {}
-        uids, _ = deployed.roots_of(state, stack=self._stack)
         there = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
+        uids = await bring_up.own_in_state(self._cluster, state, there, stack=self._stack)
         known = tuple(each.uid for each in there if each.uid in uids)
         if known and not record.is_ephemeral:
             self._is_proved = True

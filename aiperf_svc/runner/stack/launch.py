@@ -331,6 +331,8 @@ class Launch:
         self._record = self._record or self._prepared
         self._home.save(self._record)
         try:
+            if not is_up and not is_change and self._record.own:
+                await bring_up.remove_unfinished(self._record, self._cluster, self._cli, self._say)
             if not is_up:
                 if self._node is None:  # A visit that was up has ended, and its node is known.
                     self._node = await pin_target(

@@ -410,6 +410,27 @@ async def test_record_state_or_expiry_proves_ownership(stack_run: FakeStackRun) 
     assert stack_run.removed == [("ours",), ("theirs",), ("ours",)]
 
 
+async def test_killed_plain_up_is_proved_by_its_state(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find_lease(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(bring_up, "find_lease", find_lease)
+    # Pulumi was killed before it wrote that the namespace exists, and had made none before.
+    pending = {"type": "kubernetes:core/v1:Namespace", "inputs": {"metadata": {"name": "ours"}}}
+    making = [{"type": "creating", "resource": pending}]
+    stack_run.state = {"deployment": {"pending_operations": making}}
+    done = await stack_run.collected("s")
+    assert (done.exit_code, stack_run.removed) == (ExitCode.OK, [("ours",)])
+    assert stack_run.claims == [("ours", True, False)]
+    # Or was called again, and has made another one.
+    made = {"type": "kubernetes:core/v1:Namespace", "outputs": {"metadata": {"uid": "theirs"}}}
+    stack_run.state["deployment"]["resources"] = [made]
+    await stack_run.collected("s")
+    assert stack_run.removed[1] == ("ours", "theirs")
+
+
 async def test_lost_state_falls_back_to_record(stack_run: FakeStackRun, tmp_path: Path) -> None:
     backend = f"file://{tmp_path / 'lost'}?metadata=skip"
     stack_run.home.save(msgspec.structs.replace(RECORD, backend=backend))

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
+from aiperf_svc.adapters.cluster.api.objects import Listed, ObjectRef
+from aiperf_svc.adapters.cluster.ownership import owner_name
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
@@ -45,11 +47,21 @@ def made(kind: str, name: str, uid: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def state(*resources: dict[str, Any], making: str = "") -> dict[str, Any]:
-    """One that was written, perhaps while a namespace was being made."""
-    inputs = {"metadata": {"name": making}}
-    pending = [{"resource": {"type": "kubernetes:core/v1:Namespace", "inputs": inputs}}]
-    return {"deployment": {"resources": resources, "pending_operations": pending if making else []}}
+def state(*resources: dict[str, Any], making: str = "", anchor_in: str = "") -> dict[str, Any]:
+    """One that was written, perhaps while a namespace was being made, or an anchor in one."""
+    kinds = {
+        "Namespace": {"name": making},
+        "ConfigMap": {"name": "anchor-s", "namespace": anchor_in},
+    }
+    pending = [
+        {
+            "type": "creating",
+            "resource": {"type": f"kubernetes:core/v1:{kind}", "inputs": {"metadata": metadata}},
+        }
+        for kind, metadata in kinds.items()
+        if (making if kind == "Namespace" else anchor_in)
+    ]
+    return {"deployment": {"resources": resources, "pending_operations": pending}}
 
 
 class Cli:
@@ -57,6 +69,11 @@ class Cli:
 
     def __init__(self, content: dict[str, Any] | None, *, is_known: bool = True) -> None:
         self.content, self.is_known = content, is_known
+        self.did: list[str] = []
+
+    async def refresh(self, *, clear_pending: bool = False) -> Ended:
+        self.did.append("refresh and clear pending" if clear_pending else "refresh")
+        return Ended(code=0, out="", errors="")
 
     async def export(self) -> dict[str, Any]:
         if not self.is_known:
@@ -78,6 +95,26 @@ def there(monkeypatch: pytest.MonkeyPatch) -> list[ObjectRef]:
     return found
 
 
+@pytest.fixture
+def leases(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The owners of the Leases by namespace."""
+    found: dict[str, str] = {}
+
+    async def find_lease(_: Cluster, stack: str, namespace: str) -> StackLease | None:
+        if namespace not in found:
+            return None
+        return StackLease(
+            stack=stack,
+            namespace=namespace,
+            owner=found[namespace],
+            run_id="r",
+            created=datetime.now(UTC),
+        )
+
+    monkeypatch.setattr(bring_up, "find_lease", find_lease)
+    return found
+
+
 async def own_of(record: RunRecord, cli: Cli | None) -> RunRecord:
     return await find_own(record, CLUSTER, cast("PulumiCli", cli))
 
@@ -90,8 +127,13 @@ def test_state_lists_roots_and_pending_ones() -> None:
         made("core/v1:ConfigMap", "config-s", "3"),
         made("apps/v1:Deployment", "anchor-s", "4"),
         making="aiperf-s-5",
+        anchor_in="n",
     )
-    assert deployed.roots_of(content, stack="s") == ({"0", "1", "2"}, {"aiperf-s-5"})
+    making = {("", "aiperf-s-5"), ("n", "anchor-s")}
+    assert deployed.roots_of(content, stack="s") == ({"0", "1", "2"}, making)
+    for each in content["deployment"]["pending_operations"]:
+        each["type"] = "deleting"
+    assert deployed.roots_of(content, stack="s") == ({"0", "1", "2"}, frozenset())
     assert deployed.roots_of({"deployment": None}, stack="s") == (frozenset(), frozenset())
 
 
@@ -149,10 +191,68 @@ async def test_named_namespace_of_another_state_is_foreign(there: list[ObjectRef
     assert (found.own, found.namespace, found.namespace_uid) == ((), "n", None)
 
 
+@pytest.mark.usefixtures("leases")
 async def test_pending_namespace_of_dead_writer_is_own(there: list[ObjectRef]) -> None:
     there.extend([space("theirs"), space("ours")])
     found = await own_of(RECORD, Cli(state(making="aiperf-s-ours")))
     assert (found.own, found.namespace_uid) == (("ours",), "ours")
+
+
+async def test_pending_anchor_is_own_in_its_namespace(
+    there: list[ObjectRef], leases: dict[str, str]
+) -> None:
+    there.extend([ANCHOR, msgspec.structs.replace(ANCHOR, namespace="m", uid="theirs")])
+    killed = Cli(state(anchor_in="n"))
+    assert (await own_of(GUEST, killed)).own == ("anchor",)
+    # A Lease is created after the anchor, so that another process has made both.
+    leases["n"] = "alice@build"
+    assert (await own_of(GUEST, killed)).own == ()
+    leases["n"] = owner_name()
+    assert (await own_of(GUEST, killed)).own == ("anchor",)
+
+
+class UnfinishedUp:
+    """A cluster in which a killed `up` has made an anchor, and the state that it left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool = True) -> None:
+        self.did: list[str] = []
+        self.anchor = msgspec.structs.replace(ANCHOR, namespace="aiperf-s-1")
+        left = () if is_removed else (self.anchor,)
+
+        async def list_objects(*_: Any, **__: Any) -> Listed:
+            return Listed((space("1"), self.anchor), ())
+
+        async def remove_by_label(_: Cluster, wanted: StackObjects) -> None:
+            self.did.append(f"remove {wanted.own} in {wanted.namespace}")
+
+        async def wait_until_gone(*_: Any, **__: Any) -> LeakReport:
+            return LeakReport(left=left, not_checked=())
+
+        monkeypatch.setattr(bring_up, "list_objects", list_objects)
+        monkeypatch.setattr(bring_up, "remove_by_label", remove_by_label)
+        monkeypatch.setattr(bring_up, "wait_until_gone", wait_until_gone)
+
+    async def removed(self, content: dict[str, Any]) -> list[str]:
+        """What is done before the next `up`."""
+        cli = Cli(content)
+        record = msgspec.structs.replace(RECORD, namespace="aiperf-s-1", own=("1",))
+        await bring_up.remove_unfinished(record, CLUSTER, cast("PulumiCli", cli), self.did.append)
+        return [*self.did, *cli.did]
+
+
+@pytest.mark.usefixtures("leases")
+async def test_next_run_removes_an_unfinished_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = made("core/v1:Namespace", "aiperf-s-1", "1")
+    left = state(own, anchor_in="aiperf-s-1")
+    said = "removing what a killed `pulumi up` was creating: ConfigMap aiperf-s-1/anchor-s"
+    assert await UnfinishedUp(monkeypatch).removed(left) == [
+        said, "remove ('anchor',) in None", "refresh and clear pending"
+    ]  # fmt: skip
+    # Pulumi keeps a pending creation, also if a later `up` has made the object.
+    made_later = state(own, made("core/v1:ConfigMap", "anchor-s", "anchor"), anchor_in="aiperf-s-1")
+    assert await UnfinishedUp(monkeypatch).removed(made_later) == []
+    with pytest.raises(EnvironmentProblem, match="1 objects are left of an `up` that was killed"):
+        await UnfinishedUp(monkeypatch, is_removed=False).removed(left)
 
 
 async def test_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectRef]) -> None:
@@ -189,13 +289,8 @@ def test_objects_of_dead_runner_are_not_foreign() -> None:
     assert bring_up.without_own(before, ()) == before
 
 
-async def test_stack_of_another_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find_lease(*_: object) -> StackLease:
-        return StackLease(
-            stack="s", namespace="n", owner="alice@build", run_id="r", created=datetime.now(UTC)
-        )
-
-    monkeypatch.setattr(bring_up, "find_lease", find_lease)
+async def test_stack_of_another_state_is_refused(leases: dict[str, str]) -> None:
+    leases.update({"aiperf-s-2": "alice@build", "n": "alice@build"})
     own = msgspec.structs.replace(RECORD, own=("1",))
     await refuse_others([space("1")], own, CLUSTER)
     for other, place in ((space("2"), "aiperf-s-2"), (ANCHOR, "n")):
