@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,8 +162,8 @@ class FakeStackRun:
     async def outputs(self) -> dict[str, Any]:
         return {}
 
-    async def value(self, key: str) -> str:
-        return f"the stack's {key}"
+    async def values(self, keys: Sequence[str]) -> dict[str, str]:
+        return {key: f"the stack's {key}" for key in keys}
 
     # --- as Teardown ---
 

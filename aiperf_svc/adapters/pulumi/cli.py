@@ -148,16 +148,26 @@ class PulumiCli:
         if ended.code:
             raise PulumiFailed(f"config set --secret {name}", ended)
 
-    async def value(self, key: str) -> str:
-        """Return a value of the stack's file, a secret one in plain text. Raises PulumiFailed if it
-        has none, or it cannot be decrypted."""
+    async def values(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return values of the stack's file, secret ones in plain text. Pulumi reads them only if
+        the state has the stack, so it is added meanwhile. Raises PulumiFailed if there is no such
+        value, or it cannot be decrypted."""
+        is_new = not await self.export()
+        await self.add()
+        try:
+            return {key: await self._value(key) for key in keys}
+        finally:
+            if is_new:
+                await self._forget()
+
+    async def _value(self, key: str) -> str:
         name = f"aiperf:{key}"
         ended = await self._run("config", "get", name, "-s", self._stack)
         if ended.code:
             raise PulumiFailed(f"config get {name}", ended)
         return ended.out.rstrip("\n")
 
-    async def forget(self) -> None:
+    async def _forget(self) -> None:
         """Remove the stack, which must be empty, from the state. Its file stays."""
         ended = await self._run("stack", "rm", "-y", "--preserve-config", "-s", self._stack)
         if ended.code and NO_STACK not in ended.errors:

@@ -285,7 +285,8 @@ class StackPlacement(Placement):
             return {variable: given[key] for variable, key in sources.items()}
         content = request.file_content()
         with open_project(request.stack, content, self._home, request.environ) as cli:
-            return {name: given.get(key) or await cli.value(key) for name, key in sources.items()}
+            found = await cli.values([key for key in sources.values() if not given.get(key)])
+        return {variable: given.get(key) or found[key] for variable, key in sources.items()}
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         if self._shared is not None:
