@@ -7,14 +7,13 @@ import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.commands import attempt
-from tests.support.stack.expiry import LOAD_S, READY_S
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config, Stack, is_under_load, modest
 
 pytestmark = pytest.mark.cluster
 
-GRACE_S, WARMUP_S = 2, 5
+READY_S, LOAD_S, GRACE_S, WARMUP_S = 20, 15, 2, 5
 HOLD_S = 2 * READY_S + LOAD_S + WARMUP_S + 2 * GRACE_S
 """From the budget's creation until it is deleted."""
 CAP_S = 90

@@ -8,7 +8,7 @@ import yaml
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
-from tests.support.stack.expiry import READY_S, TTL_S, wait_for_its_end
+from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.rank_runs import make_small, results_of, values
 from tests.support.stack.rank_stack import Volumes, run_command, use_command, use_ranks
 from tests.support.stack.real_cluster import Cluster
@@ -98,12 +98,11 @@ def test_gc_or_deadline_removes_killed_guest_and_claim(
     helped, alone = make_runner(), make_runner()
     ended: dict[str, int] = {}
 
-    def kill(runner: Runner, ttl_s: int) -> None:
+    def kill(runner: Runner) -> None:
         volumes.give(run_command(runner, base_image))
-        runner.change(use_command("sleep", "600", timeout="20s"))
+        runner.change(use_command("sleep", "600", timeout="2m"))
         place = {"mode": "existing", "name": owners_namespace}
-        life = {"ttl": f"{ttl_s}s", "ready_timeout": f"{READY_S}s", "namespace": place}
-        runner.change(lambda benchmark: benchmark["deployment"].update(life))
+        runner.change(lambda benchmark: benchmark["deployment"].update(namespace=place))
         with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
             command.wait_for(RUN)
             claims = cluster.objects("persistentvolumeclaims", "-n", owners_namespace)
@@ -111,12 +110,12 @@ def test_gc_or_deadline_removes_killed_guest_and_claim(
             command.kill()
 
     def with_help() -> None:
-        kill(helped, 600)
+        kill(helped)
         ended[helped.name] = helped.call("gc", helped.name, "--yes").code
 
     def without_help() -> None:
-        kill(alone, TTL_S)
-        wait_for_its_end(cluster, alone.name, "configmap")
+        kill(alone)
+        end_by_deadline(cluster, alone.name, "configmap")
         ended[alone.name] = alone.gc().code
 
     together(with_help, without_help)

@@ -8,7 +8,7 @@ import pytest
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack import owners
 from tests.support.stack.commands import Ended
-from tests.support.stack.expiry import short_lived, wait_for_its_end
+from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config, together
@@ -27,9 +27,9 @@ def test_gc_or_deadline_removes_a_killed_guest(
 
     def as_guest(benchmark: Config) -> None:
         benchmark["deployment"]["namespace"] = {"mode": "existing", "name": owners_namespace}
+        benchmark["load"]["duration"] = "4m"
 
     def kill(runner: Runner) -> None:
-        runner.change(short_lived)
         runner.change(as_guest)
         with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
             command.wait_for(RUN)
@@ -43,7 +43,7 @@ def test_gc_or_deadline_removes_a_killed_guest(
     def without_help() -> None:
         kill(alone)
         # The anchor is what the deadline deletes; the cluster's garbage collection does the rest.
-        wait_for_its_end(cluster, alone.name, "configmap")
+        end_by_deadline(cluster, alone.name, "configmap")
         # Nothing is left to remove but what the state believes.
         collected[alone.name] = alone.gc()
 

@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.commands import Ended
-from tests.support.stack.expiry import short_lived, wait_for_its_end
+from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.kinds import Kind
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import COLLECT, DESTROY, RUN, Runner
@@ -66,9 +66,9 @@ def test_gc_or_deadline_removes_a_killed_runners_stack(
         collected[helped.name] = helped.call("gc", helped.name, "--yes")
 
     def without_help() -> None:
-        alone.change(short_lived)
+        alone.change(lambda benchmark: benchmark["load"].update(duration="4m"))
         kill(alone, RUN)
-        wait_for_its_end(cluster, alone.name, "namespace")
+        end_by_deadline(cluster, alone.name, "namespace")
         # Nothing is left to remove but what the state believes.
         collected[alone.name] = alone.gc()
 

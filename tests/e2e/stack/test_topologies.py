@@ -13,7 +13,7 @@ import yaml
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
 from tests.support.stack.commands import attempt
-from tests.support.stack.expiry import TTL_S, short_lived, wait_for_its_end
+from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config
@@ -210,9 +210,7 @@ def test_ttl_removes_what_an_operator_finalizes(
 
     def change(benchmark: Config) -> None:
         _use_graph(benchmark, image)
-        short_lived(benchmark)
-        # The services wait for the target, which the operator makes.
-        benchmark["deployment"]["ttl"] = f"{2 * TTL_S}s"
+        benchmark["load"]["duration"] = "4m"
 
     runner.change(change)
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
@@ -220,7 +218,7 @@ def test_ttl_removes_what_an_operator_finalizes(
         (made,) = cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces")
         assert FINALIZER in made["metadata"]["finalizers"]
         command.kill()
-    wait_for_its_end(cluster, runner.name, "namespace")
+    end_by_deadline(cluster, runner.name, "namespace")
     assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
     # The operator had all of its namespace while it worked.
     said = cluster.kubectl("logs", "deployment/operator", "-n", OPERATORS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.results_api.status import Status
-from tests.support.stack.expiry import short_lived, wait_for_its_end
+from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_stack import Config, Stack, modest, together
 
@@ -61,7 +61,6 @@ def stacks(
     changed, expired = Ups(make_shared_stack()), Ups(make_shared_stack())
     for each in (changed, expired):
         each.stack.change(modest)
-    expired.stack.change(short_lived)
 
     def change() -> None:
         changed.up()
@@ -72,7 +71,7 @@ def stacks(
 
     def expire() -> None:
         expired.up()
-        wait_for_its_end(cluster, expired.stack.name, "namespace")
+        end_by_deadline(cluster, expired.stack.name, "namespace")
         expired.up()
         expired.measure_and_destroy(folder / "expired")
 

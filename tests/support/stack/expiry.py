@@ -1,36 +1,40 @@
-"""Stacks that end by their own deadline. A `gc` that is given no names removes what has outlived
-its deadline, whoever's it is: while a test waits for such an end, no other may call it.
+"""Stacks that are ended by their deadline's pod. A `gc` that is given no names removes what has
+outlived its deadline, whoever's it is: while a test has a stack end, no other may call it.
+
+No time is waited for, since it would have to be longer than an `up` on a busy machine: the time to
+live on the stack's root is lowered, and the pod, which reads it when it starts, started again.
 """
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
+from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL, TTL_ANNOTATION
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_stack import Config
 
-TTL_S = 75
-"""Longer than an `up` takes while other stacks come up."""
-READY_S, LOAD_S = 20, 15
-"""How long pods and load may take: all of it together is less than the time to live."""
+GONE_S = 240.0
 
 
-def short_lived(benchmark: Config) -> None:
-    """Change a stack's file: it removes itself soon."""
-    deployment = benchmark["deployment"]
-    deployment |= {"ttl": f"{TTL_S}s", "ready_timeout": f"{READY_S}s"}
-    deployment["target"]["ready_timeout"] = f"{READY_S}s"
-    benchmark["load"] |= {"duration": f"{LOAD_S}s", "grace_period": "2s"}
-    benchmark["load"]["warmup"]["grace_period"] = "2s"
-
-
-def wait_for_its_end(cluster: Cluster, stack: str, kind: str) -> None:
-    """Until the object of this kind is gone which takes all others of the stack along."""
+def end_by_deadline(cluster: Cluster, stack: str, kind: str) -> None:
+    """Have the stack's time be over, until the object of this kind is gone which takes all others
+    along."""
+    of_stack = ("-A", "-l", f"{STACK_LABEL}={stack}")
+    of_pod = ("-A", "-l", f"{STACK_LABEL}={stack},{COMPONENT_LABEL}=deadline")
     with _turn(fcntl.LOCK_SH):
-        label = ("-l", f"aiperf.dev/stack={stack}")
-        gone = ("wait", kind, "-A", *label, "--for=delete", f"--timeout={2 * TTL_S}s")
-        cluster.kubectl(*gone, timeout_s=2.5 * TTL_S)
+        created = (
+            each["metadata"]["creationTimestamp"] for each in cluster.objects(kind, *of_stack)
+        )
+        age = datetime.now(UTC) - datetime.fromisoformat(min(created))
+        ttl = f"{TTL_ANNOTATION}={age.total_seconds():.0f}"
+        cluster.kubectl("annotate", kind, *of_stack, "--overwrite", ttl)
+        cluster.kubectl("delete", "pods", *of_pod, "--wait=false")
+        deadline = time.monotonic() + GONE_S
+        # `kubectl wait` fails if the object is gone already.
+        while cluster.objects(kind, *of_stack):
+            assert time.monotonic() < deadline, f"{kind} of {stack} is still there"
         assert cluster.left_of(stack) == []
 
 
