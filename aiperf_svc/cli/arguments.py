@@ -32,9 +32,61 @@ EXIT_CODES = {
 }
 
 
-def exit_code_help() -> str:
-    """Return the list of exit codes, the end of every help text."""
-    return "exit codes:\n" + "\n".join(f"  {int(c):>3}  {text}" for c, text in EXIT_CODES.items())
+_ANY = {
+    ExitCode.OK: "success",
+    ExitCode.ERROR: EXIT_CODES[ExitCode.ERROR],
+    ExitCode.BAD_CONFIG: EXIT_CODES[ExitCode.BAD_CONFIG],
+    ExitCode.INTERRUPTED: "stopped by the user",
+}
+"""Exit codes that every command can have."""
+_MEASURED = _ANY | {
+    code: EXIT_CODES[code]
+    for code in (
+        *(ExitCode.OK, ExitCode.BENCHMARK_FAILED, ExitCode.SLO_MISSED, ExitCode.VERDICT_INVALID),
+        *(ExitCode.SLO_NOT_JUDGED, ExitCode.INTERRUPTED),
+    )
+}
+_ON_CLUSTERS = _MEASURED | {
+    code: EXIT_CODES[code] for code in (ExitCode.LEAKED, ExitCode.UNVERIFIED)
+}
+CODES_OF = {
+    "profile": _ON_CLUSTERS,
+    "run": _ON_CLUSTERS,
+    "qualify": _ON_CLUSTERS | {ExitCode.SLO_MISSED: "a node or a path has failed"},
+    "bench": _MEASURED,
+    "results": _MEASURED,
+    "status": {ExitCode.BENCHMARK_FAILED: "the run has failed"},
+    "check-cluster": {
+        ExitCode.OK: "no check failed",
+        ExitCode.ERROR: "a check failed, or with --strict gave a warning or was not possible; or "
+        "the cluster cannot be reached",
+        ExitCode.LEAKED: "an object that the check created still exists",
+    },
+    "gc": {
+        ExitCode.OK: "nothing is left of the chosen stacks",
+        ExitCode.ERROR: "a stack was refused, or a cluster could not be searched",
+        ExitCode.LEAKED: "objects are left; the output lists them",
+        ExitCode.UNVERIFIED: "it is unknown whether objects are left: this user may not list them",
+        ExitCode.INTERRUPTED: "the confirmation was declined, or the command was interrupted",
+    },
+    "compare": {
+        ExitCode.WORSE: EXIT_CODES[ExitCode.WORSE].removeprefix("compare "),
+        ExitCode.INCOMPARABLE: EXIT_CODES[ExitCode.INCOMPARABLE],
+    },
+    "history": {ExitCode.INCOMPARABLE: "the runs cannot be compared"},
+    "verify": {ExitCode.SLO_MISSED: "a rule is not met"},
+}
+"""Exit codes of commands beside those of all, or with another text."""
+
+
+def codes_of(command: str) -> dict[ExitCode, str]:
+    """Return the exit codes that a command can have, in their order; empty name: of all."""
+    return dict(sorted((_ANY | CODES_OF.get(command, {})).items())) if command else EXIT_CODES
+
+
+def exit_code_help(command: str = "") -> str:
+    """Return the list of exit codes of a command, the end of its help; without a name of all."""
+    return "exit codes:\n" + "\n".join(f"  {int(c):>3}  {t}" for c, t in codes_of(command).items())
 
 
 API_KEY = "--api-key"
@@ -49,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"aiperf-svc {command}",
             description=first + end + textwrap.dedent(others),
-            epilog=exit_code_help(),
+            epilog=exit_code_help(command),
             formatter_class=_HelpFormat,
             allow_abbrev=False,
         )

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from aiperf_svc import __version__
-from aiperf_svc.cli.arguments import EXIT_CODES
+from aiperf_svc.cli.arguments import EXIT_CODES, codes_of
 from aiperf_svc.cli.main import COMMANDS, load_parser
 
 PROGRAM = "aiperf-svc"
@@ -216,6 +216,8 @@ def manual(commands: list[CommandText], day: date) -> str:
             value = f" \\fI{_roff(flag.metavar)}\\fR" if flag.takes_value else ""
             shown = ", ".join(f"\\fB{_roff(name)}\\fR" for name in flag.names)
             lines += [".TP", f"{shown}{value}", _roff(flag.text)]
+        codes = ", ".join(str(int(code)) for code in codes_of(command.name))
+        lines += [".PP", f"Exit status: {codes}."]
     lines += [".SH EXIT STATUS"]
     for code, text in EXIT_CODES.items():
         lines += [".TP", f"\\fB{int(code)}\\fR", _roff(text)]

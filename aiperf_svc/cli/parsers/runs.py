@@ -92,7 +92,7 @@ def qualify(parser: argparse.ArgumentParser) -> None:
       aiperf-svc qualify --label FOLDER         label the nodes with the verdicts of a qualification
 
     The stack file has `workload: {kind: qualify, stages: [...]}`. docs/qualify.md explains the
-    verdicts. Exit code 4: a node or a path has failed."""
+    verdicts."""
     run(parser, is_stack_needed=False)
     parser.set_defaults(is_qualification=True)
     group = parser.add_argument_group("nodes")

@@ -124,9 +124,7 @@ def check_cluster(parser: argparse.ArgumentParser) -> None:
     by type, GPU exporters and their Xid errors, and whether NetworkPolicies are enforced.
 
     Two pods in a temporary namespace test the network. All created objects are removed afterwards.
-
-    Exit code 0: no check failed. 1: a check failed, or with --strict gave a warning or was not
-    possible. 6: an object is left."""
+    """
     parser.add_argument("--image", metavar="NAME", help="Image of this program for the two pods.")
     parser.add_argument(
         "--strict",
@@ -143,11 +141,7 @@ def gc(parser: argparse.ArgumentParser) -> None:
     Without names, it removes the stacks that runs of this machine left behind in any cluster, and
     all stacks whose time to live has expired. Other stacks are listed but not touched. --context or
     --kubeconfig limits the search to one cluster. A stack in use by another process is never
-    removed without --take-over. Without a terminal for the confirmation, --yes is required.
-
-    Exit code 0: nothing is left of the chosen stacks. 1: a stack was refused, or a cluster could
-    not be searched. 6: objects are left. 10: it is unknown whether objects are left, because this
-    user may not list them. 130: the confirmation was declined, or the command was interrupted."""
+    removed without --take-over. Without a terminal for the confirmation, --yes is required."""
     parser.add_argument("stacks", nargs="*", metavar="STACK", help="Name of a stack.")
     parser.add_argument("--yes", "-y", action="store_true", help="Remove without asking.")
     parser.add_argument(

@@ -10,7 +10,7 @@ import pytest
 
 import aiperf_svc
 from aiperf_svc.cli import main as cli
-from aiperf_svc.cli.arguments import EXIT_CODES
+from aiperf_svc.cli.arguments import CODES_OF, EXIT_CODES, codes_of, exit_code_help
 from aiperf_svc.cli.commands import version
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -174,7 +174,22 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: aiperf-svc {command} ")
-    assert "exit codes:" in text
+    assert text.endswith(f"\n{exit_code_help(command)}\n")
+
+
+def test_help_has_only_the_commands_exit_codes() -> None:
+    assert exit_code_help("gc").splitlines() == [
+        "exit codes:",
+        "    0  nothing is left of the chosen stacks",
+        "    1  a stack was refused, or a cluster could not be searched",
+        "    2  the config, a flag or an input is invalid; nothing was sent",
+        "    6  objects are left; the output lists them",
+        "   10  it is unknown whether objects are left: this user may not list them",
+        "  130  the confirmation was declined, or the command was interrupted",
+    ]
+    assert [int(code) for code in codes_of("schema")] == [0, 1, 2, 130]
+    assert set(CODES_OF) < set(cli.COMMANDS)
+    assert {code for command in cli.COMMANDS for code in codes_of(command)} == set(ExitCode)
 
 
 @pytest.mark.parametrize("command", [*cli.COMMANDS, "service"])
