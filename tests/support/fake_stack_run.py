@@ -42,6 +42,7 @@ from aiperf_svc.runner.stack import (
     measure,
     placement,
     preflight,
+    records,
     teardown,
 )
 from aiperf_svc.runner.stack.members import expand_requests
@@ -280,9 +281,10 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
         return stack_run.running if stack_run.running in shapes else None
 
     monkeypatch.setattr(bring_up, "running_shape", running_shape)
-    parts = {"preview": "", "first_record": RECORD, "find_own": RECORD, "refuse_in_use": None}
-    for name, value in parts.items():
+    for name, value in {"preview": "", "refuse_in_use": None}.items():
         monkeypatch.setattr(bring_up, name, returning(value))
+    for name in ("first_record", "find_own"):
+        monkeypatch.setattr(records, name, returning(RECORD))
     for name in ("with_target_pods", "with_gpu_exporters", "with_api_server"):
         monkeypatch.setattr(placement, name, unchanged)
     monkeypatch.setattr(placement, "read_placed", returning(None))

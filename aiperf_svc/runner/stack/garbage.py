@@ -36,7 +36,7 @@ from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem, Unverified
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.runner.stack import bring_up
+from aiperf_svc.runner.stack import records
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
 from aiperf_svc.runner.stack.teardown import (
     GONE_S,
@@ -260,7 +260,7 @@ async def _end_runner(
     if not holder.isdecimal() or record is None:
         return False
     roots = await find_roots(cluster, stack=stack, or_namespace=record.namespace)
-    places = bring_up.namespaces_of(roots)
+    places = records.namespaces_of(roots)
     if not await take_from_process(
         cluster, stack, places, pid=int(holder), me=request.me, say=output.say
     ):
@@ -419,7 +419,7 @@ class _Removal:
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
-        for namespace in bring_up.namespaces_of(ours):
+        for namespace in records.namespaces_of(ours):
             self._is_taken |= await claim(
                 self._cluster,
                 self._stack,
@@ -454,11 +454,11 @@ class _Removal:
             self._is_proved = True
         if self._home.load(self._stack) is not None and not record.is_ephemeral:
             self._is_proved = cli is not None or bool(record.own or record.namespace_uid)
-            return await bring_up.find_own(record, self._cluster, cli)
+            return await records.find_own(record, self._cluster, cli)
         own: tuple[str, ...] | None = None
         state = await cli.export() if cli is not None else {}
         there = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
-        uids = await bring_up.own_in_state(self._cluster, state, there, stack=self._stack)
+        uids = await records.own_in_state(self._cluster, state, there, stack=self._stack)
         known = tuple(each.uid for each in there if each.uid in uids)
         if known and not record.is_ephemeral:
             self._is_proved = True
@@ -467,7 +467,7 @@ class _Removal:
         elif self._stack not in self._request.stacks and self._found and not record.is_ephemeral:
             own = self._found.overdue
         record = msgspec.structs.replace(record, own=own)
-        found = await bring_up.find_own(record, self._cluster, None)
+        found = await records.find_own(record, self._cluster, None)
         return msgspec.structs.replace(found, own=own)
 
     async def _with_namesakes(self, record: RunRecord) -> RunRecord:
@@ -481,14 +481,12 @@ class _Removal:
         if not (self._request.take_over and self._stack in self._request.stacks):
             refuse_namesakes(record, others)
             return record
-        there = [e.uid for e in others if record.namespace in bring_up.namespaces_of([e])]
+        there = [e.uid for e in others if record.namespace in records.namespaces_of([e])]
         self._is_proved &= not there
         return msgspec.structs.replace(record, own=(*own, *there))
 
 
 def _described(found: FoundStack) -> str:
-    expires = f", removes itself at {found.expires:%Y-%m-%d %H:%M:%SZ}" if found.expires else ""
-    return (
-        f"{found.stack}: {found.objects} objects in {', '.join(found.namespaces) or 'no namespace'}"
-        f"{expires}"
-    )
+    places = ", ".join(found.namespaces) or "no namespace"
+    end = f", its time to live ends at {found.expires:%Y-%m-%d %H:%M:%SZ}" if found.expires else ""
+    return f"{found.stack}: {found.objects} objects in {places}{end}"

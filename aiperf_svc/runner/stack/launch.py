@@ -30,7 +30,7 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd
 from aiperf_svc.runner.parts import PartContext, Work
-from aiperf_svc.runner.stack import bring_up, collection, measure
+from aiperf_svc.runner.stack import bring_up, collection, measure, records
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.discovery import pin_target
 from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
@@ -293,7 +293,7 @@ class Launch:
         elif (result := await self._review()) is not StageResult.DONE:
             return result
         # Errors that can be found before anything is made are raised here.
-        record = await bring_up.first_record(request, self._cluster, self._home, self._cli)
+        record = await records.first_record(request, self._cluster, self._home, self._cli)
         if self._running is None:
             pinning = pin_target(request, self._cluster, say=self._say)
             node = await self._interrupts.result_of(pinning)
@@ -332,7 +332,7 @@ class Launch:
         self._home.save(self._record)
         try:
             if not is_up and not is_change and self._record.own:
-                await bring_up.remove_unfinished(self._record, self._cluster, self._cli, self._say)
+                await records.remove_unfinished(self._record, self._cluster, self._cli, self._say)
             if not is_up:
                 if self._node is None:  # A visit that was up has ended, and its node is known.
                     self._node = await pin_target(
@@ -366,7 +366,7 @@ class Launch:
         if self._record is None:
             return
         try:
-            self._record = await bring_up.find_own(self._record, self._cluster, self._cli)
+            self._record = await records.find_own(self._record, self._cluster, self._cli)
         except AiperfError as error:
             self._say(f"the objects of the stack are known by their label only: {error}")
             self._record = msgspec.structs.replace(self._record, own=None)

@@ -34,7 +34,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack.bring_up import namespaces_of
+from aiperf_svc.runner.stack.records import namespaces_of
 
 FOLLOW_S = 20.0
 """Time for the cluster's own garbage collection to follow a deletion."""

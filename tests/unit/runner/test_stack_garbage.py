@@ -24,7 +24,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.stack import bring_up, garbage, teardown
+from aiperf_svc.runner.stack import garbage, records, teardown
 from aiperf_svc.runner.stack.garbage import (
     Collected,
     GarbageRequest,
@@ -169,7 +169,7 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
                        "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
     monkeypatch.setattr(Undo, "carry_out", carry_out)
-    monkeypatch.setattr(bring_up, "find_roots", find_roots)
+    monkeypatch.setattr(records, "find_roots", find_roots)
     monkeypatch.setattr(teardown, "denied", denied)
     return stack_run
 
@@ -416,7 +416,7 @@ async def test_killed_plain_up_is_proved_by_its_state(
     async def find_lease(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(bring_up, "find_lease", find_lease)
+    monkeypatch.setattr(records, "find_lease", find_lease)
     # Pulumi was killed before it wrote that the namespace exists, and had made none before.
     pending = {"type": "kubernetes:core/v1:Namespace", "inputs": {"metadata": {"name": "ours"}}}
     making = [{"type": "creating", "resource": pending}]

@@ -18,7 +18,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight
+from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight, records
 from aiperf_svc.runner.stack.request import open_project
 from tests.support.fake_stack_run import (
     OTHER,
@@ -58,6 +58,25 @@ async def test_locked_state_is_left_alone(stack_run: FakeStackRun) -> None:
         with pytest.raises(EnvironmentProblem, match="somebody else works on its state"):
             await stack_run.launched()
         assert (stack_run.did, stack_run.home.load("s")) == ([], known)
+
+
+@pytest.mark.parametrize("own", [(), ("left",)])
+async def test_unfinished_roots_go_before_the_first_up(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
+) -> None:
+    ups_before: list[int] = []
+
+    async def remove_unfinished(*_: Any) -> None:
+        ups_before.append(len(stack_run.ups))
+
+    in_shapes(stack_run, number=2)
+    record = msgspec.structs.replace(RECORD, own=own)
+    for name in ("first_record", "find_own"):
+        monkeypatch.setattr(records, name, returning(record))
+    monkeypatch.setattr(records, "remove_unfinished", remove_unfinished)
+    await stack_run.launched()
+    assert stack_run.ups == [1, 2]
+    assert ups_before == ([0] if own else [])
 
 
 async def test_takeover_names_the_new_holder(
@@ -137,7 +156,7 @@ async def test_service_logs_are_saved_missing_ones_noted(
     monkeypatch.setattr(collection, "save_logs", save)
     record = msgspec.structs.replace(RECORD, namespace="n")
     for name in ("first_record", "find_own"):
-        monkeypatch.setattr(bring_up, name, returning(record))
+        monkeypatch.setattr(records, name, returning(record))
     for words in ("logs/worker-1.main.log: no response", "No space left on device"):
         outcome = await stack_run.launched()
         assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])

@@ -18,8 +18,8 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
-from aiperf_svc.runner.stack import bring_up
-from aiperf_svc.runner.stack.bring_up import find_own, refuse_others
+from aiperf_svc.runner.stack import bring_up, records
+from aiperf_svc.runner.stack.records import find_own, refuse_others
 from aiperf_svc.runner.stack.request import StackRequest
 
 RECORD = RunRecord(
@@ -91,7 +91,8 @@ def there(monkeypatch: pytest.MonkeyPatch) -> list[ObjectRef]:
     async def find_roots(cluster: Cluster, **_: Any) -> tuple[ObjectRef, ...]:
         return tuple(found)
 
-    monkeypatch.setattr(bring_up, "find_roots", find_roots)
+    for module in (bring_up, records):
+        monkeypatch.setattr(module, "find_roots", find_roots)
     return found
 
 
@@ -111,7 +112,7 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             created=datetime.now(UTC),
         )
 
-    monkeypatch.setattr(bring_up, "find_lease", find_lease)
+    monkeypatch.setattr(records, "find_lease", find_lease)
     return found
 
 
@@ -228,15 +229,15 @@ class UnfinishedUp:
         async def wait_until_gone(*_: Any, **__: Any) -> LeakReport:
             return LeakReport(left=left, not_checked=())
 
-        monkeypatch.setattr(bring_up, "list_objects", list_objects)
-        monkeypatch.setattr(bring_up, "remove_by_label", remove_by_label)
-        monkeypatch.setattr(bring_up, "wait_until_gone", wait_until_gone)
+        monkeypatch.setattr(records, "list_objects", list_objects)
+        monkeypatch.setattr(records, "remove_by_label", remove_by_label)
+        monkeypatch.setattr(records, "wait_until_gone", wait_until_gone)
 
     async def removed(self, content: dict[str, Any]) -> list[str]:
         """What is done before the next `up`."""
         cli = Cli(content)
         record = msgspec.structs.replace(RECORD, namespace="aiperf-s-1", own=("1",))
-        await bring_up.remove_unfinished(record, CLUSTER, cast("PulumiCli", cli), self.did.append)
+        await records.remove_unfinished(record, CLUSTER, cast("PulumiCli", cli), self.did.append)
         return [*self.did, *cli.did]
 
 
@@ -274,10 +275,10 @@ def test_existing_objects_with_stack_names_are_refused() -> None:
     taken = ObjectRef(kind="Deployment", namespace="n", name="worker-s", uid="1", path="")
     other = ObjectRef(kind="Deployment", namespace="n", name="web-s", uid="2", path="")
     free = Inventory(namespace="n", objects=(other,), not_listed=())
-    bring_up.refuse_taken(free, stack="s", plans=())
+    records.refuse_taken(free, stack="s", plans=())
     before = Inventory(namespace="n", objects=(other, taken), not_listed=())
     with pytest.raises(EnvironmentProblem, match="namespace n has Deployment worker-s already"):
-        bring_up.refuse_taken(before, stack="s", plans=())
+        records.refuse_taken(before, stack="s", plans=())
 
 
 def test_objects_of_dead_runner_are_not_foreign() -> None:
@@ -285,8 +286,8 @@ def test_objects_of_dead_runner_are_not_foreign() -> None:
         kind="Secret", namespace="n", name="keys-s", uid="1", path="", owners=("anchor",)
     )
     before = Inventory(namespace="n", objects=(ANCHOR, left), not_listed=())
-    assert bring_up.without_own(before, ("anchor",)).objects == ()
-    assert bring_up.without_own(before, ()) == before
+    assert records.without_own(before, ("anchor",)).objects == ()
+    assert records.without_own(before, ()) == before
 
 
 async def test_stack_of_another_state_is_refused(leases: dict[str, str]) -> None:
