@@ -22,7 +22,7 @@ from aiperf_svc.stack.access import make_account, rule
 from aiperf_svc.stack.containers import MountedNames
 from aiperf_svc.stack.network import make_policy
 from aiperf_svc.stack.pods import make_deployment
-from aiperf_svc.stack.scope import DELETION, Scope
+from aiperf_svc.stack.scope import PROVIDER, Scope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Lifetime(pulumi.ComponentResource):
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=wanted.name,
                 labels={**plan.identity.labels(), **security},
-                annotations={**plan.identity.annotations, **DELETION, **self._ttl},
+                annotations={**plan.identity.annotations, **PROVIDER, **self._ttl},
             ),
             opts=pulumi.ResourceOptions(
                 parent=self,

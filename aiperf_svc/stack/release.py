@@ -24,7 +24,7 @@ from aiperf_svc.plan.release import (
 from aiperf_svc.stack.access import make_account, rule
 from aiperf_svc.stack.containers import AWAIT_MARGIN_S, MountedNames
 from aiperf_svc.stack.pods import make_deployment
-from aiperf_svc.stack.scope import DELETION, SKIP_AWAIT, Scope
+from aiperf_svc.stack.scope import PROVIDER, SKIP_AWAIT, Scope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Release(pulumi.ComponentResource):
         given = manifest["metadata"]
         # The readiness of a Service depends on pods that are created after it.
         unawaited = SKIP_AWAIT if manifest["kind"] in ("Service", "Ingress") else {}
-        notes = {**scope.identity.annotations, **DELETION, **unawaited}
+        notes = {**scope.identity.annotations, **PROVIDER, **unawaited}
         owners = _namespace_owner(scope) if is_global else list(scope.owners)
         metadata: Json = {
             **_placed(given, scope.namespace),

@@ -11,10 +11,20 @@ from aiperf_svc.plan.identity import Identity
 
 SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
 """Annotations for objects whose readiness depends on objects that are created after them."""
-DELETION = {"pulumi.com/deletionPropagationPolicy": "background"}
-"""Background deletion: an object is gone as soon as its deletion is requested, and Kubernetes then
+PROVIDER = {
+    "pulumi.com/deletionPropagationPolicy": "background",
+    "pulumi.com/patchFieldManager": "aiperf-svc",
+}
+"""Annotations that the provider reads, of every object.
+
+Background deletion: an object is gone as soon as its deletion is requested, and Kubernetes then
 removes what it owned. By the provider's default the object stays until its dependents are gone, and
-the provider may miss its end: docs/decisions/0031-how-a-stack-is-deleted.md."""
+the provider may miss its end: docs/decisions/0031-how-a-stack-is-deleted.md.
+
+One field manager: by default each resource has a random one, which the state keeps. If `up` is
+killed while an object is created, the state does not have it, and the next `up`, as another
+manager, would be refused where a value has changed, as keys and the labels of a new run always
+have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +74,7 @@ class Scope:
             name=name,
             namespace=self.namespace,
             labels={**(labels or {}), **self.identity.labels(component)},
-            annotations={**self.identity.annotations, **DELETION, **(annotations or {})},
+            annotations={**self.identity.annotations, **PROVIDER, **(annotations or {})},
             owner_references=list(self.owners) or None,
         )
 

@@ -1,6 +1,6 @@
-"""What a plain `pulumi up` leaves that was killed before it wrote the anchor into its state is
-removed by `gc`, and by the next run. The state is edited to be as that kill leaves it, since the
-moment is too short to be hit."""
+"""What a plain `pulumi up` leaves that was killed before it wrote an object into its state: `gc`
+and the next run remove its anchor, and the next `up` makes other objects again. The state is edited
+to be as that kill leaves it, since the moment is too short to be hit."""
 
 import json
 import signal
@@ -17,13 +17,15 @@ from tests.support.stack.real_runner import UP, Runner, in_checkout, plain_envir
 pytestmark = pytest.mark.cluster
 
 COMMAND_S = 120.0
-ROOTS = ("**Namespace::*", "**ConfigMap::anchor")
+ANCHOR, KEYS = "**ConfigMap::anchor", "**Secret::keys"
+BEFORE = ("**Benchmark::benchmark", "**Lifetime::lifetime", "**Access::access", "**Namespace::*")
+"""What the anchor and the keys need, as Pulumi matches targets."""
 
 
-def pulumi(runner: Runner, *words: str, stdin: str | None = None) -> Ended:
+def pulumi(runner: Runner, *words: str) -> Ended:
     command = ("pulumi", *words, "-s", runner.name, "--non-interactive")
     environ = plain_environ(runner)
-    return attempt(command, environ=environ, folder=runner.folder, timeout_s=COMMAND_S, stdin=stdin)
+    return attempt(command, environ=environ, folder=runner.folder, timeout_s=COMMAND_S)
 
 
 def done(ended: Ended) -> str:
@@ -31,24 +33,28 @@ def done(ended: Ended) -> str:
     return ended.out
 
 
-def kill_while_the_anchor_is_made(runner: Runner) -> None:
-    """Create the roots only, and leave the state that Pulumi has before it writes the anchor."""
+def kill_while_made(runner: Runner, *targets: str) -> None:
+    """Create these objects, and leave the state that Pulumi has before it writes the last of
+    them."""
     in_checkout(runner)
-    (runner.state_home / "backend").mkdir(parents=True)
+    backend = runner.state_home / "backend"
+    backend.mkdir(parents=True)
     done(pulumi(runner, "stack", "select", "--create"))
-    targets = [part for each in ROOTS for part in ("--target", each)]
-    done(pulumi(runner, "up", "-y", "--skip-preview", *targets))
-    state: dict[str, Any] = json.loads(done(pulumi(runner, "stack", "export")))
-    deployment = state["deployment"]
-    (anchor,) = (each for each in deployment["resources"] if each["urn"].endswith("::anchor"))
-    kept = [each for each in deployment["resources"] if each is not anchor]
-    for each in kept:
-        if each["type"] == "aiperf:stack:Lifetime":
+    flags = [part for each in (*BEFORE, *targets) for part in ("--target", each)]
+    done(pulumi(runner, "up", "-y", "--skip-preview", *flags))
+    # `pulumi stack import` would drop what is pending.
+    file = backend / ".pulumi" / "stacks" / "aiperf" / f"{runner.name}.json"
+    state: dict[str, Any] = json.loads(file.read_bytes())
+    latest = state["checkpoint"]["latest"]
+    name = targets[-1].removeprefix("**")
+    (made,) = (each for each in latest["resources"] if each["urn"].endswith(name))
+    latest["resources"].remove(made)
+    for each in latest["resources"]:
+        if each["type"] == "aiperf:stack:Lifetime" and targets[-1] == ANCHOR:
             each.pop("outputs", None)
-    pending = {key: value for key, value in anchor.items() if key not in ("id", "outputs")}
-    deployment["resources"] = kept
-    deployment["pending_operations"] = [{"type": "creating", "resource": pending}]
-    done(pulumi(runner, "stack", "import", stdin=json.dumps(state)))
+    pending = {key: value for key, value in made.items() if key not in ("id", "outputs")}
+    latest["pending_operations"] = [{"type": "creating", "resource": pending}]
+    file.write_text(json.dumps(state))
 
 
 @pytest.mark.parametrize(("mode", "command"), [("existing", "gc"), ("auto", "run")])
@@ -63,7 +69,7 @@ def test_unfinished_anchor_is_removed(
     if mode == "existing":
         where = {"mode": mode, "name": owners_namespace}
         runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
-    kill_while_the_anchor_is_made(runner)
+    kill_while_made(runner, ANCHOR)
     left = cluster.of_stack(runner.name)
     assert left
 
@@ -87,3 +93,15 @@ def test_unfinished_anchor_is_removed(
     assert cluster.left_of(runner.name) == []
     state = json.loads(done(pulumi(runner, "stack", "export")))
     assert not state["deployment"].get("pending_operations")
+
+
+def test_next_up_makes_unfinished_keys_again(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    kill_while_made(runner, ANCHOR, KEYS)
+    # Its keys are new, and the label of its run is another.
+    runner.change(lambda benchmark: benchmark["load"].update(concurrency=4))
+    done(pulumi(runner, "up", "-y", "--skip-preview"))
+    done(pulumi(runner, "destroy", "-y", "--skip-preview"))
+    assert cluster.left_of(runner.name) == []
