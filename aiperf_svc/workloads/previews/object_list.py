@@ -56,15 +56,15 @@ def lines(objects: Sequence[Json], *, stack: str, is_whole: bool = False) -> lis
     made = [f"# every object ({len(found)})", *listing.field("metadata:", {"": shared}, [""], 0)]
     kinds: dict[str, dict[str, Json]] = {}
     for each in found:
-        metadata = {
-            part: {k: v for k, v in value.items() if k not in shared[part]}
-            if part in shared
-            else value
-            for part, value in each["metadata"].items()
-        }
-        metadata = {part: value for part, value in metadata.items() if value}
-        name = metadata["name"].removesuffix(f"-{stack}")
-        kind = kinds.setdefault(each["kind"], {})
+        metadata = dict(each["metadata"])
+        for part, values in shared.items():
+            metadata[part] = {k: v for k, v in metadata[part].items() if k not in values}
+            if not metadata[part]:
+                del metadata[part]
+        name, kind = metadata["name"].removesuffix(f"-{stack}"), kinds.setdefault(each["kind"], {})
+        if name in kind:
+            # Objects of a release may be in other namespaces.
+            name = f"{metadata.get('namespace')}/{name} ({each.get('apiVersion')})"
         kind[name] = {k: v for k, v in {**each, "metadata": metadata}.items() if k != "kind"}
     for title, of_kind in kinds.items():
         names = list(of_kind)
@@ -85,7 +85,7 @@ def _shortened(value: Any, *, is_command: bool = False) -> Any:
         return "(hidden)"
     if is_command or not isinstance(value, str) or len(value) <= LONGEST:
         return value
-    number = value.count("\n")
+    number = len(value.splitlines())
     size = f"{number} lines" if number > 1 else f"{len(value):,} characters"
     return f"{value[:40].splitlines()[0]} … ({size})"
 
@@ -119,13 +119,15 @@ def _renamed(value: Any, name: str, stack: str) -> Any:
 
 
 def _items(value: Any) -> Mapping[str, Any] | None:
-    """Return what can be merged: a mapping, or a list of mappings by their names; else None."""
+    """Return what can be merged: a mapping, or a list of different mappings, by their names where
+    all have one; else None."""
     if isinstance(value, dict):
         return value
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         return None
     named = {str(each.get("name")): each for each in value if each.get("name")}
-    return named if len(named) == len(value) else {yaml_line(each): each for each in value}
+    found = named if len(named) == len(value) else {yaml_line(each): each for each in value}
+    return found if len(found) == len(value) else None
 
 
 def _is_printable(text: str) -> bool:

@@ -64,8 +64,18 @@ def test_values_that_all_differ_are_counted() -> None:
 def test_long_texts_end_early_and_commands_do_not() -> None:
     script = "\n".join(f"step {n}" for n in range(100))
     text = "\n".join(listed(deployment("a", command=["sh", "-c", script], note=script)))
-    assert "note: step 0 … (99 lines)" in text
+    assert "note: step 0 … (100 lines)" in text
     assert all(f"      step {n}\n" in f"{text}\n" for n in range(100))
+
+
+def test_equal_names_and_equal_items_are_all_listed() -> None:
+    twins = [deployment("a", ports=[{"port": 1}, {"port": 1}], replicas=n) for n in (1, 2)]
+    for each, namespace in zip(twins, ("x", "y"), strict=True):
+        each["metadata"]["namespace"] = namespace
+    text = listed(*twins)
+    assert "# Deployment (2): a, y/a (None)" in text
+    assert {"  replicas: 1  # a", "  replicas: 2  # all but a"} <= {*text}
+    assert "  ports: [{port: 1}, {port: 1}]" in text
 
 
 def test_secrets_have_keys_and_no_values() -> None:
