@@ -28,7 +28,6 @@ from aiperf_svc.adapters.pulumi.rendering import render_release
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.summary import as_text
@@ -241,9 +240,9 @@ def refuse_if_used(
     for uid, namespace in users.unfinished.items():
         if uid not in own and namespace in used:
             raise pulumi.RunError(
-                f"namespace {namespace} has the ConfigMap {ANCHOR}-{stack} of an `up` that was "
-                f"killed, or that has just begun; if none has, remove it: aiperf-svc gc {stack}. "
-                "Nothing was changed"
+                f"namespace {namespace} has the beginning of stack {stack}, from an `up` that was "
+                f"killed or has just begun; if none has, remove it: aiperf-svc gc {stack}. Nothing "
+                "was changed"
             )
 
 

@@ -31,7 +31,9 @@ class OneLease:
     def __init__(self) -> None:
         self.version = 1
         self.is_there = True
-        self.config_maps: list[dict[str, Any]] = []
+        self.roots: dict[str, list[dict[str, Any]]] = {
+            "/api/v1/configmaps": [], "/api/v1/namespaces": []
+        }  # fmt: skip
         self.errors: list[Exception] = []
         """Errors of the next reads."""
         self.changed = asyncio.Condition()
@@ -54,8 +56,8 @@ class OneLease:
         """The server as one whose Leases and ConfigMaps are listed."""
 
         async def get(path: str, **_: Any) -> dict[str, Any]:
-            if path == "/api/v1/configmaps":
-                return {"items": self.config_maps}
+            if path in self.roots:
+                return {"items": self.roots[path]}
             if not path.endswith("/leases"):
                 assert path == "/api/v1/namespaces/n/configmaps/anchor-s"
                 if self.errors:
@@ -180,14 +182,16 @@ async def test_users_need_anchor_and_right_to_read_it() -> None:
         assert await users_of(api.listing, "s", namespace=None) == Users()
 
 
-async def test_anchor_without_a_lease_is_unfinished() -> None:
+async def test_roots_without_a_lease_are_unfinished() -> None:
     api = OneLease()
     anchor = {"name": "anchor-s", "uid": "a", "namespace": "n"}
     others = ({**anchor, "name": "config-s"}, {**anchor, "deletionTimestamp": "now"})
-    api.config_maps = [{"metadata": each} for each in (*others, anchor)]
+    api.roots["/api/v1/configmaps"] = [{"metadata": each} for each in (*others, anchor)]
+    api.roots["/api/v1/namespaces"] = [{"metadata": {"name": "n", "uid": "n1"}}]
     assert (await users_of(api.listing, "s", namespace=None)).unfinished == {}
     api.is_there = False
-    assert (await users_of(api.listing, "s", namespace=None)).unfinished == {"a": "n"}
+    found = await users_of(api.listing, "s", namespace=None)
+    assert found.unfinished == {"a": "n", "n1": "n"}
 
 
 async def test_idle_foreign_stack_is_refused() -> None:

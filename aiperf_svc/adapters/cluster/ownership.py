@@ -96,8 +96,8 @@ class Users(NamedTuple):
     alive: Mapping[str, StackLease] = {}
     """Stacks that are starting or within their time to live, by the UID of their anchor."""
     unfinished: Mapping[str, str] = {}
-    """Namespaces with an anchor and no Lease, which is created next, by the UID of the anchor: an
-    `up` was killed there, or is beginning."""
+    """Namespaces with a root of a stack and no Lease, by the UID of the root. The Lease is created
+    next: an `up` was killed there, or is beginning."""
 
 
 async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Users:
@@ -122,15 +122,14 @@ async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Us
                 alive[str(anchor["metadata"]["uid"])] = each
     except Refused:
         return Users()
-    leased = {each.namespace for each in leases}
-    anchors = await try_list(cluster, f"/api/v1{scope}/configmaps", labelSelector=selector)
-    unfinished = {
-        str(each["metadata"]["uid"]): str(each["metadata"]["namespace"])
-        for each in anchors or ()
-        if each["metadata"]["name"] == f"{ANCHOR}-{stack}"
-        and each["metadata"]["namespace"] not in leased
-        and "deletionTimestamp" not in each["metadata"]
-    }
+    leased, unfinished = {each.namespace for each in leases}, {}
+    for path in (f"/api/v1{scope}/configmaps", *(() if scope else ("/api/v1/namespaces",))):
+        for each in await try_list(cluster, path, labelSelector=selector) or ():
+            metadata = each["metadata"]
+            place = metadata.get("namespace", metadata["name"])
+            is_root = "namespace" not in metadata or metadata["name"] == f"{ANCHOR}-{stack}"
+            if is_root and place not in leased and "deletionTimestamp" not in metadata:
+                unfinished[str(metadata["uid"])] = str(place)
     return Users(alive=alive, unfinished=unfinished)
 
 

@@ -76,7 +76,7 @@ def test_unfinished_anchor_is_removed(
     refused = pulumi(runner, "up", "-y", "--skip-preview")
     assert refused.code != 0
     said = " ".join((refused.out + refused.errors).split())
-    assert f"ConfigMap anchor-{runner.name} of an `up` that was killed" in said
+    assert f"has the beginning of stack {runner.name}, from an `up` that was killed" in said
     assert f"aiperf-svc gc {runner.name}. Nothing was changed" in said
     assert cluster.of_stack(runner.name) == left
 
