@@ -10,13 +10,15 @@
 # STACK     name of the stack, which has at least three repetitions
 # RUNS      folder that the forge keeps from night to night
 # RUN_FLAGS further flags for the run, such as --local (default: none)
+# PREVIEW_FLAGS  further flags for the preview, such as --objects --against FILE (default: none)
 # COMMENT   command that posts the Markdown file whose name it gets (default: cat)
 set -eu
 page=$(mktemp)
 trap 'rm -f "$page"' EXIT
 
 preview() {
-    aiperf-svc preview "$STACK" --markdown > "$page"
+    # shellcheck disable=SC2086  # several flags
+    aiperf-svc preview "$STACK" --markdown ${PREVIEW_FLAGS:-} > "$page"
     ${COMMENT:-cat} "$page"
 }
 
