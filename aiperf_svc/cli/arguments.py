@@ -39,15 +39,15 @@ _ANY = {
     ExitCode.INTERRUPTED: "stopped by the user",
 }
 """Exit codes that every command can have."""
-_MEASURED = _ANY | {
-    code: EXIT_CODES[code]
-    for code in (
-        *(ExitCode.OK, ExitCode.BENCHMARK_FAILED, ExitCode.SLO_MISSED, ExitCode.VERDICT_INVALID),
-        *(ExitCode.SLO_NOT_JUDGED, ExitCode.INTERRUPTED),
-    )
-}
-_ON_CLUSTERS = _MEASURED | {
-    code: EXIT_CODES[code] for code in (ExitCode.LEAKED, ExitCode.UNVERIFIED)
+_ON_CLUSTERS = {
+    code: text
+    for code, text in EXIT_CODES.items()
+    if code not in (ExitCode.WORSE, ExitCode.INCOMPARABLE)
+} | {ExitCode.SLO_MISSED: "the results are valid, but an SLO is not met"}
+_MEASURED = {
+    code: text
+    for code, text in _ON_CLUSTERS.items()
+    if code not in (ExitCode.LEAKED, ExitCode.UNVERIFIED)
 }
 CODES_OF = {
     "profile": _ON_CLUSTERS,
