@@ -49,7 +49,7 @@ _MEASURED = {
     for code, text in _ON_CLUSTERS.items()
     if code not in (ExitCode.LEAKED, ExitCode.UNVERIFIED)
 }
-CODES_OF = {
+CODES_OF: dict[str, dict[ExitCode, str]] = {
     "profile": _ON_CLUSTERS,
     "run": _ON_CLUSTERS,
     "qualify": _ON_CLUSTERS | {ExitCode.SLO_MISSED: "a node or a path has failed"},

@@ -124,8 +124,8 @@ async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Us
         return Users()
     leased, unfinished = {each.namespace for each in leases}, {}
     for path in (f"/api/v1{scope}/configmaps", *(() if scope else ("/api/v1/namespaces",))):
-        for each in await try_list(cluster, path, labelSelector=selector) or ():
-            metadata = each["metadata"]
+        for found in await try_list(cluster, path, labelSelector=selector) or ():
+            metadata = found["metadata"]
             place = metadata.get("namespace", metadata["name"])
             is_root = "namespace" not in metadata or metadata["name"] == f"{ANCHOR}-{stack}"
             if is_root and place not in leased and "deletionTimestamp" not in metadata:
