@@ -15,7 +15,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.nearest import did_you_mean
 
-EXIT_CODES = {
+EXIT_CODES: dict[ExitCode, str] = {
     ExitCode.OK: "success: the results are valid and every SLO holds",
     ExitCode.ERROR: "something outside the benchmark failed: a folder, a port, a tool",
     ExitCode.BAD_CONFIG: "the config, a flag or an input is invalid; nothing was sent",
@@ -32,22 +32,22 @@ EXIT_CODES = {
 }
 
 
-_ANY = {
+_ANY: dict[ExitCode, str] = {
     ExitCode.OK: "success",
     ExitCode.ERROR: EXIT_CODES[ExitCode.ERROR],
     ExitCode.BAD_CONFIG: EXIT_CODES[ExitCode.BAD_CONFIG],
     ExitCode.INTERRUPTED: "stopped by the user",
 }
 """Exit codes that every command can have."""
-_ON_CLUSTERS = {
-    code: text
-    for code, text in EXIT_CODES.items()
-    if code not in (ExitCode.WORSE, ExitCode.INCOMPARABLE)
+_MEASURED: dict[ExitCode, str] = {
+    code: EXIT_CODES[code]
+    for code in (
+        *(ExitCode.OK, ExitCode.BENCHMARK_FAILED, ExitCode.VERDICT_INVALID),
+        *(ExitCode.SLO_NOT_JUDGED, ExitCode.INTERRUPTED),
+    )
 } | {ExitCode.SLO_MISSED: "the results are valid, but an SLO is not met"}
-_MEASURED = {
-    code: text
-    for code, text in _ON_CLUSTERS.items()
-    if code not in (ExitCode.LEAKED, ExitCode.UNVERIFIED)
+_ON_CLUSTERS: dict[ExitCode, str] = _MEASURED | {
+    code: EXIT_CODES[code] for code in (ExitCode.LEAKED, ExitCode.UNVERIFIED)
 }
 CODES_OF: dict[str, dict[ExitCode, str]] = {
     "profile": _ON_CLUSTERS,
