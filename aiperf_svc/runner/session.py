@@ -267,7 +267,10 @@ class Session:
         if outcome.artifacts is not None:
             ending.refresh_manifest(outcome.artifacts)
         if gate is not None:
-            self._results.add_offsets(part.member, gate.offsets, trial)
+            # The one trial that a driver has named is the first of its part.
+            own = None if trial is None else trial.trial.number
+            offsets = {own or number: offset for number, offset in gate.offsets.items()}
+            self._results.members[part.member].offsets.update(offsets)
         screen.end(outcome.in_words)
         self._ended[part] = outcome
         self._handle(PartEnded(part, has_failed(outcome), outcome.is_last))

@@ -209,15 +209,6 @@ class SessionResults:
             run_id=self._placement.run_id if self._expansion.is_single else new_run_id(),
         )
 
-    def add_offsets(
-        self, member: str, offsets: Mapping[int, Offset], begun: BeginTrial | None
-    ) -> None:
-        """Add the clock of a part at the start of its trials, by number. The one trial that a
-        driver has named is the first of its part."""
-        for number, offset in offsets.items():
-            own = begun.trial.number if begun is not None else number
-            self.members[member].offsets[own] = offset
-
     def close(
         self, round_: int, ended: Mapping[str, RunOutcome], begun: BeginTrial | None
     ) -> RoundClosed:
