@@ -213,15 +213,9 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
         elif kinds:
             lines.insert(0, f"it could not be removed: {right}")
     until = f"; it removes itself at {record.expires}" if record.expires else ""
-    return Unverified(
-        "\n  ".join(
-            [
-                f"stack {stack}: {lines[0]}",
-                *lines[1:],
-                f"when the rights are restored: aiperf-svc gc {stack}{until}",
-            ]
-        )
-    )
+    lines[0] = f"stack {stack}: {lines[0]}"
+    lines.append(f"when the rights are restored: aiperf-svc gc {stack}{until}")
+    return Unverified("\n  ".join(lines))
 
 
 def refuse_namesakes(record: RunRecord, others: Iterable[ObjectRef]) -> None:
