@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar, Self, TypeVar
 
 from aiperf_svc.adapters.host.tasks import cancel
@@ -36,12 +36,7 @@ class Interrupts:
         self._entered.append(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._entered.remove(self)
         loop = asyncio.get_running_loop()
         for number, before in self._before.items():
