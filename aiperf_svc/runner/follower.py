@@ -20,6 +20,7 @@ from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.start_gate import StartGate
 
 POLL_S = 1.0
 """Longest time without news of the run."""
@@ -41,14 +42,6 @@ class Outlet(AbstractAsyncContextManager[Any], Protocol):
 
     async def finish(self, results: Results | None) -> None:
         """Pass on the results, if there are any; nothing follows."""
-        ...
-
-
-class StartGate(Protocol):
-    """Starts a held run, or each trial of it, at the time that it shares with others."""
-
-    async def open(self, api: RunApi, note: Callable[[str], None]) -> None:
-        """Start it. Raises BenchmarkFailed, ApiRefused."""
         ...
 
 

@@ -22,9 +22,9 @@ from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_values import RunValues
-from aiperf_svc.runner.follower import StartGate
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.start_gate import StartGate
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, Where, is_side_by_side, shapes, shapes_of
 from aiperf_svc.workloads.trials import TrialConfig

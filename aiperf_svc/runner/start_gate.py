@@ -159,6 +159,10 @@ class UptimeGate:
         return at_wall_ns
 
 
+StartGate = RoundGate | UptimeGate
+"""Starts a held run, or each trial of it, at the time that it shares with others."""
+
+
 async def _next_ready(
     api: RunApi, *, after: int, await_trial: Callable[[int], None] = lambda _trial: None
 ) -> Status | None:

@@ -28,10 +28,10 @@ from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 from aiperf_svc.runner.events import EventWatch
-from aiperf_svc.runner.follower import Follower, StartGate, Watch, make_outlets
+from aiperf_svc.runner.follower import Follower, Watch, make_outlets
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.start_gate import UptimeGate, clock_ahead_ns
+from aiperf_svc.runner.start_gate import StartGate, UptimeGate, clock_ahead_ns
 from aiperf_svc.workloads.previews import summary
 
 STOPPING = (
@@ -65,6 +65,7 @@ class Measuring:
     ) -> None:
         """`keeper` notices who takes the stack."""
         self._cluster, self._outputs, self._plan = cluster, outputs, plan
+        self._namespace = str(outputs["namespace"])
         self._context, self._options, self._keeper = context, options, keeper
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
@@ -100,16 +101,13 @@ class Measuring:
         run, the second ends this call. Raises AiperfError if the run cannot be followed any
         more."""
         plan, context = self._plan, self._context
-        url = await self._open.enter_async_context(
-            open_results(self._cluster, outputs=self._outputs)
-        )
+        results = open_results(self._cluster, outputs=self._outputs)
+        url = await self._open.enter_async_context(results)
         token = str(self._outputs["resultsToken"])
         client = await self._open.enter_async_context(ResultsClient(url, token=token))
         self._client = client
         display = context.screen.display(summary.title(plan), plan.topology)
-        watch = RunWatch(
-            self._cluster, plan, namespace=str(self._outputs["namespace"]), note=display.note
-        )
+        watch = RunWatch(self._cluster, plan, namespace=self._namespace, note=display.note)
 
         async def watch_stack(follower: Follower) -> None:
             while True:
@@ -159,20 +157,16 @@ class Measuring:
             return None
         part = experiment.part
         assert part is not None  # A visit is a part of its experiment.
-        find_start = partial(
-            newest_start_ns,
-            self._cluster,
-            str(self._outputs["namespace"]),
-            self._plan.identity.selector(HOST),
-        )
+        selector = self._plan.identity.selector(HOST)
+        find_start = partial(newest_start_ns, self._cluster, self._namespace, selector)
         return UptimeGate(blocks.uptime, find_start, first_trial=part.trials[0])
 
     def _scaling_watches(self, client: ResultsClient) -> tuple[Watch, ...]:
         config = self._plan.config.inference
         if config is None or config.scaling is None:
             return ()
-        scaling, namespace = config.scaling, str(self._outputs["namespace"])
-        pods = watched_pods(config, self._plan.identity, namespace)
+        scaling = config.scaling
+        pods = watched_pods(config, self._plan.identity, self._namespace)
         if pods.port is None:
             raise ConfigError("scaling.pods.port: give the port of the pods' page of metrics")
         server = WatchedServer(
@@ -188,9 +182,7 @@ class Measuring:
         config = self._plan.config.inference
         if config is None or not config.events:
             return ()
-        events = DeploymentEvents(
-            self._cluster, self._plan, namespace=str(self._outputs["namespace"])
-        )
+        events = DeploymentEvents(self._cluster, self._plan, namespace=self._namespace)
         return (EventWatch(client, config, events.perform),)
 
     def _handle_loss(self, loss: Loss, follower: Follower) -> None:
