@@ -201,12 +201,14 @@ class SourceLog:
             values[places[0] :] = np.repeat(np.array(self._values[number]), lengths)
         return Curve(self.wall_ns, values)
 
-    def sampled(self, number: int) -> Curve:
+    def sampled(self, number: int, *, with_gaps: bool = False) -> Curve:
         """Return a GPU's series on the pages on which a value of any GPU changed. An exporter that
-        samples its GPUs rarely repeats old values in between."""
+        samples its GPUs rarely repeats old values in between. With gaps, pages without the series
+        are NaN."""
         curve = self.curve(number)
         places = np.array(self._gpu_places, dtype=np.int64)
-        places = places[~np.isnan(curve.values[places])]
+        if not with_gaps:
+            places = places[~np.isnan(curve.values[places])]
         return Curve(curve.wall_ns[places], curve.values[places])
 
     def changes(self, number: int) -> Curve:

@@ -199,12 +199,11 @@ def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
 
 
 def _gpu_lines(logs: list[SourceLog], name: str) -> Iterator[tuple[str, Times, Values]]:
-    """Yield a line of a field for each GPU, with a point for each new value: a repeated one is no
-    measurement."""
+    """Yield a line of a field for each GPU, with a point for each sample of its exporter."""
     for gpu in gpus(logs):
         if name in gpu.fields:
             field, number = gpu.fields[name]
-            curve = gpu.log.changes(number)
+            curve = gpu.log.sampled(number, with_gaps=True)
             yield f"GPU {gpu.index}", curve.wall_ns, curve.values * field.scale
 
 

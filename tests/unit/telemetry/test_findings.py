@@ -219,6 +219,17 @@ def test_a_gpu_on_two_pages_counts_once() -> None:
     assert len(power.lines) == 1
 
 
+def test_unchanged_gpu_value_is_plotted_at_each_sample() -> None:
+    # Sampled each 3 s: the pages in between repeat the values.
+    pages = [{"POWER_USAGE": 400 + n // 3, "FB_USED": 5 + (n > 2)} for n in range(25)]
+    del pages[12]["FB_USED"]
+    lines = {each.name: each.lines for each in series.plotted([gpu(pages)])}
+    ((_, times, memory),) = lines["gpu_memory_used"]
+    # It returns on page 13, after a gap.
+    assert times.tolist() == [at(n) for n in (0, 3, 6, 9, 12, 13, 15, 18, 21, 24)]
+    assert np.flatnonzero(np.isnan(memory)).tolist() == [4]
+
+
 def test_energy_of_a_slow_exporter_covers_the_load() -> None:
     # 400 W, read each 3 s: the pages around the load are 24 s apart.
     pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 3)} for n in range(25)]
