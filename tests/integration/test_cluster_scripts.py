@@ -24,6 +24,8 @@ def test_script_with_unknown_option_changes_nothing(
         (("up", "--nodes", "0"), "--nodes wants a number from 1 to 4"),
         (("with", "--nodes", "2"), "usage: tests/cluster/with"),
         (("node", "stop"), "usage: tests/cluster/node"),
+        (("controller-up",), "usage: tests/cluster/controller-up"),
+        (("controller-down", "--help"), "usage: tests/cluster/controller-down"),
         (("node", "restart", "node2"), "usage: tests/cluster/node"),
     ],
 )
@@ -39,7 +41,7 @@ def test_build_lists_parts_and_times_without_building(tmp_path: Path) -> None:
     ended = call(tmp_path, "build", "--list")
     assert (ended.returncode, list(tmp_path.iterdir())) == (0, [])
     lines = ended.stdout.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 11
     assert lines[0].split(maxsplit=1) == ["hyperkube", "to build, about 11 min with empty caches"]
 
 

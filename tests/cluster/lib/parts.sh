@@ -16,12 +16,14 @@ declare -A PART_SOURCES=(
   [pulumi-resource-kubernetes]=tools/pulumi-resource-kubernetes
   [kwok]=tools/kwok
   [metrics-server]=tools/metrics-server
+  [kueue]=tools/kueue
+  [lws]=tools/lws
 )
 # in the order of building: what the cluster itself needs comes first
 PARTS=(hyperkube node-packages pause-image base-image pulumi-cli pulumi-language-python pulumi-resource-kubernetes kwok
-  metrics-server)
+  metrics-server kueue lws)
 # What one test alone needs is built when it asks for it.
-ON_DEMAND=(metrics-server)
+ON_DEMAND=(metrics-server kueue lws)
 
 # part -> the time to build it on two cores with empty caches of Go
 declare -A PART_COLD=(
@@ -34,6 +36,8 @@ declare -A PART_COLD=(
   [pulumi-resource-kubernetes]="11 min"
   [kwok]="3 min"
   [metrics-server]="4 min"
+  [kueue]="3 min"
+  [lws]="11 min"
 )
 
 BASE_IMAGE=localhost/aiperf-base:bookworm
@@ -141,6 +145,21 @@ make_kwok() {
 make_metrics-server() {
   cd tools/metrics-server
   checked_go build -ldflags "-s -w" -o "$OUT/bin/metrics-server" sigs.k8s.io/metrics-server/cmd/metrics-server
+}
+
+make_kueue() {
+  cd tools/kueue
+  local package=sigs.k8s.io/kueue/cmd/kueue
+  checked_go build -ldflags "-s -w" -o "$OUT/bin/kueue" $package
+  # its types, webhooks and what belongs to them, which lie beside it in the module
+  cp -r --no-preserve=mode "$(checked_go list -f '{{.Module.Dir}}' $package)/config" "$OUT/config"
+}
+
+make_lws() {
+  cd tools/lws
+  local package=sigs.k8s.io/lws/cmd
+  checked_go build -ldflags "-s -w" -o "$OUT/bin/lws" $package
+  cp -r --no-preserve=mode "$(checked_go list -f '{{.Module.Dir}}' $package)/config" "$OUT/config"
 }
 
 # Where a part is, built or not.

@@ -13,6 +13,7 @@ import yaml
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED
 from tests.support.stack.commands import attempt
+from tests.support.stack.controllers import controller
 from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
@@ -20,6 +21,7 @@ from tests.support.stack.real_stack import Config
 from tests.support.stack.topology import (
     FINALIZER,
     GROUP,
+    LWS,
     OPERATORS,
     PLURAL,
     SGLANG_ROUTER,
@@ -27,6 +29,7 @@ from tests.support.stack.topology import (
     engines,
     graph,
     install_operator,
+    leader_workers,
     pool,
     remove_operator,
     router,
@@ -135,6 +138,40 @@ def test_router_of_sglang_spreads_over_two_pools(
     # The router sends requests in turn; the mock servers answer each with as many tokens.
     assert min(tokens) > 0.5 * max(tokens)
     assert any(name.startswith("smg_") for name in metrics)
+
+
+@pytest.fixture
+def leader_worker_sets(cluster: Cluster) -> Iterator[None]:
+    with controller(cluster, "lws"):
+        yield
+
+
+def test_leaders_and_workers_are_one_target(
+    leader_worker_sets: None, cluster: Cluster, make_runner: Callable[[], Runner], image: str
+) -> None:
+    runner = make_runner()
+    (runner.folder / "all.yaml").write_text(
+        yaml.safe_dump_all(leader_workers("engines", image, groups=2, size=2))
+    )
+
+    def change(benchmark: Config) -> None:
+        use_release(
+            benchmark,
+            url="http://leaders:8000",
+            ready=[{"kind": "LeaderWorkerSet", "name": "engines", "condition": "Available"}],
+            pools={"engines": {"labels": {f"{LWS}/name": "engines"}, "replicas": 4}},
+            **{"from": {"manifests": "all.yaml"}},
+        )
+
+    runner.change(change)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        pods = cluster.objects("pods", "--all-namespaces", "-l", f"{LWS}/name=engines")
+        ended = command.end()
+    assert len(pods) == 4
+    assert ended.code in FINISHED, ended.errors
+    assert runner.summary()["request_count"]["avg"] > 0
+    assert cluster.left_of(runner.name) == []
 
 
 def test_each_visit_of_a_release_has_new_pods(

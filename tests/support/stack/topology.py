@@ -9,6 +9,8 @@ from tests.support.stack.real_stack import Config
 
 GROUP, PLURAL = "tests.aiperf.dev", "graphs"
 FINALIZER = f"{GROUP}/operator"
+LWS = "leaderworkerset.sigs.k8s.io"
+"""Prefix of the labels on the pods of LeaderWorkerSets."""
 OPERATORS = "graph-operator"
 """Namespace of the operator."""
 
@@ -157,6 +159,23 @@ def engines(name: str, image: str, replicas: int) -> list[Manifest]:
     return [
         _deployment(name, image, [*command, "--port", "8000", *model], 8000, replicas),
         service(name, 8000, {"pool": name}),
+    ]
+
+
+def leader_workers(name: str, image: str, groups: int, size: int) -> list[Manifest]:
+    """Return a LeaderWorkerSet of mock servers with a Service for its leaders."""
+    template = engines(name, image, 1)[0]["spec"]["template"]
+    return [
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": groups,
+                "leaderWorkerTemplate": {"size": size, "workerTemplate": template},
+            },
+        },
+        service("leaders", 8000, {f"{LWS}/name": name, f"{LWS}/worker-index": "0"}),
     ]
 
 
