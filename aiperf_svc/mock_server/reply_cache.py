@@ -27,7 +27,6 @@ from aiperf_svc.mock_server.requests import (
     INFERENCE,
     BadRequest,
     Head,
-    ParamDefaults,
     PrefixCache,
     RequestParams,
     parse_head,
@@ -80,17 +79,8 @@ class ReplyCache:
         self._quick_bytes = 0
         self._config = config
         self._random = rng.random
-        self._defaults = ParamDefaults(
-            model=config.model,
-            tokens=config.tokens,
-            force_tokens=config.force_tokens,
-            reasoning_tokens=config.reasoning_tokens,
-            usage=config.usage,
-            refused=config.refused,
-            max_model_len=config.max_model_len,
-            is_strict=config.strict_model,
-            cache=PrefixCache(config.prefix_cache_block) if config.prefix_cache_block else None,
-        )
+        block = config.prefix_cache_block
+        self._cache = PrefixCache(block) if block else None
         self._drafts = Drafts(
             created_s=int(time.time()),
             role_chunk=config.role_chunk,
@@ -148,7 +138,7 @@ class ReplyCache:
     def reply(self, route: Route, body: bytes) -> Reply:
         """The reply to an inference request whose body the route does not hold."""
         try:
-            params = parse_params(route.head.path, body, self._defaults)
+            params = parse_params(route.head.path, body, self._config, self._cache)
             if self._has_turns and params.path in CHECKED:
                 params = self._with_turn(route.head.session, params, decoded(body))
         except BadRequest as bad:
@@ -161,7 +151,7 @@ class ReplyCache:
         ):
             fault = params.model[5:]
         reply = self._reply_to_params(params, is_last=route.head.is_last, fault=fault)
-        is_same_again = self._defaults.cache is None and self._histories is None
+        is_same_again = self._cache is None and self._histories is None
         if len(body) <= _MAX_CACHED_BODY and is_same_again:
             self._cached_bytes += len(body) + _REPLY_COST
             if self._cached_bytes > _CACHE_BYTES:
@@ -209,7 +199,7 @@ class ReplyCache:
     def spoiled(self, route: Route, body: bytes, fault: str) -> Reply:
         """The reply to a request that is to fail in this way."""
         try:
-            params = parse_params(route.head.path, body, self._defaults)
+            params = parse_params(route.head.path, body, self._config, self._cache)
         except BadRequest as bad:
             return self.error(route.head, bad.status, bad.message)
         return self._reply_to_params(params, is_last=route.head.is_last, fault=fault)

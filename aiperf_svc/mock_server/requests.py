@@ -6,9 +6,11 @@ only what it has never seen.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from aiperf_svc.mock_server.config import MockServerConfig
 
 MAX_HEAD = 64 * 1024
 """Bytes of head beyond which a request is refused (431)."""
@@ -202,39 +204,23 @@ class PrefixCache:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class ParamDefaults:
-    """Defaults that the server's settings add to every request (see MockServerConfig)."""
-
-    model: str
-    tokens: int
-    force_tokens: bool
-    reasoning_tokens: int
-    usage: str
-    refused: frozenset[str] = frozenset()
-    is_strict: bool = False
-    """Requests for another model are refused."""
-    max_model_len: int = 0
-    """Most tokens of prompt and output together; 0: no limit."""
-    cache: PrefixCache | None = None
-
-
-def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestParams:
+def parse_params(
+    path: str, body: bytes, config: MockServerConfig, cache: PrefixCache | None = None
+) -> RequestParams:
     """The parameters in a body; BadRequest if it does not have the endpoint's shape."""
     if path == TRANSCRIPTIONS:
-        return transcription_params(body, defaults)
+        return transcription_params(body, config)
     try:
         data = json.loads(body)
     except ValueError as error:
         raise BadRequest(400, f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise BadRequest(400, "the body is not a JSON object")
-    if refused := sorted(defaults.refused & data.keys()):
-        raise BadRequest(400, f"extra inputs are not permitted: {', '.join(refused)}")
-    model = data.get("model", defaults.model)
+    _refuse_members(data, config)
+    model = data.get("model", config.model)
     if not isinstance(model, str):
         raise BadRequest(400, f"model is {model!r}; expected a string")
-    if defaults.is_strict and model != defaults.model:
+    if config.strict_model and model != config.model:
         raise BadRequest(404, f"The model `{model}` does not exist.")
     if path == EMBEDDINGS:
         return _embeddings_params(model, data)
@@ -251,15 +237,15 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
     wants_usage = path in _STATES_USAGE or (
         isinstance(options, dict) and options.get("include_usage") is True
     )
-    reasoning = 0 if path in _WITHOUT_REASONING else defaults.reasoning_tokens
+    reasoning = 0 if path in _WITHOUT_REASONING else config.reasoning_tokens
     parameters = data.get("parameters")
     options_of_length = parameters if isinstance(parameters, dict) else data
-    tokens, is_cut_short = response_length(options_of_length, defaults, reasoning)
+    tokens, is_cut_short = response_length(options_of_length, config, reasoning)
     words = list(_words_of(data[key]))
-    if defaults.max_model_len and len(words) + tokens > defaults.max_model_len:
+    if config.max_model_len and len(words) + tokens > config.max_model_len:
         raise BadRequest(
             400,
-            f"This model's maximum context length is {defaults.max_model_len} tokens. However, you "
+            f"This model's maximum context length is {config.max_model_len} tokens. However, you "
             f"requested {tokens} output tokens and your prompt contains {len(words)} input tokens.",
         )
     return RequestParams(
@@ -269,15 +255,20 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
         tokens=tokens,
         reasoning=min(reasoning, tokens),
         is_cut_short=is_cut_short,
-        has_usage=defaults.usage == "always"
-        or (defaults.usage == "requested" and (wants_usage or not is_stream)),
+        has_usage=config.usage == "always"
+        or (config.usage == "requested" and (wants_usage or not is_stream)),
         prompt_tokens=len(words),
-        cached_tokens=-1 if defaults.cache is None else defaults.cache.add(words),
+        cached_tokens=-1 if cache is None else cache.add(words),
     )
 
 
+def _refuse_members(members: Mapping[str, object], config: MockServerConfig) -> None:
+    if refused := sorted(config.refused & members.keys()):
+        raise BadRequest(400, f"extra inputs are not permitted: {', '.join(refused)}")
+
+
 def response_length(
-    data: dict[str, object], defaults: ParamDefaults, reasoning: int
+    data: dict[str, object], config: MockServerConfig, reasoning: int
 ) -> tuple[int, bool]:
     """Tokens of the response, reasoning included, and whether the request's limit ended it.
 
@@ -286,8 +277,8 @@ def response_length(
     many if `ignore_eos` is true, else at most that many. `min_tokens` lengthens a response up to
     that limit.
     """
-    own = defaults.tokens + reasoning
-    if defaults.force_tokens:
+    own = config.tokens + reasoning
+    if config.force_tokens:
         return own, False
     limits = (_count(data, key) for key in _LIMITS)
     limit = next(filter(None, limits), 0)
@@ -330,7 +321,7 @@ _BYTES_A_TOKEN = 3_200
 """Bytes of a sound for each of its tokens: a tenth of a second of 16-bit samples at 16 kHz."""
 
 
-def transcription_params(body: bytes, defaults: ParamDefaults) -> RequestParams:
+def transcription_params(body: bytes, config: MockServerConfig) -> RequestParams:
     """The parameters in a form with a sound; BadRequest if it is none."""
     form = parse_form(body)
     if form is None:
@@ -338,17 +329,16 @@ def transcription_params(body: bytes, defaults: ParamDefaults) -> RequestParams:
     fields, files = form
     if not files.get("file"):
         raise BadRequest(400, "file is missing; expected a sound")
-    if refused := sorted(defaults.refused & fields.keys()):
-        raise BadRequest(400, f"extra inputs are not permitted: {', '.join(refused)}")
-    tokens, is_cut_short = response_length({}, defaults, 0)
+    _refuse_members(fields, config)
+    tokens, is_cut_short = response_length({}, config, 0)
     return RequestParams(
         path=TRANSCRIPTIONS,
-        model=fields.get("model", defaults.model),
+        model=fields.get("model", config.model),
         is_stream=fields.get("stream") == "true",
         tokens=tokens,
         reasoning=0,
         is_cut_short=is_cut_short,
-        has_usage=defaults.usage != "never",
+        has_usage=config.usage != "never",
         prompt_tokens=max(1, len(files["file"]) // _BYTES_A_TOKEN),
     )
 
@@ -375,13 +365,9 @@ def _whole_params(path: str, model: str, prompt: object, *, inputs: int) -> Requ
         reasoning=0,
         is_cut_short=False,
         has_usage=True,
-        prompt_tokens=_count_words(prompt),
+        prompt_tokens=sum(1 for _ in _words_of(prompt)),
         inputs=inputs,
     )
-
-
-def _count_words(value: object) -> int:
-    return sum(1 for _ in _words_of(value))
 
 
 def _words_of(value: object) -> Iterator[str]:

@@ -9,12 +9,11 @@ from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature, types_with
+from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.replies import Drafts, draft_error
-from aiperf_svc.mock_server.requests import TEI_RERANK, BadRequest, ParamDefaults, parse_params
+from aiperf_svc.mock_server.requests import TEI_RERANK, BadRequest, parse_params
 
-DEFAULTS = ParamDefaults(
-    model="m", tokens=3, force_tokens=False, reasoning_tokens=0, usage="requested"
-)
+DEFAULTS = MockServerConfig(model="m", tokens=3)
 EVERY = pytest.mark.parametrize("kind", types_with(Feature.RANKING))
 
 

@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.requests import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
     BadRequest,
-    ParamDefaults,
     RequestParams,
     parse_head,
     parse_params,
     split_request_id,
 )
 
-DEFAULTS = ParamDefaults(
-    model="m", tokens=10, force_tokens=False, reasoning_tokens=0, usage="requested"
-)
+DEFAULTS = MockServerConfig(model="m", tokens=10)
 
 
-def _params(path: str = CHAT, defaults: ParamDefaults = DEFAULTS, **body: object) -> RequestParams:
+def _params(
+    path: str = CHAT, defaults: MockServerConfig = DEFAULTS, **body: object
+) -> RequestParams:
     given: dict[str, Any] = {"messages": []} if path == CHAT else {}
     return parse_params(path, json.dumps(given | body).encode(), defaults)
 
@@ -100,15 +100,13 @@ def test_response_is_as_long_as_the_request_allows(
 
 
 def test_forced_tokens_ignore_the_request() -> None:
-    forced = ParamDefaults(
-        model="m", tokens=10, force_tokens=True, reasoning_tokens=2, usage="requested"
-    )
+    forced = replace(DEFAULTS, force_tokens=True, reasoning_tokens=2)
     params = _params(defaults=forced, max_tokens=3, ignore_eos=True)
     assert (params.tokens, params.reasoning, params.is_cut_short) == (12, 2, False)
 
 
 def test_refused_members_are_named() -> None:
-    strict = replace(DEFAULTS, refused=frozenset({"min_tokens", "ignore_eos"}))
+    strict = replace(DEFAULTS, refuse="min_tokens,ignore_eos")
     assert _params(defaults=strict, max_tokens=3).tokens == 3
     with pytest.raises(BadRequest, match="not permitted: ignore_eos, min_tokens") as refusal:
         _params(defaults=strict, max_tokens=3, min_tokens=3, ignore_eos=True)
@@ -133,9 +131,7 @@ def test_prompt_tokens_are_the_words_of_all_messages() -> None:
     ],
 )
 def test_usage_is_returned_as_configured(usage: str, body: dict[str, Any], expected: bool) -> None:
-    defaults = ParamDefaults(
-        model="m", tokens=1, force_tokens=False, reasoning_tokens=0, usage=usage
-    )
+    defaults = replace(DEFAULTS, usage=usage)
     assert _params(defaults=defaults, **body).has_usage is expected
 
 
