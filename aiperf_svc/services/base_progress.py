@@ -65,10 +65,13 @@ class BaseProgress:
         self._exit_code = ExitCode.BENCHMARK_FAILED
         self._is_cancelling = False
         self._roster: RosterPublished | None = None
-        self._client: ClientLoad | None = None
-        self._verdict: str | None = None
-        self._artifact_error = ""
-        self._uploaded_to = ""
+        self.client: ClientLoad | None = None
+        """CPU load of the client."""
+        self.verdict: str | None = None
+        self.artifact_error = ""
+        """Why artifacts could not be written."""
+        self.uploaded_to = ""
+        """URL of the uploaded artifacts."""
         self._results_ready = False
         self._is_settled = False
 
@@ -87,22 +90,6 @@ class BaseProgress:
         self._exit_code = state.exit_code
         self._is_cancelling = state.is_cancelling
         self._changes.note()
-
-    def set_client(self, load: ClientLoad | None) -> None:
-        """Set the CPU load of the client."""
-        self._client = load
-
-    def set_verdict(self, verdict: str) -> None:
-        """Set the verdict."""
-        self._verdict = verdict
-
-    def set_artifact_error(self, message: str) -> None:
-        """Set the reason why artifacts could not be written."""
-        self._artifact_error = message
-
-    def set_uploaded(self, url: str) -> None:
-        """Set the URL of the uploaded artifacts."""
-        self._uploaded_to = url
 
     def set_results_ready(self, is_ready: bool) -> None:
         """Set whether the summary can be fetched."""
@@ -137,10 +124,10 @@ class BaseProgress:
             record_processors=sum(m.service is Service.RECORD_PROCESSOR for m in members),
             message=f"waiting for {', '.join(missing)}" if missing else "",
             results_ready=self._results_ready,
-            artifact_error=self._artifact_error,
-            verdict=self._verdict,
-            uploaded_to=self._uploaded_to,
+            artifact_error=self.artifact_error,
+            verdict=self.verdict,
+            uploaded_to=self.uploaded_to,
             is_settled=self._is_settled,
             exit_code=self._exit_code if self._state is RunState.FAILED else None,
-            client=self._client,
+            client=self.client,
         )

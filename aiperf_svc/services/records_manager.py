@@ -237,8 +237,8 @@ class RecordsManager(ResultsService[RunProgress]):
             await self.publish(DOWN, RecordsAcknowledged(*self.header, highest=highest))
 
     async def _publish_progress(self) -> None:
-        self.progress.set_server(self._telemetry.server_load())
-        self.progress.set_client(self._client_series.load(wall_ns()))
+        self.progress.server = self._telemetry.server_load()
+        self.progress.client = self._client_series.load(wall_ns())
         if self.state in (RunState.PROFILING, RunState.DRAINING):
             self._sample_client()
         self.progress.set_errors(self._errors.values())
@@ -322,7 +322,7 @@ class RecordsManager(ResultsService[RunProgress]):
             with_telemetry, summary, self._telemetry.logs, self._client_series.log
         )
         result = self.result = result_of(summary)
-        self.progress.set_verdict(summary.verdict.verdict.value)
+        self.progress.verdict = summary.verdict.verdict.value
         # Before the other files, which take precedence if the disk is too small for all.
         await asyncio.to_thread(self._jsonl.write)
         await self._copy_inputs()
@@ -330,7 +330,7 @@ class RecordsManager(ResultsService[RunProgress]):
             await asyncio.to_thread(self._write, summary, result, columns)
         except EnvironmentProblem as error:
             self.log.error("%s", error)
-            self.progress.set_artifact_error(str(error))
+            self.progress.artifact_error = str(error)
 
     def tell(self, told: Told) -> None:
         match told:
@@ -419,7 +419,7 @@ class RecordsManager(ResultsService[RunProgress]):
 
     def _write(self, summary: Summary, result: InferenceResult, columns: Columns) -> None:
         if self._jsonl.error:
-            self.progress.set_artifact_error(self._jsonl.error)
+            self.progress.artifact_error = self._jsonl.error
         folder, known = self.context.artifacts, (self._jsonl.entry(),)
         manifest = artifacts.write_all(folder, summary, columns, result=result, known=known)
         self.upload(manifest, summary.first_start_wall_ns)

@@ -87,7 +87,7 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         into = context.run.bucket_folder(own)
         if self.experiment is not None:
             into = self.experiment.bucket_folder(context.artifacts.name)
-        self.progress.set_uploaded(uploads.upload(context.artifacts, manifest, s3, into=into).url)
+        self.progress.uploaded_to = uploads.upload(context.artifacts, manifest, s3, into=into).url
 
     async def repeat_requests(self) -> None:
         """Repeat the request for the end or the start of the run until the published state shows

@@ -74,7 +74,8 @@ class RunProgress(BaseProgress):
         self._main_error = ""
         self._output_tokens = 0
         """Latencies of the completed requests of the profiling phase."""
-        self._server = ServerLoad()
+        self.server = ServerLoad()
+        """Load that the servers report."""
 
     # --- inputs ----------------------------------------------------------------------------------
 
@@ -150,10 +151,6 @@ class RunProgress(BaseProgress):
         if mine:
             self._main_error = max(mine, key=lambda sample: sample.count).message
 
-    def set_server(self, load: ServerLoad) -> None:
-        """Set the load that the servers report."""
-        self._server = load
-
     def tick(self, now_wall_ns: int) -> None:
         """Update the rate of completed requests, twice a second, and wake the clients that wait."""
         end = (now_wall_ns - self._delay_ns) // RATE_BIN_NS
@@ -216,9 +213,9 @@ class RunProgress(BaseProgress):
             latency_p50_ms=latency_p50_ms,
             dataset=self._dataset,
             message=message,
-            server_running=self._server.running,
-            server_waiting=self._server.waiting,
-            server_kv_usage=self._server.kv_usage,
+            server_running=self.server.running,
+            server_waiting=self.server.waiting,
+            server_kv_usage=self.server.kv_usage,
             credits_granted=sum(c.granted for c in counts),
             requests_sent=sum(c.requests_sent for c in counts),
             unsent=sum(c.unsent for c in counts),

@@ -110,7 +110,7 @@ class StepResults(ResultsService[StepsProgress]):
         self._arrived.set()
 
     async def _publish_progress(self) -> None:
-        self.progress.set_client(self._client_series.load(wall_ns()))
+        self.progress.client = self._client_series.load(wall_ns())
         await self.repeat_requests()
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
@@ -149,12 +149,12 @@ class StepResults(ResultsService[StepsProgress]):
         self._raw.close()
         result = await asyncio.to_thread(summarise_steps, self._workload, self._finished())
         self.result = result
-        self.progress.set_verdict(result.verdict.value)
+        self.progress.verdict = result.verdict.value
         try:
             await asyncio.to_thread(self._write, result)
         except EnvironmentProblem as error:
             self.log.error("%s", error)
-            self.progress.set_artifact_error(str(error))
+            self.progress.artifact_error = str(error)
 
     @property
     def _workload(self) -> Any:
@@ -193,7 +193,7 @@ class StepResults(ResultsService[StepsProgress]):
 
     def _write(self, result: ToolResult) -> None:
         if self._raw.error:
-            self.progress.set_artifact_error(self._raw.error)
+            self.progress.artifact_error = self._raw.error
         config = self.context.ranks
         manifest = write_run(self.context.artifacts, result, self._workload.plots(config))
         self.upload(manifest, self._started_wall_ns)
