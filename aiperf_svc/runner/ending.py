@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import NAME, Manifest, build_manifest, render_manifest
+from aiperf_svc.adapters.exports.file_content import json_file
+from aiperf_svc.adapters.exports.manifest import NAME, Manifest, build_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.workload import Config
@@ -92,7 +93,7 @@ def refresh_manifest(folder: Path) -> None:
     with suppress(OSError, EnvironmentProblem):
         known = msgspec.json.decode(path.read_bytes(), type=Manifest)
         manifest = build_manifest(folder, known.run_id, known=known)
-        write_file(path, lambda: render_manifest(manifest))
+        write_file(path, lambda: json_file(manifest))
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import joint_export
-from aiperf_svc.adapters.exports.experiment_file import TrialEntry, read_experiment_file
 from aiperf_svc.adapters.exports.experiment_file import is_experiment as is_experiment_folder
+from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
 from aiperf_svc.adapters.storage.joint_artifacts import (
     FinishedMember,
@@ -27,7 +27,7 @@ from aiperf_svc.adapters.storage.joint_artifacts import (
 from aiperf_svc.adapters.terminal.joint_tables import print_joint, print_joint_experiment
 from aiperf_svc.adapters.terminal.output import console_on, print_json
 from aiperf_svc.core.experiments.combinations import TrialRow
-from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult, TrialResult
 from aiperf_svc.core.experiments.joint_trials import (
     ExperimentMember,
     JointExperiment,
@@ -204,7 +204,7 @@ def _end(run: JointRun, folder: Path) -> dict[str, Any]:
 
 class _Member(NamedTuple):
     run: JointRun
-    entries: dict[int, TrialEntry]
+    entries: dict[int, TrialResult]
     """Its trials that have ended, by number."""
     rows: list[TrialRow]
     problem: str

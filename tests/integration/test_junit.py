@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from junitparser import Error, Failure, JUnitXml, TestCase
 
-from aiperf_svc.adapters.exports.qualify_export import render_json
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE, read_run
 from aiperf_svc.adapters.storage.junit_file import (
     COMMAND,
@@ -183,7 +183,7 @@ def test_check_of_all_nodes_together_is_a_case(tmp_path: Path) -> None:
     found = Qualification(
         result="unfit", stages=(), checks=(), nodes=(good,), paths=(), all=(slow,), pairs=()
     )
-    (tmp_path / "qualify.json").write_bytes(render_json(found))
+    (tmp_path / "qualify.json").write_bytes(json_file(found))
     file = tmp_path / "junit.xml"
     assert main(["export", str(tmp_path), "--junit", str(file)]) == ExitCode.OK
     assert broken(file) == {"mpi_bandwidth": "too slow"}

@@ -15,7 +15,7 @@ from aiperf_svc.adapters.comparison.run_folders import (
     read_runs,
     with_requests,
 )
-from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_result
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, named
 from aiperf_svc.core.compare.comparison import LEAST_RUNS, Criteria
 from aiperf_svc.core.compare.groups import DEFAULT, Comparisons, Group, compare_groups
@@ -60,7 +60,7 @@ def compare_folders(
 
 def curves_of(folders: Sequence[Path]) -> list[NamedCurve]:
     """Return the curves of the experiments among the folders. Raises ConfigError."""
-    results = {each: read_result(each) for each in folders if is_experiment(each)}
+    results = {each: read_experiment_file(each) for each in folders if is_experiment(each)}
     names = [each.name for each in results.values()]
     found: list[NamedCurve] = []
     for folder, result in results.items():

@@ -2,7 +2,6 @@
 unfinished."""
 
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -12,10 +11,8 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.json_objects import Parameters
 
 NAME = "experiment.json"
-_Content = TypeVar("_Content", bound=msgspec.Struct)
 
 
 _KEYS = (
@@ -44,38 +41,15 @@ def search_json(search: SearchReport | None) -> dict[str, object] | None:
     return None if search is None else {"result": search.result, **asdict(search)}
 
 
-class TrialEntry(msgspec.Struct, frozen=True):
-    """A trial that has ended."""
-
-    number: int
-    repetition: int
-    parameters: Parameters
-    state: str
-    reason: str
-    folder: str
-    """Name of its folder, below `trials`."""
-    replaced: tuple[str, ...] = ()
-    """Why earlier attempts do not count."""
-
-
-class ExperimentFile(msgspec.Struct, frozen=True):
-    """What readers of experiment.json need of it."""
-
-    schema_version: str
-    version: str = "unknown"
-    trials: tuple[TrialEntry, ...] = ()
-    config: dict[str, Any] = {}
-
-
 def is_experiment(folder: Path) -> bool:
     """True if this is the folder of an experiment."""
     return (folder / NAME).is_file()
 
 
-def read_experiment_file(folder: Path) -> ExperimentFile:
-    """Read the experiment.json of a folder. Raises ConfigError."""
+def read_experiment_file(folder: Path) -> ExperimentResult:
+    """Read the experiment.json of a folder, which may be unfinished. Raises ConfigError."""
     path = folder / NAME
-    found = _read(path, ExperimentFile)
+    found = _read(path)
     for each in found.trials:
         # The name is joined to the folder's, and must not lead out of it.
         if each.folder != Path(each.folder).name:
@@ -86,17 +60,12 @@ def read_experiment_file(folder: Path) -> ExperimentFile:
     return found
 
 
-def read_result(folder: Path) -> ExperimentResult:
-    """Read all results of the experiment in a folder. Raises ConfigError."""
-    return _read(folder / NAME, ExperimentResult)
-
-
 class _Head(msgspec.Struct):
     schema_version: str
     version: str = "unknown"
 
 
-def _read(path: Path, model: type[_Content]) -> _Content:
+def _read(path: Path) -> ExperimentResult:
     try:
         data = path.read_bytes()
         head = msgspec.json.decode(data, type=_Head)
@@ -105,7 +74,7 @@ def _read(path: Path, model: type[_Content]) -> _Content:
                 f"{path}: its schema is {one_line(head.schema_version)!r}, expected {SCHEMA!r}; "
                 f"use the version that wrote it ({one_line(head.version)})"
             )
-        return msgspec.json.decode(data, type=model)
+        return decode(data)
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}; expected the folder of an experiment of which a trial has "

@@ -13,17 +13,12 @@ from aiperf_svc.adapters.exports.experiment_export import (
     csv_row,
     experiment_numbers,
 )
-from aiperf_svc.adapters.exports.file_content import csv_file, json_file
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentNumbers
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.joint_result import Joint, MemberEnd, rows
 from aiperf_svc.domain.foreign_text import csv_cell
-
-
-def render_json(joint: Joint) -> bytes:
-    """Render joint.json."""
-    return json_file(joint)
 
 
 def render_csv(joint: Joint) -> bytes:

@@ -16,15 +16,12 @@ from arro3.io import read_parquet
 
 from aiperf_svc.adapters.exports.parquet_export import (
     CLOCKS_KEY,
-    FORMAT,
-    FORMAT_KEY,
     MESSAGES_KEY,
     RUN_KEY,
     STREAMS_KEY,
     WARMUP_KEY,
 )
 from aiperf_svc.core.lines.renderer import LineRenderer, RequestStreams, Source
-from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Rows
 
@@ -35,12 +32,9 @@ BATCH_ROWS = 1 << 16
 
 
 def write_lines(records: Path, path: Path) -> int:
-    """Write a line for every request of the profiling phase and return their number. Raises
-    OSError, and EnvironmentProblem for a file of another format. The caller has checked the file's
-    hash: the Parquet library panics on a damaged file, which no `except` catches.
+    """Write a line for every request of the profiling phase and return their number. `records` has
+    passed `check_records`. Raises OSError.
 
-    Raises OSError, and EnvironmentProblem for a file of another format. The caller has checked its
-    hash: the Parquet library panics, past every `except`, when a file is not what it seems.
     """
     count = 0
     with path.open("wb") as file:
@@ -53,11 +47,6 @@ def write_lines(records: Path, path: Path) -> int:
 def _batches(records: Path) -> Iterator[bytes]:
     reader = read_parquet(records, batch_size=BATCH_ROWS)
     known = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
-    if known.get(FORMAT_KEY) != FORMAT:
-        raise EnvironmentProblem(
-            f"{records}: its format is {known.get(FORMAT_KEY)!r}, expected {FORMAT!r}; use the "
-            f"version that wrote it ({known.get('aiperf_svc.version', 'unknown')})"
-        )
     workers, messages = json.loads(known[CLOCKS_KEY]), json.loads(known[MESSAGES_KEY])
     streams = [b64decode(each) for each in json.loads(known.get(STREAMS_KEY, "[]"))]
     renderer = LineRenderer(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -30,11 +29,6 @@ class Manifest(msgspec.Struct, frozen=True):
 
     run_id: str
     files: tuple[ManifestEntry, ...]
-
-
-def render_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of `manifest.json`."""
-    return json_file(manifest)
 
 
 def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:

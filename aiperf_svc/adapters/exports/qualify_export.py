@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from aiperf_svc.adapters.exports.file_content import csv_file, json_file
+from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
@@ -18,11 +18,6 @@ HEAD = (
     *("kind", "node", "target", "check", "unit", "verdict", "value", "limit", "median", "repeated"),
     *("peer", "reason"),
 )
-
-
-def render_json(found: Qualification) -> bytes:
-    """Return the content of qualify.json."""
-    return json_file(found)
 
 
 def render_csv(found: Qualification) -> bytes:

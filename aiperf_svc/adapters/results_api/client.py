@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import (
     TEMPORARY_SUFFIX,
@@ -19,7 +20,6 @@ from aiperf_svc.adapters.exports.manifest import (
     ManifestEntry,
     check_entry,
     is_whole,
-    render_manifest,
 )
 from aiperf_svc.adapters.results_api.run_api import (
     ApiRefused,
@@ -76,7 +76,7 @@ class ResultsClient(RunApi):
         _check_room(folder, manifest)
         for entry in manifest.files:
             await self.download(entry, folder)
-        await asyncio.to_thread(_write, folder / MANIFEST, render_manifest(manifest))
+        await asyncio.to_thread(_write, folder / MANIFEST, json_file(manifest))
         return manifest
 
     async def download(self, entry: ManifestEntry, folder: Path) -> Path:

@@ -13,13 +13,9 @@ from aiperf_svc.adapters.exports import (
 )
 from aiperf_svc.adapters.exports import server_metrics_export as servers
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import (
-    Manifest,
-    ManifestEntry,
-    build_manifest,
-    render_manifest,
-)
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.report import page
@@ -88,7 +84,7 @@ def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`. Raises EnvironmentProblem."""
-    write_file(folder / MANIFEST, lambda: render_manifest(manifest))
+    write_file(folder / MANIFEST, lambda: json_file(manifest))
 
 
 def write_telemetry(folder: Path, summary: Summary) -> None:

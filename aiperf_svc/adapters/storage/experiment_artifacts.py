@@ -21,11 +21,11 @@ import msgspec
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export, qualify_export
 from aiperf_svc.adapters.exports.experiment_file import (
     NAME,
-    TrialEntry,
     encode,
     is_experiment,
     read_experiment_file,
 )
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.exports.result_files import decode_run, find_results
 from aiperf_svc.adapters.report import experiment_page, qualify_page
@@ -61,13 +61,13 @@ def write_experiment(
     if found is None:
         write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
         return results
-    write_file(folder / qualify_export.JSON_NAME, lambda: qualify_export.render_json(found))
+    write_file(folder / qualify_export.JSON_NAME, lambda: json_file(found))
     write_file(folder / qualify_export.CSV_NAME, lambda: qualify_export.render_csv(found))
     write_file(folder / "report.html", lambda: qualify_page.render(found, summary, config))
     return results
 
 
-def read_outcomes(folder: Path, trials: Iterable[TrialEntry | TrialResult]) -> list[TrialOutcome]:
+def read_outcomes(folder: Path, trials: Iterable[TrialResult]) -> list[TrialOutcome]:
     """Return the trials of an experiment with what was measured, from its folder. A trial without
     results has none, and one with unreadable results has failed."""
     return [_read_outcome(folder / TRIALS / each.folder, each) for each in trials]
@@ -84,7 +84,7 @@ def read_finished(folder: Path) -> list[TrialOutcome]:
     ]
 
 
-def _read_outcome(folder: Path, entry: TrialEntry | TrialResult) -> TrialOutcome:
+def _read_outcome(folder: Path, entry: TrialResult) -> TrialOutcome:
     state, reason = entry.state, entry.reason
     try:
         results = _results_in(folder)

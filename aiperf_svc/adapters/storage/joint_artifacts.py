@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import joint_export
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_clocks, read_records
 from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
@@ -45,7 +46,7 @@ class FinishedMember(NamedTuple):
 
 def write_joint(folder: Path, joint: Joint) -> None:
     """Write the files of all runs together. Raises EnvironmentProblem."""
-    write_file(folder / "joint.json", lambda: joint_export.render_json(joint))
+    write_file(folder / "joint.json", lambda: json_file(joint))
     write_file(folder / "joint.csv", lambda: joint_export.render_csv(joint))
     write_file(folder / "report.html", lambda: joint_page.render(joint))
 

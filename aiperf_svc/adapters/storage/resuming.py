@@ -7,17 +7,14 @@ stack is still up, its run is followed to the end and collected, as the killed r
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from aiperf_svc.adapters.exports.experiment_file import (
-    ExperimentFile,
-    is_experiment,
-    read_experiment_file,
-)
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.core.compare.measured_run import flatten
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
@@ -128,7 +125,7 @@ def set_aside(folder: Path, finished: frozenset[int]) -> None:
     _set_aside(folder, {each.folder for each in trials if each.number in finished})
 
 
-def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> ExperimentFile:
+def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> ExperimentResult:
     if config.experiment is None:
         raise ConfigError("--resume: this config has no experiment, so there is nothing to resume")
     try:

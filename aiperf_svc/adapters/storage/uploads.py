@@ -24,8 +24,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, render_manifest
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -129,7 +130,7 @@ def upload(
         send = partial(_send, store, folder, until_mono_s=monotonic() + limit_s)
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="upload") as pool:
             was_sent = list(pool.map(send, manifest.files))
-        _put(store, MANIFEST, render_manifest(manifest), "")
+        _put(store, MANIFEST, json_file(manifest), "")
     except EnvironmentProblem as error:
         at = f"{url}{s3.at_endpoint}"
         raise EnvironmentProblem(f"cannot upload the results to {at}: {error}") from error

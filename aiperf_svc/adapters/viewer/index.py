@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
-from aiperf_svc.adapters.exports.experiment_file import read_result
+from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.exports.qualify_export import rows
 from aiperf_svc.adapters.exports.result_files import FILES, read_run
 from aiperf_svc.adapters.report.experiment_words import parameters_text
@@ -130,7 +130,7 @@ def _run(id_: str, result: RunResult) -> Entry:
 
 
 def _experiment(id_: str, folder: Path) -> Entry:
-    result = read_result(folder)
+    result = read_experiment_file(folder)
     done = [trial for trial in result.trials if trial.state == RunState.DONE]
     verdicts = {trial.verdict for trial in done if trial.verdict}
     verdict = verdicts.pop() if len(verdicts) == 1 else "mixed" if verdicts else ""

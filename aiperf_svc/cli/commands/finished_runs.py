@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from aiperf_svc.adapters.comparison.run_folders import RECORDS, find_runs
 from aiperf_svc.adapters.exports import agentx_row, inferencex_row, jsonl_export, llmd_report
-from aiperf_svc.adapters.exports.manifest import check_listed, is_whole, read_manifest
+from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_records
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage import uploads
@@ -45,7 +45,7 @@ def export(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     manifest = read_manifest(folder)
     records = folder / "records.parquet"
-    check_listed(records)
+    check_records(records)
     output: Path = args.output or folder / jsonl_export.NAME
     counts: list[int] = []
     write_atomically(output, lambda part: counts.append(jsonl_export.write_lines(records, part)))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import aiperf_svc
-from aiperf_svc.adapters.exports.qualify_export import render_json
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.result_files import VERDICT_SCHEMA, render_verdict
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.provenance_file import write_provenance
@@ -99,7 +99,7 @@ def test_stored_results_fit() -> None:
 def test_written_files_fit(tmp_path: Path) -> None:
     nodes = FakeNodes(4, nodes={"n3": 0.1})
     found, _ = nodes.qualify(nodes.rules())
-    assert problems("qualification", json.loads(render_json(found))) == []
+    assert problems("qualification", json.loads(json_file(found))) == []
     write_provenance(tmp_path, provenance_of({"cpus": "2"}, (), (), begin_ns=0, end_ns=1))
     assert problems("provenance", json.loads((tmp_path / "provenance.json").read_text())) == []
     answers = [Answer(question=0, repeat=0), Answer(question=1, repeat=0, is_right=True)]

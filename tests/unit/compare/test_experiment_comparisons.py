@@ -151,7 +151,8 @@ def test_experiment_of_several_combinations_cannot_be_a_side(
     [
         ("{", "broken"),
         ('{"schema_version": "experiment/9"}', "expected 'experiment/1'"),
-        ('{"schema_version": "experiment/1"}', "no trial of this experiment ran to its end"),
+        ('{"schema_version": "experiment/1"}', "missing required field `trials`"),
+        ('{"schema_version": "experiment/1", "trials": []}', "no trial of this experiment ran to"),
         (
             '{"schema_version": "experiment/1", "trials": [{"number": 1, "parameters": {}, '
             '"repetition": 1, "state": "done", "reason": "", "folder": "etc"}]}',

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.adapters.cluster.node_labels import changes_of, label_nodes
+from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.qualify_export import (
     JSON_NAME,
     baseline_of,
     read_qualification,
     render_csv,
-    render_json,
 )
 from aiperf_svc.adapters.report.qualify_page import heat_map
 from aiperf_svc.adapters.terminal.qualify_tables import print_qualification
@@ -35,7 +35,7 @@ def qualified(count: int = 8, **keys: Any) -> Qualification:
 
 def folder_of(found: Qualification, path: Path) -> Path:
     path.mkdir()
-    (path / JSON_NAME).write_bytes(render_json(found))
+    (path / JSON_NAME).write_bytes(json_file(found))
     return path
 
 
