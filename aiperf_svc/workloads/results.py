@@ -246,8 +246,5 @@ def _step(attempt: Attempt) -> StepResult:
         values=reading.values,
         tools=reading.tools,
         exit_codes=tuple(end.exit_code for end in attempt.ends),
-        witnesses=tuple(
-            StepWitness(**{name: getattr(each, name) for name in StepWitness.__struct_fields__})
-            for each in attempt.witnesses
-        ),
+        witnesses=tuple(StepWitness(**msgspec.structs.asdict(each)) for each in attempt.witnesses),
     )

@@ -329,7 +329,7 @@ class StepCommands:
             return None
         return await self._shell.counters(f"{self.plan.number}-{name}")
 
-    def witness(self, *, clock_uncertainty_ns: int, boot_id: str) -> RankWitness:
+    def witness(self, *, clock_uncertainty_ns: int) -> RankWitness:
         """What this courier saw of the step."""
         before, after = self._before or Counters(), self._after or self._before or Counters()
         offset_ns = self._to_reference_ns()
@@ -340,7 +340,6 @@ class StepCommands:
         return RankWitness(
             rank=self.rank,
             node=self._place.node,
-            boot_id=boot_id,
             due_wall_ns=self._due_wall_ns + offset_ns if self._due_wall_ns else 0,
             started_wall_ns=started + offset_ns if started else 0,
             ended_wall_ns=ended + offset_ns if ended else 0,

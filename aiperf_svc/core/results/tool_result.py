@@ -10,6 +10,8 @@ from aiperf_svc.core.results.measured import MetricInfo, Series, Table
 from aiperf_svc.core.results.run_result import MetricStats, RunResult
 from aiperf_svc.core.verdict.check_result import Reason, Verdict
 from aiperf_svc.domain.number_text import number, readable_unit, size_text
+from aiperf_svc.protocol.messages.reports import RankInfo
+from aiperf_svc.protocol.messages.steps import RankWitness
 
 SCHEMA = "run-result/1"
 """`schema_version` of results.json. The number is raised when a key changes its meaning."""
@@ -132,33 +134,8 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
         return heads, [list(row) for row in zip(*texts, strict=True)]
 
 
-class StepWitness(msgspec.Struct, frozen=True, kw_only=True):
-    """What the courier of one rank observed during a step. The fields are those of
-    `protocol.messages.steps.RankWitness`, by name."""
-
-    rank: int
-    node: str
-    due_wall_ns: int
-    started_wall_ns: int
-    ended_wall_ns: int
-    clock_uncertainty_ns: int
-    interface_rx_bytes: int
-    interface_tx_bytes: int
-    loopback_bytes: int
-    dropped_packets: int
-    tcp_retransmits: int
-    udp_errors: int
-    cpu_ns: int
-    throttled_ns: int
-    memory_peak_bytes: int
-    memory_limit_bytes: int
-    oom_kills: int
-    cpu_pressure: float | None
-    io_pressure: float | None
-    memory_pressure: float | None
-    stolen_ns: int
-    courier_cpu_ns: int
-    is_shared_network: bool
+class StepWitness(RankWitness, frozen=True, kw_only=True, array_like=False):
+    """What the courier of one rank observed during a step."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,16 +199,8 @@ class RankLayout(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int = 0
 
 
-class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
+class RankFacts(RankInfo, frozen=True, kw_only=True, array_like=False):
     """Where a rank was."""
-
-    number: int
-    role: str
-    node: str
-    address: str
-    cores: float
-    memory_bytes: int
-    """Limit; 0: none."""
 
 
 class ToolResult(RunResult, frozen=True, kw_only=True):

@@ -118,7 +118,6 @@ class RankWitness(Value, frozen=True):
 
     rank: int
     node: str = ""
-    boot_id: str = ""
     due_wall_ns: int = 0
     started_wall_ns: int = 0
     """When the last of its commands had been started; 0: it had none."""

@@ -316,8 +316,7 @@ class Courier(BaseService):
             plan=plan,
             problem=step.problem,
             witness=step.witness(
-                clock_uncertainty_ns=0 if estimate.same_host else estimate.uncertainty_ns,
-                boot_id=self.context.boot_id,
+                clock_uncertainty_ns=0 if estimate.same_host else estimate.uncertainty_ns
             ),
             ends=step.ends(),
         )

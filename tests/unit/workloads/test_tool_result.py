@@ -6,8 +6,7 @@ import pytest
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.measured import Column, MetricInfo, Series, Table
 from aiperf_svc.core.results.tool_objectives import check_objectives, limit_of
-from aiperf_svc.core.results.tool_result import StepWitness, ToolResult
-from aiperf_svc.protocol.messages.steps import RankWitness
+from aiperf_svc.core.results.tool_result import ToolResult
 from tests.support import fake_steps as fake
 
 INFOS = (fake.BANDWIDTH, fake.RTT)
@@ -85,12 +84,6 @@ def test_differing_facts_are_all_listed() -> None:
 def test_a_result_reads_back_as_it_was_written() -> None:
     result = fake.result(fake.record(fake.reading(tools={0: "x 1"})))
     assert msgspec.json.decode(msgspec.json.encode(result), type=ToolResult) == result
-
-
-def test_a_witness_has_the_couriers_fields() -> None:
-    assert set(StepWitness.__struct_fields__) <= set(RankWitness.__struct_fields__)
-    ours, sent = StepWitness.__struct_fields__, RankWitness.__struct_fields__
-    assert set(sent) - set(ours) == {"boot_id"}
 
 
 @pytest.mark.parametrize(
