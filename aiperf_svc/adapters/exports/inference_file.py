@@ -7,91 +7,41 @@ and SLO.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
-from aiperf_svc.core.events.report import Disturbance
-from aiperf_svc.core.quality.gate import QualityResult
-from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.inference_result import (
-    AddressFacts,
     DatasetFacts,
     ErrorCount,
-    GroupStats,
-    Hook,
     InferenceResult,
     RunLayout,
-    SteadyStats,
-    TurnOverflow,
 )
 from aiperf_svc.core.results.run_result import MetricStats
-from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
-from aiperf_svc.core.scaling.report import ScalingResult
-from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
+from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Reason, Severity
-from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.metric_catalog import METRICS
 
 SCHEMA_VERSION = "1.4"
 
 
-class _System(msgspec.Struct, frozen=True, kw_only=True):
-    """A `SystemReport`, with the checks that did not pass."""
-
-    verdict: Severity
-    reasons: tuple[Reason, ...]
-    checks: tuple[Reason, ...]
-    metrics: dict[str, float]
-    sources: tuple[SourceReport, ...]
-
-
-class _Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """A `RunLayout`. Without a dataset, the file has an empty object."""
-
-    layout: str = ""
-    workers: int = 0
-    record_processors: int = 0
-    raw_route: str = ""
-    dataset: msgspec.Raw = msgspec.Raw(b"{}")
-
-
+_OWN = (
+    *("version", "verdict", "cause", "reasons", "notes", "slo", "goodput_tiers", "slo_batches"),
+    *("early_end", "accounts", "finish_reasons", "lost_services", "health", "topology"),
+    *("target_addresses", "hooks", "scaling", "events", "config", "targets", "models", "quality"),
+    *("steady_state", "cache", "context_overflows", "system"),
+)
+"""Keys of the object `aiperf_svc`, in their order: fields of an `InferenceResult`."""
+_MAY_BE_ABSENT = {
+    *("goodput_tiers", "early_end", "hooks", "scaling", "events", "targets", "models", "quality"),
+    *("steady_state", "cache", "context_overflows", "system"),
+}
+"""Those that the file has only if they are not empty."""
 _Group = dict[str, str | MetricStats]
 """Metrics by tag, and the name of the target or model by `url` or `model`."""
-
-
-class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The object `aiperf_svc`. The order of the fields is that of the keys."""
-
-    version: str = "unknown"
-    verdict: Severity
-    cause: str = ""
-    reasons: tuple[Reason, ...] = ()
-    notes: tuple[str, ...] = ()
-    slo: tuple[ObjectiveResult, ...] = ()
-    goodput_tiers: tuple[TierResult, ...] | UnsetType = UNSET
-    slo_batches: tuple[ObjectiveBatches, ...] = ()
-    early_end: str | UnsetType = UNSET
-    accounts: Accounts = Accounts()
-    finish_reasons: dict[str, int] = {}
-    lost_services: tuple[str, ...] = ()
-    health: tuple[Health, ...] = ()
-    topology: _Topology = _Topology()
-    target_addresses: tuple[AddressFacts, ...] = ()
-    hooks: tuple[Hook, ...] | UnsetType = UNSET
-    scaling: ScalingResult | UnsetType = UNSET
-    events: tuple[Disturbance, ...] | UnsetType = UNSET
-    config: dict[str, Any] = {}
-    targets: tuple[_Group, ...] | UnsetType = UNSET
-    models: tuple[_Group, ...] | UnsetType = UNSET
-    quality: QualityResult | UnsetType = UNSET
-    steady_state: SteadyStats | UnsetType = UNSET
-    cache: CacheUse | UnsetType = UNSET
-    context_overflows: tuple[TurnOverflow, ...] | UnsetType = UNSET
-    system: _System | UnsetType = UNSET
 
 
 class _RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +62,7 @@ class _AiperfPart(msgspec.Struct, frozen=True, kw_only=True):
     error_summary: tuple[ErrorCount, ...] = ()
     start_time: str = ""
     end_time: str = ""
-    aiperf_svc: _OwnPart
+    aiperf_svc: dict[str, msgspec.Raw]
 
 
 def encode(result: InferenceResult) -> bytes:
@@ -138,23 +88,17 @@ def encode(result: InferenceResult) -> bytes:
     return msgspec.json.encode(content)
 
 
-def _own_part(result: InferenceResult) -> _OwnPart:
-    dataset = msgspec.Raw(dataset_json(result.topology.dataset))
-    changed = {
-        "topology": _Topology(**(_fields(_Topology, result.topology) | {"dataset": dataset})),
-        "targets": tuple({"url": each.name, **each.metrics} for each in result.targets),
-        "models": tuple({"model": each.name, **each.metrics} for each in result.models),
-        "system": result.system and _System(**_fields(_System, result.system)),
+def _own_part(result: InferenceResult) -> dict[str, object]:
+    layout, system = result.topology, result.system
+    found = {name: getattr(result, name) for name in _OWN} | {
+        # Without a dataset, the file has an empty object.
+        "topology": asdict(layout) | {"dataset": msgspec.Raw(dataset_json(layout.dataset))},
+        "targets": [{"url": each.name, **each.metrics} for each in result.targets],
+        "models": [{"model": each.name, **each.metrics} for each in result.models],
+        "system": system
+        and {"verdict": system.verdict, "reasons": system.reasons, **asdict(system)},
     }
-    found = _fields(_OwnPart, result) | changed
-    return _OwnPart(**{name: value for name, value in found.items() if value})
-
-
-def _fields(struct: type[msgspec.Struct], source: object) -> dict[str, Any]:
-    """Return the values of the fields of a struct that an object has under the same names."""
-    names = struct.__struct_fields__
-    found = {name: getattr(source, name) for name in names if hasattr(source, name)}
-    return {name: value for name, value in found.items() if value is not UNSET}
+    return {name: value for name, value in found.items() if value or name not in _MAY_BE_ABSENT}
 
 
 def dataset_json(dataset: DatasetFacts | None) -> bytes:
@@ -162,7 +106,7 @@ def dataset_json(dataset: DatasetFacts | None) -> bytes:
     none, and without what only some datasets have."""
     if dataset is None:
         return b"{}"
-    content = msgspec.structs.asdict(dataset)
+    content = asdict(dataset)
     for name in ("forced_output_length", "streams", "theoretical_prefix_cache_hit"):
         if content[name] is None:
             del content[name]
@@ -176,34 +120,33 @@ def decode(data: bytes) -> InferenceResult:
     rest = msgspec.json.decode(data, type=_AiperfPart)
     parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     own = rest.aiperf_svc
-    has_dataset = bytes(own.topology.dataset) != b"{}"
-    dataset = msgspec.json.decode(own.topology.dataset, type=DatasetFacts) if has_dataset else None
+    layout = msgspec.json.decode(own.get("topology", b"{}"), type=dict[str, msgspec.Raw])
+    if bytes(layout.get("dataset", b"{}")) == b"{}":
+        layout["dataset"] = msgspec.Raw(b"null")
+    config = msgspec.json.decode(own.get("config", b"{}"), type=dict[str, Any])
     changed = {
         "run_id": rest.benchmark_id,
-        "name": str(own.config.get("name", "")),
+        "name": str(config.get("name", "")),
         "cli_command": rest.run_info.cli_command if rest.run_info else "",
         "start_wall_ns": wall_ns(rest.start_time) if rest.start_time else 0,
         "end_wall_ns": wall_ns(rest.end_time) if rest.end_time else 0,
         "was_cancelled": rest.was_cancelled,
         "is_complete": rest.is_complete,
-        "metrics": {
-            metric.tag: msgspec.json.decode(parts[metric.tag], type=MetricStats)
-            for metric in METRICS
-            if metric.tag in parts
-        },
+        "metrics": {metric.tag: parts[metric.tag] for metric in METRICS if metric.tag in parts},
         "errors": rest.error_summary,
-        "topology": RunLayout(**(_fields(RunLayout, own.topology) | {"dataset": dataset})),
-        "targets": tuple(_group(each, "url") for each in own.targets or ()),
-        "models": tuple(_group(each, "model") for each in own.models or ()),
-        "system": SystemReport(**_fields(SystemReport, own.system)) if own.system else None,
+        "config": config,
+        "topology": layout,
+        "targets": _groups(own, "targets", "url"),
+        "models": _groups(own, "models", "model"),
         "aiperf_config": rest.input_config,
     }
-    return InferenceResult(**(_fields(InferenceResult, own) | changed))
+    usual = {"version": "unknown", "cause": "", "slo": ()}
+    return msgspec.json.decode(msgspec.json.encode(usual | own | changed), type=InferenceResult)
 
 
-def _group(group: _Group, name: str) -> GroupStats:
-    metrics = {tag: each for tag, each in group.items() if isinstance(each, MetricStats)}
-    return GroupStats(name=str(group[name]), metrics=metrics)
+def _groups(own: dict[str, msgspec.Raw], key: str, name: str) -> list[dict[str, object]]:
+    found = msgspec.json.decode(own.get(key, b"[]"), type=list[_Group])
+    return [{"name": each.pop(name), "metrics": each} for each in found]
 
 
 def iso_time(wall_ns: int) -> str:
@@ -221,10 +164,20 @@ def wall_ns(text: str) -> int:
 
 def json_schema() -> Json:
     """Return the JSON Schema of the file: AIPerf's keys, and metrics under any other key."""
-    topology = _without_raw("Topology", _Topology, {})
-    own = _without_raw("OwnPart", _OwnPart, {_Topology: topology})
-    found = msgspec.json.schema(_without_raw("File", _AiperfPart, {_OwnPart: own}))
-    metric = msgspec.json.schema(MetricStats)
+    layout = _optional("Topology", _types(RunLayout) | {"dataset": Json})
+    system = {"verdict": Severity, "reasons": tuple[Reason, ...], **_types(SystemReport)}
+    groups = tuple[_Group, ...]
+    changed = {
+        "topology": layout,
+        "targets": groups,
+        "models": groups,
+        "system": msgspec.defstruct("System", list(system.items())),
+    }
+    types = _types(InferenceResult) | changed
+    own = _optional("OwnPart", {name: _stated(types[name]) for name in _OWN}, required="verdict")
+    changed = {"input_config": Json, "aiperf_svc": own}
+    file = _optional("File", _types(_AiperfPart) | changed, required="aiperf_svc")
+    found, metric = msgspec.json.schema(file), msgspec.json.schema(MetricStats)
     definitions = {**found["$defs"], **metric["$defs"]}
     file = definitions["File"]
     file["properties"] |= {"schema_version": {"const": SCHEMA_VERSION}, "aiperf_version": {}}
@@ -232,13 +185,17 @@ def json_schema() -> Json:
     return {"$ref": found["$ref"], "$defs": definitions}
 
 
-def _without_raw(name: str, struct: type, changed: Mapping[Any, type]) -> type:
-    """Return the same struct for a schema, in which a part that is kept as JSON is any value."""
-    fields = msgspec.structs.fields(struct)
-    types = {msgspec.Raw: Json, **changed}
-    given = [(each.name, types.get(each.type, each.type), each.required) for each in fields]
-    return msgspec.defstruct(
-        name,
-        [(field, kind) if required else (field, kind, None) for field, kind, required in given],
-        kw_only=True,
-    )
+def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return {each.name: each.type for each in msgspec.structs.fields(struct)}
+
+
+def _stated(kind: Any) -> Any:
+    """Return a type without None."""
+    kinds = [each for each in get_args(kind) if each is not NoneType]
+    return kinds[0] if NoneType in get_args(kind) else kind
+
+
+def _optional(name: str, types: Mapping[str, Any], *, required: str = "") -> Any:
+    """Return a struct with these fields for a schema."""
+    fields = [(key, kind) if key == required else (key, kind, None) for key, kind in types.items()]
+    return msgspec.defstruct(name, fields, kw_only=True)
