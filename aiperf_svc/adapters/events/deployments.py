@@ -183,13 +183,8 @@ class DeploymentEvents:
             await record_undo(self._cluster, self._root, None)
 
     async def _kill(self, run: EventRun, target: "_Target") -> None:
-        chosen = run.pick(await target.pods())
-        before = {_uid(pod): _restarts(pod) for pod in chosen}
-        async with _commands(self._cluster, target, chosen, KILL) as commands:
-            await run.until_due()
-            run.begin(_names(chosen))
-            for command in commands:
-                await command.send("go")
+        async with self._commands(run, target, KILL, is_signal=True) as (chosen, _):
+            before = {_uid(pod): _restarts(pod) for pod in chosen}
 
         async def look() -> str | None:
             now = {_uid(pod): _restarts(pod) for pod in await target.pods(is_ready=False)}
@@ -200,20 +195,12 @@ class DeploymentEvents:
         run.verify("restartCount is higher")
 
     async def _stall(self, run: EventRun, target: "_Target") -> None:
-        chosen = run.pick(await target.pods())
-        async with _commands(self._cluster, target, chosen, STALL) as commands:
-            await run.until_due()
-            run.begin(_names(chosen))
-            for command in commands:
-                await command.send("go")
+        async with self._commands(run, target, STALL, is_signal=True) as (chosen, commands):
             for command in commands:
                 _check_stopped(await command.line())
             run.verify("state T in /proc/PID/stat")
-            try:
-                await run.hold()
-            finally:
-                # The commands let the processes continue when their input ends.
-                run.end()
+            # The commands let the processes continue when their input ends.
+            await run.hold_to_end()
             for command in commands:
                 await command.send("go")
                 _check_stopped(await command.line())
@@ -222,20 +209,12 @@ class DeploymentEvents:
         run.verify("continued after it")
 
     async def _cpu(self, run: EventRun, target: "_Target") -> None:
-        chosen = run.pick(await target.pods())
-        cores, length_ns = run.event.cores or 0, run.event.duration or 0
-        async with _commands(self._cluster, target, chosen, BUSY, is_signal=False) as commands:
-            await run.until_due()
-            run.begin(_names(chosen))
+        cores, length_ns, used = run.event.cores or 0, run.event.duration or 0, 0.0
+        async with self._commands(run, target, BUSY, first=str(cores)) as (chosen, commands):
             for command in commands:
-                await command.send(str(cores))
                 await command.line()
-            try:
-                await run.hold()
-            finally:
-                # The loops end with the input of the commands.
-                run.end()
-            used = 0.0
+            # The loops end with the input of the commands.
+            await run.hold_to_end()
             for command in commands:
                 await command.send("end")
                 used += int(await command.line()) / TICKS
@@ -244,27 +223,15 @@ class DeploymentEvents:
         run.verify(f"busy loops used {used:.1f} s of CPU")
 
     async def _disturb_packets(self, run: EventRun, target: "_Target") -> None:
-        chosen, event = run.pick(await target.pods()), run.event
+        event, passed, dropped = run.event, 0, 0
         settings = (str(event.latency or 0), str(event.loss or 0.0))
         program = ("python", "-P", "-m", netem.__name__, *settings)
-        async with contextlib.AsyncExitStack() as stack:
-            commands = []
-            for pod in chosen:
-                made = pod_command(self._cluster, target.namespace, _name(pod), NETWORK, program)
-                commands.append(await stack.enter_async_context(made))
-            await run.until_due()
-            run.begin(_names(chosen))
-            for command in commands:
-                await command.send("go")
+        async with self._commands(run, target, program, container=NETWORK) as (_, commands):
             for command in commands:
                 if (line := await command.line()) != "on":
                     raise EventFailed(line)
-            try:
-                await run.hold()
-            finally:
-                # The commands take the discipline away when their input ends.
-                run.end()
-            passed = dropped = 0
+            # The commands take the discipline away when their input ends.
+            await run.hold_to_end()
             for command in commands:
                 await command.send("go")
                 _, packets, lost = (await command.line()).split()
@@ -273,6 +240,40 @@ class DeploymentEvents:
         if not (dropped if event.do == "loss" else passed):
             raise EventFailed(f"not verified: {counts}")
         run.verify(f"{counts}; removed after it")
+
+    @contextlib.asynccontextmanager
+    async def _commands(
+        self,
+        run: EventRun,
+        target: "_Target",
+        program: str | Sequence[str],
+        *,
+        first: str = "go",
+        container: str = "",
+        is_signal: bool = False,
+    ) -> AsyncIterator[tuple[list[Json], list[PodCommand]]]:
+        """Run a shell text or a program in the pods of an event while the context is open, by
+        default in their first container, and begin the event with the `first` line of its input.
+        Yields the pods and their commands."""
+        argv = ("sh", "-c", program) if isinstance(program, str) else program
+        chosen = run.pick(await target.pods())
+        async with contextlib.AsyncExitStack() as stack:
+            commands = []
+            for pod in chosen:
+                if is_signal and not pod["spec"].get("shareProcessNamespace"):
+                    raise EventFailed(
+                        f"pod {_name(pod)} does not share its process namespace, so its server is "
+                        "process 1, which ignores these signals; set shareProcessNamespace: true "
+                        "in its template"
+                    )
+                name = container or pod["spec"]["containers"][0]["name"]
+                made = pod_command(self._cluster, target.namespace, _name(pod), name, argv)
+                commands.append(await stack.enter_async_context(made))
+            await run.until_due()
+            run.begin(_names(chosen))
+            for command in commands:
+                await command.send(first)
+            yield chosen, commands
 
     async def _cut(self, run: EventRun, target: "_Target") -> None:
         """Change the stack's policy so that it admits no connection to the target, and verify this
@@ -409,28 +410,6 @@ class _Target:
             return wanted if len(await self.pods(is_ready=False)) == wanted else None
 
         await proof(look, f"Deployment {self.name} has not {wanted} pods", REPLACED_S)
-
-
-@contextlib.asynccontextmanager
-async def _commands(
-    cluster: Cluster, target: _Target, pods: Sequence[Json], program: str, *, is_signal: bool = True
-) -> AsyncIterator[list[PodCommand]]:
-    """Run a shell text in the first container of each pod while the context is open."""
-    async with contextlib.AsyncExitStack() as stack:
-        commands = []
-        for pod in pods:
-            container = pod["spec"]["containers"][0]["name"]
-            if is_signal and not pod["spec"].get("shareProcessNamespace"):
-                raise EventFailed(
-                    f"pod {_name(pod)} does not share its process namespace, so its server is "
-                    "process 1, which ignores these signals; set shareProcessNamespace: true in "
-                    "its template"
-                )
-            made = pod_command(
-                cluster, target.namespace, _name(pod), container, ("sh", "-c", program)
-            )
-            commands.append(await stack.enter_async_context(made))
-        yield commands
 
 
 def _check_stopped(line: str) -> None:

@@ -76,6 +76,14 @@ class EventRun:
         """Wait until it is to be undone."""
         await asyncio.sleep(max(0.0, self._until_mono_s - monotonic()))
 
+    async def hold_to_end(self) -> None:
+        """Wait until it is to be undone, or until this is cancelled, and record that it is undone
+        then."""
+        try:
+            await self.hold()
+        finally:
+            self.end()
+
     async def carry_out(self, perform: "Perform") -> None:
         """Do it, verify it and undo it. A problem becomes part of the report."""
         try:
