@@ -68,12 +68,10 @@ class EndpointType(StrEnum):
     RAW = "raw", Feature.TEXT | Feature.STREAM | Feature.CUSTOM
 
     def has(self, feature: Feature) -> bool:
-        """Return whether the API has a feature."""
         return feature in self.features
 
 
 def types_with(feature: Feature) -> tuple[EndpointType, ...]:
-    """Return the APIs that have a feature."""
     return tuple(each for each in EndpointType if each.has(feature))
 
 

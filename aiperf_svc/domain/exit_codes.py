@@ -4,8 +4,6 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit code of the process."""
-
     OK = 0
     """The run finished, its verdict is not `invalid`, and every SLO held."""
     ERROR = 1

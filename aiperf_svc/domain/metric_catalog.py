@@ -85,8 +85,6 @@ Scalar = Count | Sum | Rate | Derived | Measured
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of the catalog."""
-
     tag: str
     name: str
     unit: str

@@ -27,7 +27,6 @@ INDEX_BASE = 800_000_000_000
 
 
 def id_prefix(run_id: str, phase: Phase) -> str:
-    """Return the beginning of the ids of a phase."""
     is_hex = re.fullmatch("[0-9a-f]{12}", run_id)
     run = run_id if is_hex else hashlib.sha256(run_id.encode()).hexdigest()[:12]
     return f"{run[:8]}-{run[8:]}-8{int(phase)}00-"
@@ -41,6 +40,5 @@ def turn_prefix(prefix: bytes, turn: int) -> bytes:
 
 
 def request_id(run_id: str, phase: Phase, index: int, turn: int) -> str:
-    """The id of one request."""
     prefix = turn_prefix(id_prefix(run_id, phase).encode(), turn).decode()
     return f"{prefix}{INDEX_BASE + index}"

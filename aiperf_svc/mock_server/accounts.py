@@ -20,8 +20,6 @@ _CHUNK = struct.Struct("@qq")
 
 
 class RowOutcome(IntEnum):
-    """Outcome of a request in its row."""
-
     OPEN = 0
     """The request has not ended."""
     COMPLETED = 1

@@ -153,12 +153,10 @@ class MockServerConfig:
 
     @property
     def refused(self) -> frozenset[str]:
-        """The members of a body that are refused."""
         return frozenset(name.strip() for name in self.refuse.split(",")) - {""}
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The addresses to listen on."""
         return tuple(host.strip() for host in self.host.split(","))
 
 

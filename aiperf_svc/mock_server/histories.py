@@ -37,7 +37,6 @@ def decoded(data: str | bytes) -> Any:
 
 
 def call_id(turn: int, number: int) -> str:
-    """The id of a tool call of a turn."""
     return f"call_mock_{turn}_{number}"
 
 

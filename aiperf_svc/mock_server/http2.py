@@ -35,7 +35,6 @@ class Http2Error(ConnectionError):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Returns one frame."""
     return _HEADER.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
@@ -81,8 +80,6 @@ def _literal(text: bytes) -> bytes:
 
 
 class _Request:
-    """A request that is being received."""
-
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
         pseudo = {name: value for name, value in fields if name.startswith(b":")}
         lines = [
@@ -345,15 +342,12 @@ class Http2Socket:
         the kernel takes more."""
 
     def fileno(self) -> int:
-        """Returns the descriptor."""
         return self._sock.fileno()
 
     def setsockopt(self, level: int, name: int, value: bytes) -> None:
-        """Sets an option of the socket."""
         self._sock.setsockopt(level, name, value)
 
     def close(self) -> None:
-        """Closes the socket."""
         self._sock.close()
 
     def pending(self) -> int:

@@ -238,7 +238,6 @@ class ReplyCache:
         return self.json(route, compact({"status": "ok"}))
 
     def json(self, route: Route, body: bytes) -> Reply:
-        """A response of that JSON."""
         return assemble(Draft(body=body), close=route.head.is_last, early_head=False)
 
     def page(self, route: Route, text: str) -> Reply:

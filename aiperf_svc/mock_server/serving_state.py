@@ -16,8 +16,6 @@ except ImportError:
 
 
 class PlainConnectionState:
-    """State of a connection's reply."""
-
     __slots__ = ("due_ns", "fd", "inbuf", "reply", "row", "step")
 
     fd: int

@@ -46,5 +46,4 @@ class Timer:
         self._set(self.fd, _TFD_TIMER_ABSTIME, self._spec_ref, None)
 
     def close(self) -> None:
-        """Frees the descriptor."""
         os.close(self.fd)

@@ -128,7 +128,6 @@ def responses_api(params: RequestParams, created_s: int) -> TypedStream:
 
 
 def _call_events(index: int, item: Members) -> list[bytes]:
-    """The events of a tool call."""
     place = {"item_id": item["id"], "output_index": index}
     begun = item | {"arguments": "", "status": "in_progress"}
     return [

@@ -29,8 +29,6 @@ from aiperf_svc.protocol.services import Service
 
 
 class Port(IntEnum):
-    """The port map."""
-
     RECORDS = 5557
     CREDIT_DROP = 5562
     CREDIT_RETURN = 5563

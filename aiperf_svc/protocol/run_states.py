@@ -19,5 +19,4 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if no state follows."""
         return self in (RunState.DONE, RunState.FAILED, RunState.CANCELLED)

@@ -111,7 +111,6 @@ class BaseService:
                 group.create_task(task, name=f"{self.id} {getattr(task, '__qualname__', task)}")
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the coroutines that run as long as the service."""
         return []
 
     async def close(self) -> None:

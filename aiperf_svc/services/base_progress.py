@@ -76,12 +76,10 @@ class BaseProgress:
         self._is_settled = False
 
     def set_roster(self, roster: RosterPublished) -> None:
-        """Set the members of the run."""
         self._roster = roster
         self._changes.note()
 
     def set_state(self, state: RunStatePublished) -> None:
-        """Set the state of the run."""
         if state.state is not self._state:
             # A load that starts together with others starts later than its state.
             wait_ns = max(0, state.start_wall_ns - time_ns())
@@ -107,7 +105,6 @@ class BaseProgress:
         await self._changes.wait(after, timeout_s)
 
     def status(self) -> Status:
-        """Return the current status."""
         now = monotonic_ns()
         members = self._roster.members if self._roster is not None else ()
         missing = self._roster.missing if self._roster is not None else ()

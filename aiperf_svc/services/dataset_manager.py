@@ -60,7 +60,6 @@ class HeldBlocks:
         return len(self._blocks)
 
     async def get(self, number: int) -> bytes:
-        """Return a block."""
         return self._blocks[number]
 
     def close(self) -> None:
@@ -93,7 +92,6 @@ class StreamedBlocks:
         return await asyncio.wrap_future(self._made[number])
 
     def close(self) -> None:
-        """Stop making blocks."""
         self._thread.shutdown(cancel_futures=True)
         self._dataset.close()
 

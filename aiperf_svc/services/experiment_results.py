@@ -82,18 +82,15 @@ class ExperimentResults:
         self._resumed = len(self._ended.by_number)
 
     async def close(self) -> None:
-        """Stop serving."""
         if self._api is not None:
             await self._api.close()
             self._api = None
 
     @property
     def search(self) -> SearchConfig | None:
-        """The search of the experiment; None without one."""
         return self._context.config.search
 
     def bucket_folder(self, folder: str) -> str:
-        """Return the folder in the bucket for the trial with this folder."""
         return f"{self._upload_name}/{TRIALS}/{folder}"
 
     # --- from the trials -------------------------------------------------------------------------
@@ -236,7 +233,6 @@ class ExperimentResults:
         )
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the number of the status differs from `after`, or the time is up."""
         if self.status().number != after or self._results is None:
             return
         results, number = self._results, after - self._numbers_before
@@ -246,13 +242,11 @@ class ExperimentResults:
             await tasks.first()
 
     def cancel(self, reason: str) -> None:
-        """Request the end of the experiment."""
         self._cancel_reason = reason
         if self._results is not None:
             self._results.cancel(reason)
 
     def tell(self, told: Told) -> None:
-        """Handle what the runner tells the current trial."""
         if self._results is not None:
             self._results.tell(told)
 
@@ -271,7 +265,6 @@ class ExperimentResults:
         return experiment_result(found, self._context.config, self._search_report())
 
     def folder(self) -> Path:
-        """Return the folder of the artifacts."""
         return self._context.artifacts
 
     def manifest(self) -> Manifest | None:
@@ -305,5 +298,4 @@ def _numbers(context: RunContext) -> frozenset[int]:
 
 
 def trial_of(published: TrialPublished) -> Trial:
-    """Return the current trial."""
     return Trial(published.number, published.parameters, published.repetition)

@@ -59,7 +59,6 @@ class PrefillGenerator(LoadGenerator):
         self._cap = self._limit
 
     def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
-        """Prepare a phase."""
         super().open_phase(message, offset_ns)
         if message.prefill_concurrency:
             self._slots = PrefillSlots(

@@ -187,7 +187,6 @@ class LoadGenerator:
             self._ahead.stop()
 
     def grant(self, message: CreditsGranted, offset_ns: int) -> None:
-        """Add granted credits."""
         if message.phase != self.phase or not self._is_open:
             return
         self.granted += message.count
@@ -213,7 +212,6 @@ class LoadGenerator:
         self._arm()
 
     def resume(self) -> None:
-        """Send again."""
         self._is_held_back = False
         self._is_paused = self._is_stopped
         self._held.release()

@@ -40,7 +40,6 @@ class RecordShipping:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait to be sent."""
         return self._outbox.waiting_bytes
 
     def add(self, fragments: bytes, reads: bytes, bodies: bytes, last_seq: int) -> None:

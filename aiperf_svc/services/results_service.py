@@ -100,11 +100,9 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
             )
 
     def status(self) -> Status:
-        """Return the current status."""
         return self.progress.status()
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the number of the status differs from `after`, or the time is up."""
         await self.progress.wait_change(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
@@ -131,7 +129,6 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         return self.result
 
     def folder(self) -> Path:
-        """Return the folder of the artifacts."""
         return self.context.artifacts
 
     def manifest(self) -> Manifest | None:

@@ -52,8 +52,6 @@ class _Latencies(NamedTuple):
 
 
 class RunProgress(BaseProgress):
-    """Builds the `Status` of a run."""
-
     def __init__(self, config: BenchmarkConfig, topology: Topology) -> None:
         super().__init__()
         self._config = config
@@ -80,7 +78,6 @@ class RunProgress(BaseProgress):
     # --- inputs ----------------------------------------------------------------------------------
 
     def add(self, rows: Rows, now_wall_ns: int) -> None:
-        """Add finished requests."""
         is_profiling = rows["phase"] == int(Phase.PROFILING)
         for phase, is_of_phase in ((Phase.WARMUP, ~is_profiling), (Phase.PROFILING, is_profiling)):
             codes = rows["outcome"][is_of_phase]
@@ -112,7 +109,6 @@ class RunProgress(BaseProgress):
             self._recent_count -= len(self._recent.popleft().ttft_ns)
 
     def set_counts(self, worker: str, counts: tuple[WorkerCounts, ...]) -> None:
-        """Set a worker's accounts."""
         if counts:
             self._counts[worker] = {c.phase: c for c in counts}
 
@@ -130,14 +126,12 @@ class RunProgress(BaseProgress):
             self._configuring[sender] = text
 
     def set_state(self, state: RunStatePublished) -> None:
-        """Set the state of the run."""
         if state.state is not self._state:
             self._ends.clear()
             self._begin_wall_ns, self._rate, self._main_error = 0, 0.0, ""
         super().set_state(state)
 
     def set_phases(self, reports: tuple[PhaseReport, ...]) -> None:
-        """Set the times of the phases."""
         if self._state not in (RunState.WARMUP, RunState.PROFILING):
             return
         for report in reports:
@@ -146,7 +140,6 @@ class RunProgress(BaseProgress):
                 self._phase_mono_ns = monotonic_ns() + report.start_wall_ns - time_ns()
 
     def set_errors(self, samples: Iterable[ErrorSample]) -> None:
-        """Set the errors so far."""
         mine = [sample for sample in samples if sample.phase is self._phase]
         if mine:
             self._main_error = max(mine, key=lambda sample: sample.count).message
@@ -176,7 +169,6 @@ class RunProgress(BaseProgress):
         return self._outcomes[phase]
 
     def status(self) -> Status:
-        """Return the current status."""
         phase = self._phase
         counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
         load, warmup = self._config.load, self._config.load.warmup

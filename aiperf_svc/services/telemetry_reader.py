@@ -77,7 +77,6 @@ class TelemetryReader:
         ]
 
     def server_load(self) -> ServerLoad:
-        """Return the load of the servers by the newest pages."""
         return server_load(self._sources, self._copies)
 
     async def run(self) -> None:

@@ -106,7 +106,6 @@ class TreeGenerator(LoadGenerator):
         self._session_prefix = id_prefix(self._run_id, Phase.PROFILING).encode()
 
     def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
-        """Prepare a phase."""
         super().open_phase(message, offset_ns)
         self._first_indexes = message.concurrency
 

@@ -81,7 +81,6 @@ class ExperimentController:
         self._write()
 
     def trial_ended(self, state: RunState, reason: str, finding: Finding | None) -> None:
-        """Record the end of the current trial and its finding."""
         self._ended.put_nowait(TrialEnded(self._published.serial, state, reason, finding))
 
     def cancel(self, reason: str) -> None:

@@ -161,7 +161,6 @@ def described(found: Json) -> str:
 
 
 def event_line(event: Json) -> str:
-    """Format one event as one line."""
     about = event.get("involvedObject") or {}
     message = one_line(event.get("message") or "", limit=EVENT_LIMIT)
     count = event.get("count") or (event.get("series") or {}).get("count") or 1

@@ -67,7 +67,6 @@ def owner_name(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def this_process(environ: Mapping[str, str] = os.environ) -> Holder:
-    """Return this process as a holder."""
     return Holder(
         owner=owner_name(environ),
         host=socket.gethostname(),
@@ -78,7 +77,6 @@ def this_process(environ: Mapping[str, str] = os.environ) -> Holder:
 
 
 def lease_path(stack: str, namespace: str) -> str:
-    """Return the path of a stack's Lease in the API."""
     return f"{LEASES}/namespaces/{namespace}/leases/{LEASE}-{stack}"
 
 

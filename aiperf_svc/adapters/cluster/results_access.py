@@ -217,7 +217,6 @@ class PortForward:
 
     @property
     def url(self) -> str:
-        """URL of the forwarded port on this machine."""
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"http://{host}:{port}"
 

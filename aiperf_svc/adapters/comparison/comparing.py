@@ -100,7 +100,6 @@ def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path],
 
 
 def _runs(folders: Sequence[Path], blocks: Mapping[str, int]) -> list[MeasuredRun]:
-    """Read the runs of a side, each with its block."""
     found = zip(folders, read_runs(folders), strict=True)
     return [replace(run, block=blocks.get(str(folder), 0)) for folder, run in found]
 

@@ -8,7 +8,6 @@ from aiperf_svc.core.compare.groups import Comparisons
 
 
 def render(comparison: Comparison) -> str:
-    """Render the whole comparison."""
     parts = [f"**{wording.conclusion(comparison)}**", _sides(comparison)]
     if comparison.differences:
         parts.append(
@@ -27,7 +26,6 @@ def render(comparison: Comparison) -> str:
 
 
 def render_groups(found: Comparisons) -> str:
-    """Render a comparison for each combination of parameters."""
     if len(found.groups) == 1 and not found.skipped:
         return render(found.groups[0])
     parts = [f"**{wording.conclusion(found)}**"]

@@ -228,7 +228,6 @@ def _requests(
 
 
 def _tool_run(folder: Path, result: ToolResult) -> MeasuredRun:
-    """Return a run. Its parts are its repetitions."""
     facts = common_facts(result) | flatten(result.facts, "facts")
     facts["tools"] = ", ".join(result.tools) or "none"
     facts |= {f"rank.{rank.number}.node": rank.node for rank in result.ranks}
@@ -255,7 +254,6 @@ def _tool_run(folder: Path, result: ToolResult) -> MeasuredRun:
 
 
 def _repetitions(metric: MetricResult) -> tuple[float, ...]:
-    """Return the average of each repetition."""
     found: dict[int, list[float]] = {}
     for each in metric.values:
         found.setdefault(each.repetition, []).append(each.value)

@@ -147,7 +147,6 @@ class _Limit:
         """Line that was read last."""
 
     def is_over(self) -> bool:
-        """Return whether the time is up."""
         self.is_reached = self.is_reached or monotonic() >= self._until_s
         return self.is_reached
 

@@ -64,7 +64,6 @@ class _Retry(Exception):
 
 
 def cache_folder() -> Path:
-    """Return the folder in which downloads are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "aiperf-svc" / "datasets"
 
@@ -138,7 +137,6 @@ class _Paths:
             self.part_note.write_bytes(msgspec.json.encode(_Part(self.url, validator)))
 
     def discard(self) -> None:
-        """Remove the part."""
         self.part_note.unlink(missing_ok=True)
         self.part.unlink(missing_ok=True)
 

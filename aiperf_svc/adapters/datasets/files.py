@@ -134,7 +134,6 @@ class LineFile:
         return found
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         if self._copy is not None:
             self._copy.close()

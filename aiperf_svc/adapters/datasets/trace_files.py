@@ -133,7 +133,6 @@ class TraceFile:
         return self._lines.line
 
     def close(self) -> None:
-        """Close the file."""
         self._lines.close()
 
     def _with_header(self) -> Iterator[tuple[int, bytes]]:

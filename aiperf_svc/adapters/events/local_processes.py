@@ -44,7 +44,6 @@ class LocalProcess:
 
     @property
     def text(self) -> str:
-        """Its number and name."""
         return f"process {self.pid} ({self.name})"
 
     @property
@@ -76,8 +75,6 @@ def _process(pid: int) -> LocalProcess | None:
 
 
 class LocalServer:
-    """The server of a run on this machine."""
-
     def __init__(self, config: BenchmarkConfig) -> None:
         self._config = config
 

@@ -88,8 +88,6 @@ input's end; then prints the CPU time in hundredths of a second."""
 
 
 class PodCommand:
-    """A command that runs in a container."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, where: str) -> None:
         self._socket, self._where, self._lines, self._rest = socket, where, list[str](), ""
         self._errors = ""

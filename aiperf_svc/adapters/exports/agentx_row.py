@@ -90,7 +90,6 @@ class _Completed:
         self._values: dict[str, Floats] = {}
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of all of them."""
         parts = [chunk[name] for chunk in self._chunks]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 

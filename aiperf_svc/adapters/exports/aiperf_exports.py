@@ -50,7 +50,6 @@ def _number(value: float | None) -> str:
 
 
 def render_slices_json(slices: Sequence[Slice], config: BenchmarkConfig) -> bytes:
-    """Render the JSON file."""
     content = {
         "timeslices": [
             {

@@ -234,7 +234,6 @@ def _values(given: Parameters, parameters: Sequence[Parameter]) -> list[str]:
 
 
 def text(value: Any) -> str:
-    """Return a parameter's value as a text."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

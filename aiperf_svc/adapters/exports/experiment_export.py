@@ -78,7 +78,6 @@ def render_progress(
 
 
 def render_trial(row: TrialRow) -> msgspec.Raw:
-    """Render a trial as it is in experiment.json."""
     return msgspec.Raw(msgspec.json.encode(_trial(row)))
 
 
@@ -124,14 +123,12 @@ def render_csv(summary: ExperimentSummary) -> bytes:
 
 
 def csv_head(parameters: Iterable[str], keys: Iterable[RowKey]) -> tuple[str, ...]:
-    """Return the names of the columns."""
     facts = [name for name, _ in FACTS]
     names = map(csv_cell, parameters)
     return ("number", "repetition", *names, *facts, *map(column_name, keys))
 
 
 def csv_row(row: TrialRow, parameters: Iterable[str], keys: Iterable[RowKey]) -> tuple[Any, ...]:
-    """Return the cells of a trial."""
     trial, values = row.outcome.trial, row.measured.values if row.measured else {}
     return (
         trial.number,

@@ -42,7 +42,6 @@ def search_json(search: SearchReport | None) -> dict[str, object] | None:
 
 
 def is_experiment(folder: Path) -> bool:
-    """True if this is the folder of an experiment."""
     return (folder / NAME).is_file()
 
 

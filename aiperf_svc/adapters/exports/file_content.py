@@ -15,5 +15,4 @@ def csv_file(rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def json_file(content: object) -> bytes:
-    """Return a value as the content of an indented JSON file."""
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"

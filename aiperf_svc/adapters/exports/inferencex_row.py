@@ -98,7 +98,6 @@ def energy_of(result: InferenceResult) -> dict[str, float]:
 
 
 def _fixed(key: str, written: Any) -> int:
-    """Return the fixed length in the config."""
     mean = written.get("mean") if isinstance(written, Mapping) else None
     if not mean:
         raise ConfigError(

@@ -71,7 +71,6 @@ class JointExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_experiment(joint: JointExperiment) -> JointExperimentResult:
-    """Return the content of joint.json."""
     return JointExperimentResult(
         version=__version__,
         kind=joint.kind,
@@ -85,7 +84,6 @@ def export_experiment(joint: JointExperiment) -> JointExperimentResult:
 
 
 def render_experiment_json(joint: JointExperiment) -> bytes:
-    """Render joint.json."""
     return msgspec.json.encode(export_experiment(joint)) + b"\n"
 
 

@@ -49,7 +49,6 @@ def rows(found: Qualification) -> Iterator[tuple[str, str, str, CheckResult]]:
 
 
 def is_qualification(folder: Path) -> bool:
-    """Return whether this is the folder of a qualification."""
     return (folder / JSON_NAME).is_file()
 
 

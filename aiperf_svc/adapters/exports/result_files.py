@@ -79,7 +79,6 @@ def encode(results: Results) -> bytes:
 
 
 def render(result: RunResult) -> bytes:
-    """Render the file with the results of a run."""
     return msgspec.json.format(encode(result), indent=1) + b"\n"
 
 
@@ -138,7 +137,6 @@ def _check_schema(path: Path, head: _Head) -> None:
 
 
 def render_verdict(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> bytes:
-    """Render `verdict.json`."""
     content = VerdictFile(
         verdict=verdict.verdict,
         cause=verdict.cause,

@@ -81,8 +81,6 @@ def _point(family: Family, values: dict[str, float]) -> dict[str, object]:
 
 
 class _Metric(msgspec.Struct, kw_only=True):
-    """A family with its series."""
-
     type: str
     description: str = ""
     unit: str | None

@@ -27,8 +27,6 @@ _RESERVED = {*_HEAD, *_VALUES, "timestamp_ns", "bucket_le", "bucket_count"}
 
 
 class _Rows(NamedTuple):
-    """The rows of one series, column by column."""
-
     wall_ns: Times
     values: dict[str, Values]
     """`value`, or `sum`, `count` and `bucket_count`; those that are missing are null."""

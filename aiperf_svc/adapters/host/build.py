@@ -33,7 +33,6 @@ def commit(package: Path = PACKAGE) -> str:
 
 
 def interpreted_steps() -> list[str]:
-    """Return the names of the steps that are not compiled."""
     return [name.rpartition("._")[2] for name in COMPILED_STEPS if find_spec(name) is None]
 
 

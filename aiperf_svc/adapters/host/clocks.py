@@ -11,7 +11,6 @@ _ATTEMPTS = 3
 
 
 def raw_ns() -> int:
-    """The raw clock."""
     return time.clock_gettime_ns(_RAW)
 
 

@@ -104,8 +104,6 @@ class _LinesOf(logging.Filter):
 
 
 class JsonLines(Lines):
-    """Formats a line for machines."""
-
     def format(self, record: logging.LogRecord) -> str:
         """One JSON object without a line break."""
         line = {

@@ -21,8 +21,6 @@ LEFTOVER_LOOKS = 40
 
 
 class Process:
-    """One child process."""
-
     def __init__(self, name: str, pid: int, poll: Callable[[], int | None], stderr: Path) -> None:
         """Wrap a child. `poll` reaps it and returns its exit code, None while it runs."""
         self.name = name

@@ -15,7 +15,6 @@ class Tasks:
         self._all: list[asyncio.Task[Any]] = []
 
     def start(self, work: Coroutine[Any, Any, _T], name: str) -> "asyncio.Task[_T]":
-        """Start a task."""
         task = asyncio.create_task(work, name=name)
         self._all.append(task)
         return task

@@ -108,7 +108,6 @@ class InferenceClient:
 
     @property
     def addresses(self) -> TargetAddresses:
-        """Return the target's addresses."""
         return self._pool.addresses
 
     def address_uses(self) -> tuple[AddressUse, ...]:
@@ -146,7 +145,6 @@ class InferenceClient:
 
     @property
     def retries(self) -> int:
-        """Return the number of retries."""
         return self._writer.retries
 
     @property
@@ -171,7 +169,6 @@ class InferenceClient:
         return next((c for c in self._connections.values() if c.request is request), None)
 
     def has(self, conn: Connection) -> bool:
-        """Return whether an open connection belongs to this client."""
         return self._connections.get(conn.fd) is conn
 
     def abandon(self, carrier: Connection, request: Request) -> None:
@@ -229,7 +226,6 @@ class InferenceClient:
         self._reader.hold_back()
 
     def resume(self) -> None:
-        """Resume reading all responses."""
         self._reader.resume()
 
     def revoke_unwritten(self) -> list[Request]:
@@ -244,7 +240,6 @@ class InferenceClient:
         return [request for _, request in waiting]
 
     def close(self) -> None:
-        """Close every socket."""
         self._pool.close()
         self._timer.close()
         self._ticker.close()

@@ -128,7 +128,6 @@ class Connection(ConnectionFields):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the connection is still in the pool."""
         return self.state != CLOSED
 
     @property

@@ -76,7 +76,6 @@ class Entry:
         )
 
     def turn(self, number: int) -> Turn:
-        """Return a later turn of a conversation."""
         return self._conversation.turns[number]
 
     @property
@@ -188,7 +187,6 @@ class EntryCache:
         return self.is_started and not self._requested
 
     def put(self, block: DatasetBlock) -> None:
-        """Add a block."""
         if not self.is_started:
             self._block_count = block.block_count
             self._starts = array("I", block.starts)

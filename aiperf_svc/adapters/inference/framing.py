@@ -67,7 +67,6 @@ class ResponseFraming:
         return self.end_of_body(conn, request, data, offset)
 
     def end_of_body(self, conn: Connection, request: Request, data: bytes, at: int) -> int | None:
-        """Find the end of the body in `data[at:]`."""
         size = len(data)
         if request.framing == Framing.LENGTH:
             at += conn.left

@@ -20,7 +20,6 @@ def check_alpn(chosen: str | None) -> None:
 
 
 def new_connection(scheme: str) -> Http2Connection:
-    """Return a new HTTP/2 connection."""
     # Imported only by runs over HTTP/2.
     from hpack import Decoder, HPACKError
 
@@ -64,7 +63,6 @@ class Http2Stream:
 
     @property
     def timeout(self) -> tuple[ErrorKind, str]:
-        """Return error and message of a request whose connection is not ready in time."""
         if self._tls is not None and not self._is_inner_ready:
             return self._tls.timeout
         return (
@@ -88,7 +86,6 @@ class Http2Stream:
         return self._http2.is_sending
 
     def receive(self, data: bytes) -> None:
-        """Take received bytes."""
         if self._tls is None:
             self._received += data
         else:
@@ -125,7 +122,6 @@ class Http2Stream:
         return self._http2.receive(data)
 
     def to_send(self) -> bytes:
-        """Return the bytes to send now."""
         if not self._is_inner_ready or self._tls is None:
             return self._http2.to_send() if self._tls is None else self._tls.to_send()
         data = self._http2.to_send()

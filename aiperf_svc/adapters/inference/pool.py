@@ -171,7 +171,6 @@ class ConnectionPool:
         return ErrorKind.NONE
 
     def failed(self, conn: Connection, reason: str) -> None:
-        """Record a failed connect."""
         began = conn.opened_mono_ns
         self.addresses.failed(conn.address, reason, began=began, now=monotonic_ns())
         if not self.addresses.has_up:
@@ -279,13 +278,11 @@ class ConnectionPool:
         conn.state = CLOSED
 
     def close_sockets(self) -> None:
-        """Close the sockets of dropped connections."""
         for sock in self.closing:
             sock.close()
         self.closing.clear()
 
     def close(self) -> None:
-        """Close every socket."""
         self.closing += [conn.sock for conn in self.by_fd.values()]
         self.by_fd.clear()
         self.idle.clear()

@@ -97,7 +97,6 @@ class TunnelledStream(TlsStream):
 
     @property
     def timeout(self) -> tuple[ErrorKind, str]:
-        """Return error and message of a request whose connection is not ready in time."""
         if self._head is None:
             return super().timeout
         return ErrorKind.CONNECT, "timed out before the proxy opened a tunnel to the server"

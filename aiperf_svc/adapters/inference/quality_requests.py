@@ -34,8 +34,6 @@ _GREEDY = {"temperature": 0}
 
 
 class Gate(NamedTuple):
-    """A file of questions."""
-
     questions: list[Question]
     sha256: str
 
@@ -134,7 +132,6 @@ async def _ask_all(
 async def _ask(
     config: BenchmarkConfig, target: Target, question: Question, empty: Answer, request_id: str
 ) -> Answer:
-    """Return an answer, made from one that is empty."""
     endpoint = endpoint_of(config.endpoint)
     asked = _body(config, question)
     begun = monotonic()

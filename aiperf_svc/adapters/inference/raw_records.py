@@ -38,7 +38,6 @@ class RawRecords:
     def add_read(
         self, request: Request, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
     ) -> None:
-        """Add one read of a response."""
         request.bytes_in += len(data)
         row = _pack_read(stamp_wall_ns, polled_wall_ns, now, len(data))
         if request.buffer is None:
@@ -161,6 +160,5 @@ class RawRecords:
         self.flush_if_full()
 
     def flush_if_full(self) -> None:
-        """Ship the batch if it is full."""
         if len(self.bodies) >= BATCH_BYTES or len(self.fragments) >= _BATCH_FRAGMENT_BYTES:
             self.flush()

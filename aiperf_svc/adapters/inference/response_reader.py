@@ -176,7 +176,6 @@ class ResponseReader:
                 conn.watch_in(self._bodies)
 
     def resume(self) -> None:
-        """Resume reading all responses."""
         self._held_back_ns = self.held_back_ns
         self._is_held_back = False
         self._first_reads_bytes = FIRST_READS_BYTES

@@ -224,8 +224,6 @@ def _get(target: Target, path: str, run_id: str) -> bytes:
 
 
 class Probed(NamedTuple):
-    """Result of a probe."""
-
     finding: Finding
     message: str
     """Message of the target, or why it could not be reached."""

@@ -103,7 +103,6 @@ def part_bytes(request: Request) -> int:
 
 
 def stamp_start(conn: Connection, request: Request) -> None:
-    """Record the start of the connection's request."""
     conn.state = HEAD
     conn.requests += 1
     if conn.is_used:

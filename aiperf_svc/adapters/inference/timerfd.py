@@ -46,7 +46,6 @@ class _Timer:
             return
 
     def close(self) -> None:
-        """Release the descriptor."""
         os.close(self.fd)
 
 

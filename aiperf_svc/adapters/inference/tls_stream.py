@@ -83,7 +83,6 @@ class TlsStream:
 
     @property
     def timeout(self) -> tuple[ErrorKind, str]:
-        """Return the error of a request whose connection is not ready in time, and its message."""
         return ErrorKind.TLS, f"timed out in the TLS handshake: {_IS_PLAIN}"
 
     @property
@@ -97,7 +96,6 @@ class TlsStream:
         return self._tls.selected_alpn_protocol()
 
     def receive(self, data: bytes) -> None:
-        """Take encrypted bytes."""
         self._incoming.write(data)
 
     def handshake(self) -> bool:
@@ -126,7 +124,6 @@ class TlsStream:
         return b"".join(parts)
 
     def to_send(self) -> bytes:
-        """Return the encrypted bytes to send now."""
         return self._outgoing.read()
 
 

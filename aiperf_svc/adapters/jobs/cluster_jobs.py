@@ -89,7 +89,6 @@ def _left_s(found: Response) -> float:
 
 
 def job_seen(job: Json) -> JobSeen:
-    """Return the state of a Job from its object."""
     status = job.get("status") or {}
     return JobSeen(
         job["metadata"]["name"],
@@ -118,20 +117,16 @@ def _problem(status: Json) -> str:
 
 
 def job_of(pod: Json) -> str:
-    """Return the name of a pod's Job."""
     return str(pod["metadata"]["labels"][JOB_LABEL])
 
 
 def index_of(pod: Json) -> int:
-    """Return the index that a pod runs."""
     metadata = pod["metadata"]
     found = metadata["labels"].get(INDEX_KEY) or metadata.get("annotations", {}).get(INDEX_KEY)
     return int(found)
 
 
 class Failures(NamedTuple):
-    """The failures that the pods show."""
-
     jobs: dict[str, str]
     """Jobs whose pods cannot start, with the reason."""
     pods: list[tuple[str, str, int, str]]

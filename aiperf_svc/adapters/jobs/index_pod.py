@@ -25,15 +25,12 @@ PAGE_S = 5.0
 
 
 class ChosenShape(NamedTuple):
-    """A shape, and the experiment that it is of."""
-
     config: BenchmarkConfig
     number: int
     shape: Shape
 
     @property
     def configs(self) -> tuple[BenchmarkConfig, ...]:
-        """The config of each trial."""
         return tuple(filter(None, (each.inference for each in self.shape.configs)))
 
 

@@ -68,7 +68,6 @@ class ProtocolMismatch(Exception):
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message."""
     return _VERSION_BYTE + _encoder.encode(message)
 
 
@@ -141,8 +140,6 @@ class _Authenticator(AsyncioAuthenticator):
 
 
 class Bus:
-    """The sockets of one process."""
-
     def __init__(self, addresses: Addresses, *, curve: CurveKeys | None = None) -> None:
         self.addresses = addresses
         self._curve = curve

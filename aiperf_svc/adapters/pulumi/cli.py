@@ -61,8 +61,6 @@ class Lock:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Result of a command that has ended."""
-
     code: int
     out: str
     errors: str
@@ -116,7 +114,6 @@ class PulumiCli:
 
     @property
     def folder(self) -> Path:
-        """The folder of the project."""
         return self._folder
 
     @property

@@ -23,7 +23,6 @@ FILE = "plan.json"
 
 
 def encode_plan(plan: StackPlan) -> bytes:
-    """Return the plan as JSON."""
     content = {name: getattr(plan, name) for name in plan.__struct_fields__}
     # The kind of the config chooses its model, so it is read as a file of a user is.
     content["config"] = non_defaults(plan.config)

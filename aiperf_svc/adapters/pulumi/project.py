@@ -100,7 +100,6 @@ def make_project(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> No
 
 
 def write_stack_file(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:
-    """Write the stack's file."""
     path = folder / "stacks" / f"Pulumi.{stack}.yaml"
     path.write_text(yaml_text(dict(settings)))
 

@@ -67,7 +67,6 @@ class StateHome:
         return self._made("ephemeral") / stack
 
     def ephemeral_stacks(self) -> tuple[str, ...]:
-        """Return the names of the ephemeral stacks."""
         return tuple(sorted(path.name for path in (self.folder / "ephemeral").glob("*")))
 
     def forget_ephemeral(self, stack: str) -> None:

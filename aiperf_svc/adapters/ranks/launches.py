@@ -61,8 +61,6 @@ ASKED, BOX = "asked", "launches"
 
 
 class Launch(NamedTuple):
-    """One request."""
-
     number: str
     """Process id of the agent, unique within its rank while it waits."""
     address: str
@@ -117,7 +115,6 @@ class LaunchRequests:
         return self._folder / BOX / f"{number}.{kind}"
 
     def close(self) -> None:
-        """Take no more requests."""
         self.forget()
         self._asked.stop()
         self._asked.close()

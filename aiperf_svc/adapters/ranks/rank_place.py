@@ -16,8 +16,6 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlace:
-    """One rank's place."""
-
     folder: Path
     """What the courier and the rank's loop share; the same path for both."""
     volume: Path

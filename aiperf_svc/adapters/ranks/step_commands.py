@@ -48,8 +48,6 @@ WAKE_AHEAD_S = 0.002
 
 
 class _Running:
-    """One command."""
-
     def __init__(self, index: int, command: Command, *, is_server: bool) -> None:
         self.index = index
         self.command = command
@@ -73,8 +71,6 @@ class Piece(NamedTuple):
 
 
 class StepCommands:
-    """One step on one rank."""
-
     def __init__(
         self,
         plan: PlannedStep,

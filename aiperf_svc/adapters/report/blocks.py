@@ -24,7 +24,6 @@ def read_file(name: str) -> Markup:
 
 
 def environment(package: str) -> Environment:
-    """Return the environment of the templates of a package."""
     found = Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -54,8 +53,6 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table."""
-
     text: str = ""
     style: str = ""
     """CSS class."""
@@ -72,8 +69,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table."""
-
     cells: Sequence[Cell]
     tone: str = ""
     """CSS class: a word of a verdict."""
@@ -81,8 +76,6 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Heading(Block):
-    """A heading."""
-
     text: str
 
 
@@ -95,8 +88,6 @@ class Note(Block):
 
 @dataclass(frozen=True, slots=True)
 class Items(Block):
-    """A list of lines."""
-
     lines: Sequence[str]
 
     def __bool__(self) -> bool:
@@ -105,8 +96,6 @@ class Items(Block):
 
 @dataclass(frozen=True, slots=True)
 class Code(Block):
-    """Text as it is written."""
-
     text: str
 
 
@@ -143,8 +132,6 @@ class Numbers(Block):
 
 @dataclass(frozen=True, slots=True)
 class Table(Block):
-    """A table."""
-
     head: Sequence[Cell]
     rows: Sequence[Row]
 
@@ -207,7 +194,6 @@ def document(title: str, blocks: Iterable[Block]) -> bytes:
 
 
 def markup(block: Block) -> str:
-    """Render one block."""
     return str(_BLOCKS.render(block=block))
 
 
@@ -266,7 +252,6 @@ def verdict_box(
 
 
 def check_table(reasons: Iterable[Reason]) -> Table:
-    """Return a table of all checks of a verdict."""
     rows = []
     for each in reasons:
         is_judged = each.severity is not Severity.INFO
@@ -282,7 +267,6 @@ def check_table(reasons: Iterable[Reason]) -> Table:
 
 
 def objective_row(name: str, found: ObjectiveResult, measured: Cell) -> Row:
-    """Return the row of an objective."""
     cells = [
         name_cell(name),
         Cell(f"{'≤' if found.bound == 'max' else '≥'} {number(found.limit)} {found.unit}"),

@@ -15,8 +15,6 @@ STYLES = ("a", "b", "c", "e", "f", "g", "d")
 
 
 class NamedCurve(NamedTuple):
-    """A curve with its name in the legend."""
-
     name: str
     curve: Curve
 

@@ -38,7 +38,6 @@ SHOWN_METRICS = 6
 
 
 def render(summary: ExperimentSummary, config: Config, search: SearchReport | None = None) -> bytes:
-    """Render the content of the file."""
     blocks = [
         Header(config.name, _facts(summary)),
         *sections(summary, search),

@@ -56,7 +56,6 @@ def shown_metrics(summary: ExperimentSummary, keys: Iterable[RowKey]) -> list[Sh
 
 
 def parameter_texts(summary: ExperimentSummary, parameters: Parameters) -> list[str]:
-    """Return the value of each parameter of the experiment."""
     return [value_text(parameters.get(each.name)) for each in summary.parameters]
 
 

@@ -83,8 +83,6 @@ class Shape:
 
 @dataclass(frozen=True)
 class Plot(Figure):
-    """A drawn plot."""
-
     title: str
     note: str
     width: int
@@ -108,7 +106,6 @@ class Plot(Figure):
 
     @property
     def has_numbers(self) -> bool:  # type: ignore[override]
-        """Whether it can be zoomed."""
         return bool(self.numbers)
 
     @property
@@ -140,7 +137,6 @@ class Axes:
 
     @property
     def end(self) -> int:
-        """Place of the right end."""
         return self.width - RIGHT
 
     @property
@@ -158,7 +154,6 @@ def figure(
     bands: Sequence[Band] = (),
     hints: Iterable[Hint] = (),
 ) -> Plot:
-    """Draw a plot."""
     shapes = [
         *(shape for band in bands for shape in _band(band, axes)),
         *_grid(axes),

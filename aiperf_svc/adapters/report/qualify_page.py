@@ -37,7 +37,6 @@ TONES = {
 
 
 def render(found: Qualification, summary: ExperimentSummary, config: Config) -> bytes:
-    """Render the content of the file."""
     blocks: list[Block] = [
         Header(config.name, ["qualification", f"{len(found.nodes):,} nodes", _stages(found)]),
         Box("invalid" if found.has_failed else "valid", found.result),

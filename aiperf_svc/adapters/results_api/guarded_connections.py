@@ -69,8 +69,6 @@ class GuardedConnections:
 
 
 class GuardedConnection(web.RequestHandler):
-    """One connection."""
-
     def __init__(self, guard: GuardedConnections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._guard = guard

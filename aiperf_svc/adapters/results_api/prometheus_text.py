@@ -15,8 +15,6 @@ _Value = tuple[str, str, dict[str, str], float | None]
 
 
 class Sample(NamedTuple):
-    """One value of a status."""
-
     name: str
     kind: Literal["counter", "gauge"]
     text: str

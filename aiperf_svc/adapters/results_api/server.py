@@ -83,15 +83,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ResultsServer:
-    """A running API."""
-
     def __init__(self, runner: web.AppRunner, listener: asyncio.Server) -> None:
         self._runner = runner
         self._listener = listener
 
     @property
     def port(self) -> int:
-        """Port on which it listens."""
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

@@ -45,8 +45,6 @@ class ShownTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of an experiment."""
-
     number: int
     """Number of the current trial in the plan; 0 when the experiment is over."""
     parameters: Parameters

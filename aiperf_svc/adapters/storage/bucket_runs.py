@@ -38,8 +38,6 @@ WANTED = (*MARKS, MANIFEST, provenance.NAME, "config.yaml", "verdict.json")
 
 
 class BucketRun(msgspec.Struct, frozen=True):
-    """A run or an experiment in a bucket."""
-
     url: str
     keys: tuple[str, ...]
     """Its files that are wanted, below the prefix."""
@@ -81,7 +79,6 @@ def list_runs(s3: S3, environ: Mapping[str, str] = os.environ) -> list[BucketRun
 
 
 def runs_of(url: str, keys: Iterable[str]) -> list[BucketRun]:
-    """Return the runs with these keys below `url`."""
     keys = sorted(keys)
     marked = {str(PurePosixPath(key).parent) for key in keys if PurePosixPath(key).name in MARKS}
     found: defaultdict[str, list[str]] = defaultdict(list)

@@ -131,7 +131,6 @@ class ExperimentFolder:
 
     @property
     def has_upload(self) -> bool:
-        """Whether the results are uploaded."""
         return self._config.artifacts.s3 is not None and self._config.experiment is not None
 
     @property

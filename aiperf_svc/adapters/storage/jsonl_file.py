@@ -79,7 +79,6 @@ class JsonlFile:
         self.close()
 
     def close(self) -> None:
-        """Drop the batches."""
         kept, self._kept = self._kept, None
         # What is still buffered cannot be written where the disk is full.
         with suppress(OSError):
@@ -87,7 +86,6 @@ class JsonlFile:
                 kept.close()
 
     def entry(self) -> ManifestEntry:
-        """Manifest entry of the file that has been written."""
         return ManifestEntry(self._path.name, self._size, self._hash.hexdigest())
 
     def _write(self, part: Path, kept: IO[bytes]) -> None:

@@ -45,8 +45,6 @@ EXPLAINED = (
 
 
 class Case(NamedTuple):
-    """One test case."""
-
     suite: str
     name: str
     problem: str = ""

@@ -46,8 +46,6 @@ def experiment_of(folder: Path) -> tuple[Path, str]:
 
 
 class ShapeTrials(ExperimentFolder):
-    """Outcomes of the trials of all shapes."""
-
     def __init__(
         self, config: Config, shapes: Sequence[Shape], folder: Path, *, bucket_folder: str = ""
     ) -> None:
@@ -69,17 +67,14 @@ class ShapeTrials(ExperimentFolder):
 
     @property
     def is_complete(self) -> bool:
-        """True if every trial has an outcome."""
         return all(self.has_all(number) for number in range(1, len(self._shapes) + 1))
 
     def has_all(self, shape: int) -> bool:
-        """True if every trial of a shape has an outcome."""
         known = self.needless.union(self._rows)
         return all(trial.number in known for trial in self._shapes[shape - 1].trials)
 
     @property
     def rows(self) -> list[TrialRow]:
-        """The outcomes of all ended trials."""
         return self._ended.rows
 
     @property
@@ -103,7 +98,6 @@ class ShapeTrials(ExperimentFolder):
             self.keep_only(self.finished)
 
     def keep_only(self, numbers: frozenset[int]) -> None:
-        """Forget all other trials."""
         self._ended.by_number = {number: self._rows[number] for number in sorted(numbers)}
 
     def of_whole_shapes(self, finished: frozenset[int]) -> frozenset[int]:
@@ -184,7 +178,6 @@ class ShapeTrials(ExperimentFolder):
                 self._rows[trial.number] = row_of(failed)
 
     def rows_of(self, shape: int) -> list[TrialRow]:
-        """Return the outcomes of the ended trials of a shape."""
         trials = self._shapes[shape - 1].trials
         return [self._rows[t.number] for t in trials if t.number in self._rows]
 
@@ -269,7 +262,6 @@ class Attempts:
 
     @property
     def set_aside_shapes(self) -> list[int]:
-        """Shapes with kept results."""
         folders = sorted(self._trials.folder.glob(f"{SHAPES}/*{STOPPED_SUFFIX}"))
         return [int(each.name.removesuffix(STOPPED_SUFFIX)) for each in folders]
 

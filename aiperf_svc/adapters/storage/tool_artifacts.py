@@ -61,7 +61,6 @@ class RawOutput:
         """Reason why some of it is missing; empty if it is complete."""
 
     def add(self, piece: StepOutput) -> None:
-        """Append one piece to its file."""
         if piece.is_last or self.error:
             return
         step = self._folder / FOLDER.format(piece.step) / f"rank-{piece.rank}"
@@ -87,7 +86,6 @@ class RawOutput:
             folder.rename(self._folder / plan.folder)
 
     def close(self) -> None:
-        """Close what is open."""
         while self._files:
             self._close(self._files.popitem()[1])
 

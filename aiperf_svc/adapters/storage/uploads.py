@@ -78,8 +78,6 @@ _REFUSAL = re.compile(r"<Code>(?P<code>[^<]*)</Code>(\s*<Message>(?P<message>[^<
 
 @dataclass(frozen=True)
 class Uploaded:
-    """Result of an upload."""
-
     url: str
     """URL of the files: `s3://bucket/prefix/run`."""
     sent: tuple[str, ...]

@@ -61,7 +61,6 @@ class MetricsPage:
         return int(self._listener.sockets[0].getsockname()[1]) if self._listener else 0
 
     def show(self, status: Status) -> None:
-        """Take the newest status."""
         self._status = status
 
     async def finish(self, results: object) -> None:

@@ -119,7 +119,6 @@ class NvmlGpus:
             raise
 
     def close(self) -> None:
-        """End the use of NVML."""
         self._nvml.nvmlShutdown()
 
     def page(self) -> str:

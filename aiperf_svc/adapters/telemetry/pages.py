@@ -85,7 +85,6 @@ class PageClient:
         self._idle.clear()
 
     async def fetch(self, url: str, *, timeout_s: float) -> FetchedPage:
-        """Read a page."""
         began_ns = monotonic_ns()
         try:
             async with asyncio.timeout(timeout_s):

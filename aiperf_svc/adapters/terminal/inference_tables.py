@@ -161,7 +161,6 @@ def _stat(found: MetricStats, stat: str) -> Text:
 
 
 def _scalars(found: InferenceResult, *, columns: int) -> Table:
-    """Return a table of the scalar metrics with this number of columns."""
     cells = [
         (
             Text.assemble(metric.name),
@@ -355,7 +354,6 @@ def _print_addresses(uses: Sequence[AddressFacts], console: Console) -> None:
 
 
 def _print_hooks(calls: Sequence[Hook], console: Console) -> None:
-    """Print each hook that the run has called."""
     for call in calls:
         text = Text(f"Called {one_line(call.text)}: {number(call.took_ms)} ms", style="dim")
         if call.problem:

@@ -72,7 +72,6 @@ class LiveDisplay:
         self._live.start(refresh=True)
 
     def show(self, status: Status) -> None:
-        """Redraw."""
         self._has_warmup = self._has_warmup or status.state == RunState.WARMUP
         self._live.update(self._drawn(status), refresh=True)
 
@@ -81,7 +80,6 @@ class LiveDisplay:
         self._console.print(Text(lines(text), style="yellow"))
 
     def close(self) -> None:
-        """Remove the display."""
         self._live.stop()
 
     # --- drawing ---------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ _STYLES = {
 
 
 def print_qualification(found: Qualification, console: Console) -> None:
-    """Print the verdicts."""
     console.print(_nodes(found))
     for path in found.paths:
         line = Text(f"path {one_line(path.source)} → {one_line(path.target)}: ")
@@ -69,7 +68,6 @@ def _nodes(found: Qualification) -> Table:
 
 
 def print_changes(found: Sequence[NodeChange], console: Console) -> None:
-    """Print what changed node by node."""
     rows = []
     for each in found:
         per, unit = readable_unit(each.unit, max(each.base or 0.0, each.new or 0.0))

@@ -125,7 +125,6 @@ class MemberScreen(Screen):
         (self._table.say if self._table is not None else output.say)(prefixed)
 
     def begin(self, stage: str) -> None:
-        """Show the stage in the row."""
         self._stage = stage
         self._set(stage)
 
@@ -137,7 +136,6 @@ class MemberScreen(Screen):
         self._set(self._stage, plain_line(status).strip())
 
     def display(self, title: str, topology: Topology) -> Display:
-        """Return the display of the run."""
         return super().display(title, topology) if self._table is None else _RowDisplay(self)
 
     def end(self, outcome: str) -> None:
@@ -158,7 +156,6 @@ class _RowDisplay(Silent):
         self._screen = screen
 
     def show(self, status: Status) -> None:
-        """Change the row."""
         self._screen.show(status)
 
 

@@ -114,7 +114,6 @@ def position(experiment: ExperimentStatus) -> str:
 
 
 def trial_line(row: ShownTrial) -> str:
-    """Return a trial that has ended, in one line."""
     named = parameters_text(row.parameters)
     number = f"trial {row.number:,}" + (f", attempt {row.attempt}" if row.attempt > 1 else "")
     parts = [number + (f" ({named})" if named else ""), row.state]

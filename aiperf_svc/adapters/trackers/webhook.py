@@ -49,8 +49,6 @@ PAUSE_S: Final = 2.0
 
 
 class End(NamedTuple):
-    """The end of a command."""
-
     name: str
     """Name of the benchmark."""
     stack: str | None

@@ -121,8 +121,6 @@ _TYPES = {".html": "text/html", ".json": "application/json", ".parquet": "applic
 
 
 class Viewer:
-    """The server of one folder."""
-
     def __init__(self, root: Path, token: str) -> None:
         self._index, self._token = Index(root), token
 

@@ -74,8 +74,6 @@ def _way(ahead_s: int) -> str:
 
 
 class GpuType(msgspec.Struct, frozen=True, kw_only=True):
-    """All GPUs of one type."""
-
     resource: str
     product: str
     nodes: int

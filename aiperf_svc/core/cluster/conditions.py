@@ -10,7 +10,6 @@ def has_condition(found: Json, name: str) -> bool:
 
 
 def is_ready(found: Json) -> bool:
-    """Return whether a node or a pod is ready."""
     return has_condition(found, "Ready")
 
 

@@ -22,8 +22,6 @@ def gpus_of(pod_spec: Json) -> int:
 
 
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of one resource on one node."""
-
     resource: str
     """Extended resource: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`."""
     product: str
@@ -37,8 +35,6 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One node."""
-
     name: str
     is_ready: bool
     is_open: bool = True

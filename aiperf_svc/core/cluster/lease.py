@@ -53,7 +53,6 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """The holder as the Lease has it."""
         owner = self.owner if self.owner.endswith(f"@{self.host}") else f"{self.owner}@{self.host}"
         return f"{owner} process {self.pid} {self.token} {self.space}".rstrip()
 
@@ -62,8 +61,6 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackLease(msgspec.Struct, frozen=True, kw_only=True):
-    """The Lease of a stack at one moment."""
-
     stack: str
     namespace: str
     owner: str
@@ -99,8 +96,6 @@ class StackLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(StrEnum):
-    """How a stack is in use."""
-
     FREE = "free"
     HELD = "held"
     """A process works on it."""
@@ -109,7 +104,6 @@ class Use(StrEnum):
 
 
 def read_lease(found: Mapping[str, Any]) -> StackLease:
-    """Read a Lease of the API."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     return StackLease(
@@ -217,7 +211,6 @@ def released(lease: StackLease) -> Json:
 
 
 def format_time(time: datetime) -> str:
-    """Format a time as in a Lease."""
     return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -35,8 +35,6 @@ class Stage(StrEnum):
 
 
 class StageResult(StrEnum):
-    """Result of a stage."""
-
     DONE = "done"
     FAILED = "failed"
     DECLINED = "declined"

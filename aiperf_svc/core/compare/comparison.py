@@ -56,8 +56,6 @@ class Word(StrEnum):
 
 
 class SideValue(msgspec.Struct, frozen=True):
-    """Value of a row on one side."""
-
     mean: float
     half_width: float | None
     """Half of the mean's 95% interval; None if it is not known."""
@@ -106,16 +104,12 @@ class KeyDifference(msgspec.Struct, frozen=True):
 
 
 class RunName(msgspec.Struct, frozen=True):
-    """Identity of a run."""
-
     folder: str
     run_id: str
     verdict: str
 
 
 class Side(msgspec.Struct, frozen=True):
-    """Runs of one side."""
-
     runs: tuple[RunName, ...]
     left_out: tuple[RunName, ...]
     """Runs whose verdict is `invalid`."""

@@ -35,8 +35,6 @@ class Group(NamedTuple):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A combination that is not compared."""
-
     name: str
     reason: str
 
@@ -60,12 +58,10 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> tuple[ComparisonRow, ...]:
-        """The rows of all groups."""
         return tuple(row for each in self.groups for row in each.rows)
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of all groups."""
         return self.groups[0].tolerance
 
 

@@ -36,8 +36,6 @@ _AT_ONCE = 200
 
 
 class HistoryRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the series."""
-
     folder: str
     run_id: str
     start_wall_ns: int
@@ -48,8 +46,6 @@ class HistoryRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the level."""
-
     place: int
     """Index of the first run after it."""
     before: float

@@ -22,8 +22,6 @@ class RowKey(msgspec.Struct, frozen=True, order=True):
 
 
 class RunValue(msgspec.Struct, frozen=True):
-    """Value of a statistic in one run."""
-
     value: float
     count: int = 0
     """Number of requests behind a percentile; 0: not a percentile."""

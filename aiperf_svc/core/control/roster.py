@@ -130,7 +130,6 @@ class Roster:
 
     @property
     def count(self) -> int:
-        """Number of members."""
         return len(self._entries)
 
     @property

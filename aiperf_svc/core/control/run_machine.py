@@ -90,8 +90,6 @@ Instruction = Publish | MarkStarted | FreezeRoster
 
 
 class RunMachine:
-    """Decides the state of the run."""
-
     def __init__(self, *, has_warmup: bool, is_held: bool = False) -> None:
         self.state = RunState.PENDING
         self.reason = ""

@@ -37,8 +37,6 @@ _KEPT_BYTES = 2**25
 
 
 class BlockTexts:
-    """The texts of one trace."""
-
     def __init__(self, seed: int, block_size: int, counter: TokenCounter | None) -> None:
         self._seed = seed
         self._block_size = block_size

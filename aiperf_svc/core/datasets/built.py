@@ -23,7 +23,6 @@ class BuiltDataset(msgspec.Struct, frozen=True):
 
     @property
     def entry_count(self) -> int:
-        """Number of entries."""
         return len(self.conversations)
 
     @property

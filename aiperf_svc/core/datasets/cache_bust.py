@@ -49,7 +49,6 @@ def with_markers(
 
 
 def marker_of(seed: int, number: int) -> str:
-    """Return the marker of an entry."""
     digest = hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()
     return f"[{digest[:_DIGITS]}]"
 
@@ -89,7 +88,6 @@ def run_markers(config: BenchmarkConfig) -> RunMarkers | None:
 
 
 def marked_messages(messages: Sequence[Any], target: CacheBust, marker: str) -> list[Json]:
-    """Return messages of the chat API with a marker."""
     roles = SYSTEM_ROLES if target.is_for_system else ("user",)
     return _in_messages(messages, roles, _change(marker, target))
 

@@ -149,12 +149,10 @@ class DagSessions:
                     break  # a cycle that does not contain this session; its own members name it
 
     def trees(self) -> Iterator[TracedTree]:
-        """Yield the tree of each root."""
         for name in self.roots:
             yield self.tree(name)
 
     def tree(self, root: str) -> TracedTree:
-        """Return the tree of a root."""
         builder = _Builder(self._sessions, self._seed)
         try:
             builder.add(root, _Start())

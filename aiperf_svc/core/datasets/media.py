@@ -103,8 +103,6 @@ def media_of(data: bytes, kind: str) -> Media:
 
 
 class MediaFile(msgspec.Struct, frozen=True):
-    """A file of a folder."""
-
     name: str
     """Name for messages about errors."""
     data: bytes

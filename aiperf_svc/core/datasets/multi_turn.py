@@ -125,7 +125,6 @@ def _has_results(messages: list[Json]) -> bool:
 
 
 def _add_response(turns: list[PromptTurn], before: list[Json], fields: TurnFields) -> None:
-    """Add a recorded response to the turn that it answers."""
     if not turns or turns[-1].recorded or before:
         raise ValueError("role `assistant`: a response follows the request that it answers")
     text = fields.text if fields.text is not None else fields.content

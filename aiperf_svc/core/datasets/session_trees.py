@@ -49,8 +49,6 @@ class TreeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TracedTree(msgspec.Struct, frozen=True, kw_only=True):
-    """One session tree of a trace."""
-
     id: str
     place: str
     """Position in the file, for errors."""

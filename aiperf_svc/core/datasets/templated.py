@@ -97,7 +97,6 @@ class _InTemplate:
         return self._counter.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids."""
         return self._counter.decode(ids)
 
 

@@ -55,7 +55,6 @@ class TraceIndex(msgspec.Struct, frozen=True):
 
     @property
     def entry_count(self) -> int:
-        """Number of conversations."""
         return len(self.firsts) - 1
 
     @property

@@ -72,7 +72,6 @@ class TracePrompts:
 
     @property
     def turn_counts(self) -> Int64s:
-        """Number of turns of each entry."""
         return np.diff(self._firsts)
 
     def turns_of(self, numbers: Int64s) -> Int64s:

@@ -59,7 +59,6 @@ class TraceSummary(msgspec.Struct, kw_only=True):
 def summarise_trace(
     rows: Iterable[TraceRow], *, block_size: int, units_per_second: float
 ) -> TraceSummary:
-    """Return the description of checked rows."""
     inputs, outputs = array("q"), array("q")
     times, prefixes = _Times(units_per_second), _Prefixes(block_size)
     requests = left_out = 0

@@ -16,8 +16,6 @@ from aiperf_svc.domain.errors import DatasetError
 
 
 class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a trace."""
-
     place: str
     """Position `file:line`, for errors."""
     timestamp: float | None = None

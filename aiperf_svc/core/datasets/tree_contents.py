@@ -70,7 +70,6 @@ class _Pieces:
         self._numbers: dict[bytes, int] = {}
 
     def number(self, piece: bytes) -> int:
-        """Return the number of a piece."""
         number = self._numbers.get(piece)
         if number is None:
             number = self._numbers[piece] = len(self.all)
@@ -127,7 +126,6 @@ class TreeContents:
 
     @property
     def sends_ids(self) -> bool:
-        """Whether prompts are token ids."""
         return self._config.endpoint.prompt_token_ids
 
     def inner(self, text: str, *, is_first: bool) -> bytes:
@@ -139,7 +137,6 @@ class TreeContents:
 
     @property
     def seed(self) -> int:
-        """Seed of the words."""
         return self._config.prompt_seed
 
     def marker(self, number: int) -> str:
@@ -151,7 +148,6 @@ class TreeContents:
         return marker_of(self._config.prompt_seed, number)
 
     def texts(self, block_size: int) -> BlockTexts:
-        """Return what makes the texts of blocks of a size."""
         if block_size not in self._texts:
             seed = self._config.prompt_seed
             self._texts[block_size] = BlockTexts(seed, block_size, self._counter)
@@ -199,7 +195,6 @@ class TreeContents:
         return msgspec.structs.replace(plan, delay_ns=delay_ns, start_ns=start_ns)
 
     def output_tokens(self, request: TreeRequest, number: int, place: int) -> int | None:
-        """Return the output tokens that a request asks for."""
         dataset, tokens = self._config.dataset, request.output_tokens
         if tokens is None and dataset.output_tokens is not None:
             seed = self._config.random_seed
@@ -257,8 +252,6 @@ class TreeContents:
 
 
 class _TreeContent:
-    """The requests of one tree."""
-
     def __init__(self, contents: TreeContents, tree: TracedTree, number: int) -> None:
         self._contents = contents
         self._tree = tree
@@ -285,7 +278,6 @@ class _TreeContent:
         self._tokens: dict[str, int] = {}
 
     def turn(self, place: int) -> Turn:
-        """Return a request."""
         contents, request = self._contents, self._tree.requests[place]
         output_tokens = contents.output_tokens(request, self._number, place)
         where = f"{self._tree.place}: request {place}"
@@ -446,7 +438,6 @@ def _is_of_system(message: Message) -> bool:
 
 
 def _text_of(message: Any) -> str:
-    """Return the text of a message."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = (each.get("text") for each in parts if isinstance(each, dict))

@@ -49,7 +49,6 @@ class TreeIndex:
         return self.hit_blocks / self.blocks if self.blocks else None
 
     def add(self, tree: TracedTree) -> None:
-        """Add a tree."""
         distinct, hits, blocks = _prefixes(tree)
         self.turns.append(len(tree.requests))
         self.streams += len(tree.streams)

@@ -71,7 +71,6 @@ def parse_event(data: bytes) -> Delta:
 
 
 def parse_body(body: bytes) -> Delta:
-    """Parse a whole response."""
     response = _decode_body(body)
     if response.error or response.text is None:
         return Delta(error=base.error_instead_of("text", body))

@@ -174,7 +174,6 @@ class Media(msgspec.Struct, frozen=True):
 
     @property
     def is_image(self) -> bool:
-        """Whether it is a picture."""
         return self.type.startswith("image/")
 
     @property

@@ -174,12 +174,10 @@ def _media_part(media: Media) -> Json:
 
 
 def render_turns(prompts: Sequence[Prompt], options: config.Endpoint) -> list[Rendered]:
-    """Render the turns of a conversation."""
     return [render(prompt, options) for prompt in prompts]
 
 
 def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return messages as they are."""
     return b",".join(map(msgspec.json.encode, messages))
 
 
@@ -384,7 +382,6 @@ def _add_call(calls: dict[int, _CallPart], part: _CallPart, defects: list[Defect
 
 
 def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:
-    """Return a message for each result."""
     return b",".join(
         b'{"role":"tool","tool_call_id":%b,"content":%b}' % (msgspec.json.encode(call.id), content)
         for call, content in results

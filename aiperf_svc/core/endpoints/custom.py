@@ -196,7 +196,6 @@ class _Parser:
         return self._parse(data)
 
     def parse_body(self, body: bytes) -> Delta:
-        """Parse a whole response."""
         delta = self._parse(body)
         if not delta.has_output and not delta.error:
             raise base.malformed(ValueError(self._missing), body)

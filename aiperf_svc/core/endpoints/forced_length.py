@@ -33,8 +33,6 @@ prompt contains these bytes."""
 
 
 class Decision(StrEnum):
-    """Instruction for a worker."""
-
     PROBE = "probe"
     """Send the probe, and report the target's response."""
     WAIT = "wait"

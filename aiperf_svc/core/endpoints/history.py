@@ -159,7 +159,6 @@ def decode_valid(decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 def is_json(text: str | bytes) -> bool:
-    """Return whether a text is valid JSON."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -60,7 +60,6 @@ def parse_event(data: bytes) -> Delta:
 
 
 def parse_body(body: bytes) -> Delta:
-    """Parse a whole response."""
     response = _decode_body(body)
     delta = Delta()
     if response.error or response.generated_text is None:

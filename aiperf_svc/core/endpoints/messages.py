@@ -117,7 +117,6 @@ def parse_event(data: bytes) -> Delta:
 
 
 def parse_body(body: bytes) -> Delta:
-    """Parse a whole message."""
     message = _decode_body(body)
     delta = Delta()
     if message.error or message.content is None:

@@ -145,7 +145,6 @@ def _text(value: object, member: str, data: bytes) -> str:
 
 
 def parse_body(body: bytes) -> Delta:
-    """Parse a whole response."""
     response = _decode_body(body)
     if response.output is None and not response.error:
         return Delta(error=base.error_instead_of("output", body))
@@ -348,7 +347,6 @@ def _reply(items: list[bytes]) -> Reply:
 
 
 def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:
-    """Return an item for each result."""
     return b",".join(
         b'{"type":"%b","call_id":%b,"output":%b}'
         % (call.kind.encode(), msgspec.json.encode(call.id), content)

@@ -85,7 +85,6 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost_count(self) -> int:
-        """Number of lost requests."""
         return sum(self.lost.values())
 
     @property
@@ -109,7 +108,6 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def recovery_text(self, recovery_s: float | None) -> str:
-        """Return one of its recovery times in words."""
         return f"> {self.judged_s:.0f} s" if recovery_s is None else f"{recovery_s:.0f} s"
 
 

@@ -44,7 +44,6 @@ class TrialRow:
 
     @property
     def number(self) -> int:
-        """Number of the trial."""
         return self.outcome.trial.number
 
     @property

@@ -98,8 +98,6 @@ Instruction = SetParallelism | FailShape | Finish
 
 
 class FanOut:
-    """All Jobs of an experiment."""
-
     def __init__(
         self, jobs: Sequence[JobShapes], *, limit: int | None, stops_on_failure: bool
     ) -> None:
@@ -129,7 +127,6 @@ class FanOut:
         return self._end is not None
 
     def begin(self) -> list[Instruction]:
-        """Return the first instructions."""
         return self._next()
 
     def handle(self, event: Event) -> list[Instruction]:

@@ -64,7 +64,6 @@ class Measured(NamedTuple):
 
 
 def measured_in(results: RunResult) -> Measured:
-    """Return the numbers of a finished run."""
     return Measured(
         run_id=results.run_id,
         kind=results.workload,

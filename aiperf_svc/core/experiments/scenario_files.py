@@ -22,7 +22,6 @@ _RULE = "=" * 48
 
 
 def summary_text(result: ScenarioResult, *, name: str) -> str:
-    """Return the text for people."""
     lines = [
         *_title(f"{LABEL}: results summary"),
         _line("System", name),
@@ -52,7 +51,6 @@ def summary_text(result: ScenarioResult, *, name: str) -> str:
 def result_summary(
     result: ScenarioResult, *, started_ns: int, version: str, is_complete: bool
 ) -> Json:
-    """Return the content of result_summary.json."""
     lengths = result.tokens.statistics()
     lengths.pop("early_stopping_percentiles")
     return {

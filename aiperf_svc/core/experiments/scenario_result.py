@@ -119,8 +119,6 @@ class Samples(NamedTuple):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """A condition of a scenario."""
-
     name: str
     is_met: bool
     text: str
@@ -133,7 +131,6 @@ class Series(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, values: Floats) -> "Series":
-        """Return the series of the values that are defined."""
         return cls(np.sort(values[~np.isnan(values)]))
 
     def percentile(self, percent: float) -> float | None:
@@ -166,8 +163,6 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run by the rules of a scenario."""
-
     scenario: Scenario
     model: str
     metric: str

@@ -29,8 +29,6 @@ OUT_OF_TIME = "not begun: --timeout was over before"
 
 
 class Part(NamedTuple):
-    """One set of services."""
-
     round: int
     member: str = ""
     """Name of its target or cluster; empty if there is one."""
@@ -163,8 +161,6 @@ Instruction = StartPart | SkipPart | FindRoom | WaitForRoom | AssignStart | Clos
 
 
 class Schedule:
-    """All parts of a session."""
-
     def __init__(
         self,
         rounds: Iterable[int],
@@ -193,7 +189,6 @@ class Schedule:
         self._is_stopped = self._is_over = False
 
     def begin(self) -> list[Instruction]:
-        """Return the first instructions."""
         if self._driver is not None:
             return self._follow(self._driver.begin())
         return self._next()

@@ -82,7 +82,6 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
         return float(f"{value:.{digits}g}")
 
     def parameters(self, value: float, *, is_longer: bool) -> Parameters:
-        """Return the parameters of a trial at this value."""
         written = int(value) if value.is_integer() else value
         return {self.parameter: written} | (self.longer if is_longer else self.usual)
 

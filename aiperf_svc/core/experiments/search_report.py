@@ -108,7 +108,6 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> str:
-        """The result in one sentence."""
         holds, breaks = self._value(self.holds), self._value(self.breaks)
         runs = f"{self.confirmations} confirmation{'' if self.confirmations == 1 else 's'}"
         match self.ending:

@@ -181,7 +181,6 @@ class EndedTrials:
 
 
 def summarise(outcomes: Iterable[TrialOutcome]) -> ExperimentSummary:
-    """Summarise the trials so far."""
     return summarise_rows(map(row_of, outcomes))
 
 

@@ -21,8 +21,6 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One run of an experiment."""
-
     number: int
     """From 1, in the order of running."""
     parameters: Parameters

@@ -74,12 +74,10 @@ def error_name(code: int) -> str:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
-    """Return one frame."""
     return HEADER.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """Return a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *each) for each in values.items()))
 
 

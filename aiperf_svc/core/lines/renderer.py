@@ -108,8 +108,6 @@ class RequestStreams:
 
 
 class LineRenderer:
-    """Renders the lines of one run."""
-
     def __init__(
         self, *, run_id: str, has_warmup: bool, streams: RequestStreams | None = None
     ) -> None:

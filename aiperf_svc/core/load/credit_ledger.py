@@ -78,8 +78,6 @@ def ended_credits(counts: WorkerCounts) -> int:
 
 
 class CreditLedger:
-    """The credit accounts of one phase."""
-
     def __init__(self, phase: Phase, *, users: dict[str, int], total: int | None) -> None:
         """Open an account for each worker. `users` is by worker (0 in open loop); `total` is the
         number of credits, None for no limit."""
@@ -120,7 +118,6 @@ class CreditLedger:
 
     @property
     def granted(self) -> int:
-        """Credits granted so far."""
         return sum(account.granted for account in self._accounts.values())
 
     def grant(self, worker: str, count: int) -> Grant:

@@ -100,7 +100,6 @@ class PackedPairs:
         return (len(self._added) + len(self._taken) - self._at) // 2
 
     def append(self, pair: tuple[int, int]) -> None:
-        """Add a pair at the end."""
         self._added.extend(pair)
 
     def first(self) -> tuple[int, int]:
@@ -117,5 +116,4 @@ class PackedPairs:
         return pair
 
     def clear(self) -> None:
-        """Remove all pairs."""
         self._added, self._taken, self._at = array("q"), array("q"), 0

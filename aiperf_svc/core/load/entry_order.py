@@ -29,7 +29,6 @@ class EntryOrder:
         self._passes: dict[int, NDArray[np.int64]] = {}
 
     def entry(self, index: int) -> int:
-        """Return the entry of the conversation with this index."""
         number, place = divmod(index, self._count)
         order = self._passes.get(number)
         if order is None:

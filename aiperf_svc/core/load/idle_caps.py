@@ -48,11 +48,9 @@ class PendingRequests:
         self._idle_since_ns = 0
 
     def begin(self, tree: int, now_ns: int) -> None:
-        """Add a tree."""
         self._trees[tree] = _Tree(now_ns)
 
     def add(self, tree: int, number: int, due_ns: int) -> None:
-        """Add a request that waits for its time."""
         self._trees[tree].waiting[number] = due_ns
         heapq.heappush(self._heap, (due_ns, next(self._order), tree, number))
 
@@ -65,7 +63,6 @@ class PendingRequests:
         self._idle_since_ns = max(self._idle_since_ns, at_ns)
 
     def end(self, tree: int) -> None:
-        """Remove a tree that has ended."""
         del self._trees[tree]
 
     def clear(self) -> dict[int, tuple[int, ...]]:
@@ -77,7 +74,6 @@ class PendingRequests:
         return found
 
     def has_waiting(self, tree: int) -> bool:
-        """Return whether a request of a tree waits for its time."""
         return bool(self._trees[tree].waiting)
 
     def apply_caps(self, tree: int) -> None:

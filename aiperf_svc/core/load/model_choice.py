@@ -27,7 +27,6 @@ def model_numbers(config: BenchmarkConfig, entries: NDArray[np.integer]) -> NDAr
 
 
 def weights_of(endpoint: Endpoint) -> tuple[int, ...]:
-    """Return the weight of each model."""
     return endpoint.model_weights or (1,) * len(endpoint.all_models)
 
 

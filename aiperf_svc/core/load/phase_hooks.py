@@ -34,7 +34,6 @@ def origins(endpoint: Endpoint) -> tuple[str, ...]:
 
 
 def first_phase(config: BenchmarkConfig) -> Phase:
-    """Return the phase that begins the load."""
     return Phase.WARMUP if config.load.has_warmup else Phase.PROFILING
 
 

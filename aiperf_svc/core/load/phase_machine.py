@@ -56,8 +56,6 @@ until the clock has reached its earlier value again, nothing is due and the load
 
 
 class PhaseStage(StrEnum):
-    """Stage of a phase."""
-
     PLANNED = "planned"
     GRANTING = "granting"
     """The phase is announced and credits are granted."""

@@ -48,7 +48,6 @@ class PrefillSlots:
         self._held.add(request)
 
     def holds(self, request: Hashable) -> bool:
-        """Return whether a request holds a slot."""
         return request in self._held
 
     def give_back(self, request: Hashable) -> bool:

@@ -43,8 +43,6 @@ class SocketAddress(NamedTuple):
 
 
 class TargetAddress:
-    """One address and the counts of its connections."""
-
     def __init__(self, socket_address: SocketAddress) -> None:
         self.socket_address = socket_address
         self.name = str(socket_address.address[0])
@@ -69,7 +67,6 @@ class TargetAddress:
 
     @property
     def probe_mono_ns(self) -> int:
-        """Time of the next probe."""
         pause = PROBE_AFTER_NS << min(self.failures_in_a_row - 1, 5)
         return self.failed_mono_ns + min(pause, LONGEST_PROBE_PAUSE_NS)
 

@@ -68,7 +68,6 @@ class UserSchedule:
         self._taken = 0
 
     def turns_of(self, index: int) -> int:
-        """Return the turns that conversation `index` takes."""
         whole = int(self._turns[index % len(self._turns)])
         left = self.first[index] if index < len(self.first) else 0
         return min(left or whole, whole)

@@ -111,7 +111,6 @@ class Judgement:
         return tuple(each for each in triangles if len(each.nodes) == 3)
 
     def failed_nodes(self, before: str) -> tuple[str, ...]:
-        """Return the nodes that have failed a stage before this one."""
         stages = [
             stage.name
             for stage in itertools.takewhile(lambda s: s.name != before, self._rules.stages)

@@ -41,8 +41,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage as it is planned."""
-
     name: str
     nodes: NodesOf
     workload: str
@@ -126,7 +124,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Check to node to an earlier value. The node `""` is the median of all nodes."""
 
     def checks_of(self, stage: str) -> tuple[CheckInfo, ...]:
-        """Return the checks of a stage."""
         return tuple(check for check in self.checks if check.stage == stage)
 
 

@@ -88,7 +88,6 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The score in words."""
         if self.score is None or self.low is None or self.high is None:
             return "no question has a grader"
         interval = f"95% interval {self.low:.1%} to {self.high:.1%}"
@@ -120,7 +119,6 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def graded(questions: Sequence[Question], answers: Iterable[Answer]) -> list[Answer]:
-    """Return the answers with their grades."""
     return [
         msgspec.structs.replace(each, is_right=_grade(questions[each.question], each))
         for each in answers
@@ -217,7 +215,6 @@ class Top1Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The agreement in words."""
         share = self.equal / self.compared
         return (
             f"top-1 agreement {share:.2%} of {self.compared:,} tokens, "

@@ -31,8 +31,6 @@ _STDERR = "_stderr"
 
 
 class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
-    """The score of a task or a group of tasks."""
-
     task: str
     metric: str
     """With its filter."""
@@ -46,7 +44,6 @@ class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The score in words."""
         error = "" if self.stderr is None else f" ± {self.stderr:.4g}"
         of = "" if self.questions is None else f" of {self.questions:,} questions"
         return f"{self.metric} {self.value:.4g}{error}{of}"

@@ -44,15 +44,11 @@ class Grader(StrEnum):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call of a tool."""
-
     name: str
     arguments: Json = {}
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the file."""
-
     prompt: str | None = None
     messages: tuple[Json, ...] = ()
     tools: tuple[Json, ...] = ()

@@ -96,8 +96,6 @@ class _Worker(msgspec.Struct):
 
 
 class RecordLedger:
-    """The records that have arrived, by worker."""
-
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
         self._fenced: dict[str, int] = {}

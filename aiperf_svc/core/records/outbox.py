@@ -53,7 +53,6 @@ class RecordOutbox:
         return self.waiting_bytes <= ROOM_BYTES
 
     def add(self, batch: RawBatch, last_seq: int) -> None:
-        """Add a new batch."""
         self._waiting.append((batch, last_seq))
         self.waiting_bytes += _size(batch)
 

@@ -53,7 +53,6 @@ ResponseColumns = NDArray[np.int64]
 
 
 def response_columns(responses: int) -> ResponseColumns:
-    """Return an empty array for `responses` responses."""
     return np.empty((responses, len(_FROM_RESPONSE)), dtype=np.int64)
 
 

@@ -59,7 +59,6 @@ that is longer than the context of the model."""
 
 
 def kind_of(kind: ErrorKind, message: str) -> ErrorKind:
-    """Return the kind of an error with this message of the server."""
     is_answer = kind in (ErrorKind.STATUS, ErrorKind.SERVER)
     return ErrorKind.CONTEXT_OVERFLOW if is_answer and _OVERFLOW.search(message) else kind
 
@@ -79,7 +78,6 @@ MESSAGE_CHARACTERS: Final = 500
 
 
 def said_under(status: int, body: bytes, *, content_coding: str) -> str:
-    """Return the message of the body of a bad status."""
     if content_coding:
         return f"status {status}; the body is compressed, {content_coding}"
     hint = hint_for(status, body)

@@ -48,8 +48,6 @@ def _data_size(size: bytes) -> int:
 
 
 class ResponseEvents:
-    """Extracts the events of one response."""
-
     __slots__ = ("_begin", "_chunks", "_events", "_is_chunked", "_memo", "between", "failure")
 
     def __init__(self, memo: EventMemo, framing: int) -> None:

@@ -35,7 +35,6 @@ class FirstTokens:
         return False
 
     def forget(self, request: Any) -> None:
-        """Forget a response that has ended."""
         self._begun.pop(request, None)
 
     def _begin(

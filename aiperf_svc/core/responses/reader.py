@@ -86,8 +86,6 @@ _CUT = (int(Outcome.CANCELLED), int(Outcome.ABANDONED))
 
 
 class ResponseReader:
-    """Reads one response."""
-
     _mode = NO_HEAD
     _events: ResponseEvents | None = None
     _chunks: ChunkedBody | None = None

@@ -30,7 +30,6 @@ def reply_of(
 
 
 def utf8_size(text: str) -> int:
-    """Return the bytes of `text` in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -41,7 +41,6 @@ class SessionCache(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """One line."""
         shares = f"p10 {self.p10:.1%}, p50 {self.p50:.1%}, p90 {self.p90:.1%}"
         return f"Cached share of {self.count:,} conversations: {shares}"
 
@@ -90,5 +89,4 @@ def turn_ranges(use: CacheUse) -> list[tuple[str, TurnCache]]:
 
 
 def percent(share: float | None) -> str:
-    """Return a share as text."""
     return "–" if share is None else f"{share:.1%}"

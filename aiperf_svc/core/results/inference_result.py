@@ -79,8 +79,6 @@ class ForcedLength(ForcedLengthReport, frozen=True, array_like=False):
 
 
 class DatasetFacts(DatasetReport, frozen=True, array_like=False):
-    """Description of the dataset."""
-
     input_tokens: TokenFacts | None
     output_tokens: TokenFacts | None
     forced_output_length: ForcedLength | None = None
@@ -100,8 +98,6 @@ class DatasetFacts(DatasetReport, frozen=True, array_like=False):
 
 
 class RunLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """The services of a run, and its dataset."""
-
     layout: str = ""
     workers: int = 0
     record_processors: int = 0
@@ -235,8 +231,6 @@ class ConfigView(msgspec.Struct, frozen=True):
 
 
 class InferenceResult(RunResult, frozen=True, kw_only=True):
-    """The results of a benchmark of an inference server."""
-
     workload: str = INFERENCE
     metrics: dict[str, MetricStats]
     """By tag, in the order of the catalog."""

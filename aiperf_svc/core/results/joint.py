@@ -24,8 +24,6 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedRun:
-    """One of the runs, with its records."""
-
     scalars: Mapping[str, float]
     """Its single numbers by tag."""
     columns: Columns

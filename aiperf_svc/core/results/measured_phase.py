@@ -47,7 +47,6 @@ class MeasuredPhase:
 
     @property
     def load(self) -> Load:
-        """The load of the config."""
         return self.context.config.load
 
     def concurrency(self) -> dict[str, float]:
@@ -122,7 +121,6 @@ class MeasuredPhase:
         use: SlotUse | None,
         disturbed: Disturbances,
     ) -> Evidence:
-        """Return the inputs of the verdict."""
         load = self.load
         lag, stated = metrics.get("receive_lag"), metrics.get("usage_prompt_tokens")
         latency = metrics.get("request_latency")

@@ -61,7 +61,6 @@ class MetricStats(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_single(self) -> bool:
-        """True for a metric that is one number."""
         return self.p50 is UNSET
 
     def is_unreliable(self, stat: str) -> bool:
@@ -70,8 +69,6 @@ class MetricStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of a run."""
-
     run_id: str
     name: str
     """Name of the benchmark in its config."""
@@ -122,12 +119,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stats(self) -> Mapping[str, MetricStats]:
-        """All metrics by tag."""
         raise NotImplementedError
 
     @property
     def infos(self) -> dict[str, MetricInfo]:
-        """Descriptions of all metrics, by tag."""
         raise NotImplementedError
 
     @property

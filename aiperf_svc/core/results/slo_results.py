@@ -29,7 +29,6 @@ class TierResult(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Its limits."""
         return ", ".join(f"{metric} {limit}" for metric, limit in self.limits.items())
 
 

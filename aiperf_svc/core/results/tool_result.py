@@ -109,7 +109,6 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name in words."""
         return self.table.name.replace("_", " ")
 
     def shown(self) -> tuple[list[tuple[str, str]], list[list[str]]]:

@@ -67,12 +67,10 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
 
     @property
     def load(self) -> LoadView:
-        """The load in the config."""
         return self.result.config_view.load
 
     @property
     def dataset(self) -> DatasetView:
-        """The dataset in the config."""
         return self.result.config_view.dataset
 
     @property

@@ -354,7 +354,6 @@ def _unchecked() -> Iterable[Requirement]:
 
 
 def _official(point: MeasuredPoint) -> Rates:
-    """Return the rates that the rules make official."""
     return point.sent.steady if point.sent is not None and _is_steady(point) else point.whole
 
 

@@ -11,8 +11,6 @@ SCHEMA = "rules/1"
 
 
 class Outcome(StrEnum):
-    """Whether a requirement is met."""
-
     MET = "met"
     NOT_MET = "not met"
     UNCHECKED = "not checkable here"
@@ -28,8 +26,6 @@ class PointOutcome(msgspec.Struct, frozen=True):
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement of the rules."""
-
     rule: str
     """Its name, that of the rules' own checker where it has one."""
     section: str
@@ -103,5 +99,4 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.count(Outcome.NOT_MET)
 
     def count(self, outcome: Outcome) -> int:
-        """Return the number of requirements with an outcome."""
         return sum(each.outcome is outcome for each in self.requirements)

@@ -51,8 +51,6 @@ class DesiredChange(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ScalingReport(msgspec.Struct, kw_only=True, omit_defaults=True, tag="scaling"):
-    """All that the runner has seen."""
-
     replicas: tuple[Replica, ...] = ()
     changes: tuple[DesiredChange, ...] = ()
     not_watched: tuple[str, ...] = ()

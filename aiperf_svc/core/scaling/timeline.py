@@ -30,8 +30,6 @@ LATE_S = 5.0
 
 
 class LoadChange(NamedTuple):
-    """A planned change of the load."""
-
     at_s: float
     is_increase: bool
 

@@ -63,7 +63,6 @@ class Chunk(Mapping[str, NDArray[Any]]):
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         if self._keep is None:
             return int(self._piece.stop - self._piece.start)
         return int(np.count_nonzero(self._keep))
@@ -109,8 +108,6 @@ def exclude_abandoned(chunk: Chunk) -> Chunk:
 
 
 class PhaseRows:
-    """The rows of one phase, or some of them."""
-
     def __init__(self, columns: Columns, *, phase: Phase, only: Mask | None = None) -> None:
         """`only` is true at the rows of the table that count; None: all of the phase."""
         self._columns = columns

@@ -35,7 +35,6 @@ class LoadWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def duration_ns(self) -> int:
-        """Length of the window."""
         return self.end_ns - self.begin_ns
 
     @property

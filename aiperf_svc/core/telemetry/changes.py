@@ -57,7 +57,6 @@ class ChangeFinder:
         """By series, the one that it continues."""
 
     def take(self, page: Page) -> Changes:
-        """Return the changes of this page."""
         new: list[NewSeries] = []
         numbers: list[int] = []
         values: list[float] = []

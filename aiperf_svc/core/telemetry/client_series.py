@@ -65,7 +65,6 @@ class ClientSeries:
         self._sampled_ns = 0
 
     def add(self, sender: str, service: Service, vitals: Vitals, *, at_wall_ns: int) -> None:
-        """Record a heartbeat."""
         known = self._heard.get(sender)
         if known is None:
             self._heard[sender] = _Heard(service, vitals, at_wall_ns, {})

@@ -37,8 +37,6 @@ class Portable(msgspec.Struct, frozen=True):
 
 
 class GpuField(msgspec.Struct, frozen=True):
-    """A field of a GPU exporter."""
-
     name: str
     """Name in AIPerf's `telemetry_data`."""
     family: str
@@ -51,7 +49,6 @@ class GpuField(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Its name for people."""
         words = self.name.removeprefix("gpu_").replace("_", " ")
         return f"GPU {words}"
 
@@ -77,8 +74,6 @@ class GpuExporter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(NamedTuple):
-    """A family of servers."""
-
     name: str
     prefix: str
     """Of its metrics."""

@@ -46,8 +46,6 @@ class Series(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The values of one page."""
-
     values: dict[Series, float]
     """The last value if a page has a series twice."""
     types: dict[str, str]
@@ -57,8 +55,6 @@ class Page(NamedTuple):
 
 
 class PageReader:
-    """Reads the pages of one source."""
-
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
 

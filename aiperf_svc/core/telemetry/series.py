@@ -44,7 +44,6 @@ class ServerHistogram(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """Mean of the values observed."""
         return self.sum / self.count
 
 
@@ -147,7 +146,6 @@ class Gpu(msgspec.Struct, frozen=True):
 
     @property
     def index(self) -> str:
-        """Its number on its node."""
         return self.labels.get(self.exporter.index, "")
 
     @property

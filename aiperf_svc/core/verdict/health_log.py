@@ -105,7 +105,6 @@ class HealthLog:
         process.add(vitals, at_wall_ns)
 
     def report(self) -> tuple[Health, ...]:
-        """Return the health of all processes, by id."""
         return tuple(self._processes[name].condensed(name) for name in sorted(self._processes))
 
 

@@ -165,7 +165,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def due(self) -> int:
-        """Requests that were due."""
         return self.requests + self.accounts.unsent + self.accounts.records_lost
 
     def share(self, count: int) -> float:
@@ -173,7 +172,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return _share(count, self.due)
 
     def share_of_completed(self, count: int) -> float:
-        """Return `count` as a share of the completed requests."""
         return _share(count, self.totals.completed)
 
     @property

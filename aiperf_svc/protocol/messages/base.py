@@ -11,8 +11,6 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages."""
-
     run_id: str
     sender: str
     """Id of the service that sent it, e.g. `worker-3`."""

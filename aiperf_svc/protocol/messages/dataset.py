@@ -69,8 +69,6 @@ class LiveResponse(Value, frozen=True):
 
 
 class Conversation(Value, frozen=True):
-    """A dataset entry."""
-
     id: str
     turns: tuple[Turn, ...]
     head: bytes = b""
@@ -83,8 +81,6 @@ class Conversation(Value, frozen=True):
 
 
 class DatasetBlockRequested(Message, frozen=True):
-    """Asks for a block of entries."""
-
     block: int
 
 

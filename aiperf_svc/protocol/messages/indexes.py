@@ -25,8 +25,6 @@ class IndexBegun(Message, frozen=True):
 
 
 class IndexFilePart(Message, frozen=True):
-    """Bytes of a file."""
-
     shape: int
     name: str
     offset: int

@@ -204,8 +204,6 @@ class DatasetReport(Value, frozen=True):
 
 
 class RankInfo(Value, frozen=True):
-    """Node and addresses of a rank."""
-
     number: int
     role: str
     node: str

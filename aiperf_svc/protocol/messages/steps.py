@@ -152,8 +152,6 @@ class RankWitness(Value, frozen=True):
 
 
 class CommandEnd(Value, frozen=True):
-    """How one command ended."""
-
     index: int
     exit_code: int
     """Negative: the signal that ended it."""
@@ -163,8 +161,6 @@ class CommandEnd(Value, frozen=True):
 
 
 class RankReport(Value, frozen=True):
-    """Report of one rank at the end of a step."""
-
     plan: bytes
     """JSON of a `workloads.base.PlannedStep`."""
     problem: str

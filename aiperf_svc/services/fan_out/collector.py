@@ -104,8 +104,6 @@ def read_place(environ: Mapping[str, str]) -> CollectorPlace:
 
 
 class Collector:
-    """One experiment."""
-
     def __init__(self, place: CollectorPlace) -> None:
         """Raises ConfigError if what is in its folder cannot be read."""
         context = self._context = place.context
@@ -181,7 +179,6 @@ class Collector:
             await bus.close()
 
     def end(self) -> None:
-        """End `run`."""
         self._ended.set()
 
     # --- what indexes tell -----------------------------------------------------------------------
@@ -354,7 +351,6 @@ class Collector:
         return self._progress.status(time.monotonic())
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`, at most so long."""
         await self._progress.changes.wait(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
@@ -379,7 +375,6 @@ class Collector:
         return self._results
 
     def folder(self) -> Path:
-        """Return the folder of the artifacts."""
         return self._context.artifacts
 
     def manifest(self) -> Manifest | None:

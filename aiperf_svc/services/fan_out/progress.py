@@ -12,8 +12,6 @@ from aiperf_svc.services.base_progress import SHOWN_ROWS, StatusChanges, shown_t
 
 
 class FanOutProgress:
-    """The progress of the experiment."""
-
     def __init__(self, *, total: int, started_mono_s: float) -> None:
         """`total` is the number of trials."""
         self._total, self._started_mono_s = total, started_mono_s

@@ -56,8 +56,6 @@ _STAGES = tuple(StepStage)
 
 
 class Courier(BaseService):
-    """The courier of one rank."""
-
     service = Service.WORKER
 
     def __init__(self, context: RunContext, bus: Bus) -> None:

@@ -46,13 +46,11 @@ class StepsProgress(BaseProgress):
         """Empty until the timing manager has planned the steps."""
 
     def set_steps(self, steps: StepProgress) -> None:
-        """Set the progress of the steps."""
         if steps != self._steps:
             self._steps = steps
             self._changes.note()
 
     def status(self) -> Status:
-        """Return the current status."""
         return replace(super().status(), steps=_step_status(self._kind, self._steps))
 
 

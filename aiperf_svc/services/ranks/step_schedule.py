@@ -49,8 +49,6 @@ LOOK_S = 0.25
 
 
 class StepSchedule(BaseService):
-    """Orders the steps of a run."""
-
     service = Service.TIMING_MANAGER
 
     def __init__(self, context: RunContext, bus: Bus) -> None:

@@ -77,7 +77,6 @@ class Cluster:
 
     @property
     def server(self) -> str:
-        """URL of the API server."""
         return self._credentials.server
 
     @property
@@ -87,11 +86,9 @@ class Cluster:
 
     @property
     def namespace(self) -> str:
-        """Default namespace of that context."""
         return self._credentials.namespace
 
     async def get(self, path: str, *, accept: str = JSON, **params: str) -> Json:
-        """Return an object or a list."""
         return self._decoded(await self._call("GET", path, accept=accept, params=params), path)
 
     async def now(self) -> datetime:

@@ -69,12 +69,10 @@ class Credentials:
 
     @property
     def namespace(self) -> str:
-        """Default namespace of the context."""
         return str(self._api.namespace)
 
     @property
     def file(self) -> str:
-        """Path or paths of the kubeconfig."""
         return self._kubeconfig or os.environ.get("KUBECONFIG") or USUAL_KUBECONFIG
 
     async def _read(self) -> None:

@@ -21,8 +21,6 @@ PAGE = 500
 
 
 class ResourceType(msgspec.Struct, frozen=True, order=True):
-    """A type of objects."""
-
     group: str
     """API group; empty: the core group."""
     version: str
@@ -136,8 +134,6 @@ def _listed(group: str, version: str, response: Json) -> Iterator[tuple[Resource
 
 
 class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Reference to one object of the cluster."""
-
     kind: str
     namespace: str
     """Namespace of the object; empty for a cluster-scoped one."""
@@ -296,7 +292,6 @@ async def list_pods(
 
 
 def object_ref(kind: ResourceType, metadata: Json) -> ObjectRef:
-    """Make the reference of an object from its metadata."""
     namespace = metadata.get("namespace", "")
     return ObjectRef(
         kind=kind.kind,

@@ -196,7 +196,6 @@ def pods_of(objects: Iterable[Json]) -> list[Json]:
 
 
 def path_of(each: Json, namespace: str | None) -> str:
-    """Return the path to which an object is posted."""
     return list_path(each, f"/namespaces/{namespace}" if namespace else "")
 
 

@@ -86,7 +86,6 @@ def _requests(pod: Json) -> dict[str, float]:
 
 
 def node_requests(pod: PodPlan) -> dict[str, float]:
-    """Return what one replica requests from its node."""
     requests = pod.total
     requested = {
         "cpu": requests.cpu_millis / 1000,

@@ -36,8 +36,6 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of all checks."""
-
     checks: tuple[Check, ...]
     gpus: tuple[GpuType, ...]
     left: LeakReport | None

@@ -117,7 +117,6 @@ async def check_image(cluster: Cluster, plan: StackPlan, where: PodNamespace) ->
 
 
 def image_works(plan: StackPlan) -> Check:
-    """Return the check of an image that a pod has run."""
     return Check(IMAGE, "ok", f"a node of the cluster has run {plan.deadline.image.name}")
 
 

@@ -99,7 +99,6 @@ def judge_pod_security(plan: StackPlan, namespace: Json | None) -> Check:
 
 
 def judge_mesh(namespace: Json | None) -> Check:
-    """Check whether the namespace requests sidecars."""
     metadata = (namespace or {}).get("metadata", {})
     marks = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
     found = [

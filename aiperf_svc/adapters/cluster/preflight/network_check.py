@@ -55,8 +55,6 @@ NAMESPACES = "/api/v1/namespaces"
 
 
 class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of one check."""
-
     identity: Identity
     namespace: str
     image: ImagePlan

@@ -141,7 +141,6 @@ def idle_pod(plan: StackPlan, name: str) -> Json:
 
 
 def pod_name(plan: StackPlan) -> str:
-    """Return a name for a pod that checks something."""
     return f"{plan.identity.name(PREFLIGHT)}-{secrets.token_hex(3)}"
 
 
@@ -216,7 +215,6 @@ async def _remove(cluster: Cluster, path: str) -> None:
 
 
 def end_message(pod: Json) -> str:
-    """Return the termination message of a pod that has ended."""
     statuses = pod["status"].get("containerStatuses") or [{}]
     ended = statuses[0].get("state", {}).get("terminated") or {}
     message = one_line(ended.get("message") or pod["status"].get("message") or "")

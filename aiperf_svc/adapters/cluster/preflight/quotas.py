@@ -80,7 +80,6 @@ def quota_requests(plan: StackPlan) -> dict[str, float]:
 
 
 def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]) -> Check:
-    """Check whether every quota leaves enough for the stack."""
     requested = quota_requests(plan)
     short: list[str] = []
     unclear: list[str] = []

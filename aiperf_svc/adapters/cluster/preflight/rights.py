@@ -111,7 +111,6 @@ what they disturb."""
 
 
 def event_rights(plan: StackPlan) -> list[Right]:
-    """Return the rights that the events of the config need."""
     config, rights = plan.config.inference, list[Right]()
     for event in config.events if config is not None else ():
         namespace = event.others[0] if event.others else namespace_of(plan)
@@ -240,7 +239,6 @@ def judge_rights(plan: StackPlan, missing: frozenset[Right]) -> Check:
 
 
 def judge_deadline(plan: StackPlan, missing: frozenset[Right]) -> Check:
-    """Check whether the deadline can be given its rights."""
     lacking = [right for right in granted_rights(plan) if right in missing]
     escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
     if lacking and escalate in missing:

@@ -164,7 +164,6 @@ def _connecting_pod(plan: StackPlan, name: str, url: str, *, verify: bool) -> Js
 
 
 def judge_probe(plan: StackPlan, pod: Json) -> Check:
-    """Judge a pod that has tried to connect."""
     host, port, _ = address_of(plan.inference.endpoint.first_hops[0])
     if pod["status"]["phase"] == "Succeeded":
         return Check(TARGET, "ok", f"a pod can reach {host}:{port}")

@@ -82,8 +82,6 @@ class Expiring:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """Objects to delete, and when."""
-
     objects: tuple[Expiring, ...]
     """Objects to delete; with the first one, the whole stack goes."""
     ready_file: Path

@@ -33,7 +33,6 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def path(self) -> str:
-        """Path of the object."""
         if self.kind == "uncordon":
             return f"/api/v1/nodes/{self.name}"
         return f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.name}"
@@ -47,7 +46,6 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def encoded(self) -> str:
-        """The record."""
         return msgspec.json.encode(self).decode()
 
     async def change(self, cluster: Cluster, stack: str, spec: Json) -> None:

@@ -60,7 +60,6 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uids(self) -> frozenset[str]:
-        """UIDs of all objects."""
         return frozenset(each.uid for each in self.objects)
 
 
@@ -168,7 +167,6 @@ def made_by(
 
 
 def is_labelled(found: ObjectRef, stack: str) -> bool:
-    """Return whether an object has the stack's label."""
     return found.labels.get(STACK_LABEL) == stack
 
 

@@ -38,8 +38,6 @@ STATEFUL_SET = ResourceType("apps", "v1", "statefulsets", "StatefulSet", True)
 
 
 class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of one stack."""
-
     stack: str
     namespaces: tuple[str, ...]
     """Namespaces that hold objects of the stack."""

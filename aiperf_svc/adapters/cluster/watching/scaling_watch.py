@@ -49,7 +49,6 @@ class WatchedType(NamedTuple):
     resource: str
 
     def path(self, namespace: str) -> str:
-        """Return the path of its objects."""
         base = f"apis/{self.group}" if self.group else "api/v1"
         return f"/{base}/namespaces/{namespace}/{self.resource}"
 
@@ -98,7 +97,6 @@ class ScalingWatch:
         self._tasks = Tasks()
 
     async def run(self) -> None:
-        """Watch until this is cancelled."""
         async with self._tasks as tasks:
             watches = [tasks.start(self._watch(each), f"watch {each.resource}") for each in TYPES]
             await asyncio.gather(*watches)

@@ -129,7 +129,6 @@ def lacks_volume(pod: Json) -> bool:
 
 
 def claims_of(pod: Json) -> tuple[str, ...]:
-    """Return the names of the claims that a pod mounts."""
     mounted = (each.get("persistentVolumeClaim") for each in pod["spec"].get("volumes") or ())
     return tuple(each["claimName"] for each in mounted if each)
 
@@ -270,5 +269,4 @@ def _remedy(message: str) -> str:
 
 
 def _words(message: str | None) -> str:
-    """Return a message as one line."""
     return one_line(message or "")
