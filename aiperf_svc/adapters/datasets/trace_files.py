@@ -11,7 +11,7 @@ from aiperf_svc.adapters.datasets.files import LineFile, Until, Watch, read_line
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.config.endpoint import Endpoint
-from aiperf_svc.core.datasets import azure_trace, bailian_trace, burst_gpt_trace, mooncake_trace
+from aiperf_svc.core.datasets import bailian_trace, csv_traces, mooncake_trace
 from aiperf_svc.core.datasets.base import Lines, numbered
 from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows
 from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first, limited
@@ -47,8 +47,8 @@ FORMATS = {
     DatasetKind.BAILIAN_TRACE: TraceFormat(
         bailian_trace.rows, bailian_trace.BLOCK_SIZE, members=bailian_trace.MEMBERS
     ),
-    DatasetKind.BURST_GPT_TRACE: TraceFormat(burst_gpt_trace.rows, has_header=True),
-    DatasetKind.AZURE_TRACE: TraceFormat(azure_trace.rows, has_header=True, has_dates=True),
+    DatasetKind.BURST_GPT_TRACE: TraceFormat(csv_traces.burst_gpt_rows, has_header=True),
+    DatasetKind.AZURE_TRACE: TraceFormat(csv_traces.azure_rows, has_header=True, has_dates=True),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from aiperf_svc.core.datasets.base import Lines, decode_line, numbered
+from aiperf_svc.core.datasets.base import Lines, decoded
 from aiperf_svc.core.datasets.mooncake_trace import HashIds
 from aiperf_svc.core.datasets.traces import TraceRow
 
@@ -33,9 +33,7 @@ MEMBERS = frozenset((*_Row.__struct_fields__, "chat_id", "parent_chat_id", "turn
 
 def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
     """Yield the rows of a file. Raises DatasetError that names file and line."""
-    for number, line in numbered(lines):
-        place = f"{source}:{number}"
-        row = decode_line(line, _decoder, place=place, expected=EXPECTED)
+    for place, row in decoded(lines, source, _decoder, expected=EXPECTED):
         yield TraceRow(
             place=place,
             timestamp=row.timestamp,

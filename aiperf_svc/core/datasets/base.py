@@ -5,7 +5,7 @@ A kind is one module with a pure `parse(lines, source)`; the adapter reads the f
 lines (or a JSON list's elements) with their numbers, so that an error can name the place.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -175,6 +175,41 @@ def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
         raise line_error(place, str(error), expected=expected) from None
     except RecursionError:
         raise line_error(place, "values nested too deeply", expected=expected) from None
+
+
+def decoded(lines: Lines, source: str, decoder: Any, *, expected: str) -> Iterator[tuple[str, Any]]:
+    """Yield what each line with content holds, after its place `file:line`. Raises DatasetError as
+    `decode_line`."""
+    for number, line in numbered(lines):
+        place = f"{source}:{number}"
+        yield place, decode_line(line, decoder, place=place, expected=expected)
+
+
+def parse_entries(
+    written: Iterable[tuple[str, Any]],
+    entry_of: Callable[[Any], tuple[str | int | None, tuple[PromptTurn, ...]]],
+    *,
+    limit: int | None,
+    expected: str,
+) -> tuple[list[PromptConversation], int]:
+    """Make the first `limit` usable entries of what a file holds. `entry_of` returns name, if there
+    is one, and turns; no turns for an entry that is skipped. Returns the entries, and the number of
+    skipped ones among them. Raises DatasetError for what `entry_of` refuses with ValueError."""
+    entries: list[PromptConversation] = []
+    left_out = 0
+    for place, each in written:
+        try:
+            name, turns = entry_of(each)
+        except ValueError as error:
+            raise line_error(place, str(error), expected=expected) from None
+        if turns:
+            name = str(name or default_id(len(entries)))
+            entries.append(PromptConversation(id=name, turns=turns, place=place))
+            if len(entries) == limit:
+                break
+        else:
+            left_out += 1
+    return entries, left_out
 
 
 def line_error(place: str, wrong: str, *, expected: str) -> DatasetError:

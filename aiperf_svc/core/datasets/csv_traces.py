@@ -1,22 +1,43 @@
-"""Reads the columns of CSV traces by their names. Columns that are not needed are ignored."""
+"""Reads the columns of CSV traces by their names. Columns that are not needed are ignored.
+
+Azure LLM inference traces have dates, BurstGPT traces seconds; both have lengths in tokens.
+"""
 
 import csv
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 from aiperf_svc.core.datasets.base import Lines, line_error, numbered
 from aiperf_svc.core.datasets.traces import TraceRow
 
 
-def rows(
+def azure_rows(lines: Lines, source: str) -> Iterator[TraceRow]:
+    """Yield the rows of a file. Raises DatasetError that names file and line."""
+    columns = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+    return _rows(lines, source, columns, _seconds, "2023-11-16 18:15:46.6805900,374,44")
+
+
+def burst_gpt_rows(lines: Lines, source: str) -> Iterator[TraceRow]:
+    """Yield the rows of a file. Raises DatasetError that names file and line."""
+    columns = ("Timestamp", "Request tokens", "Response tokens")
+    return _rows(lines, source, columns, float, "5,ChatGPT,472,18,490,Conversation log")
+
+
+def _seconds(text: str) -> float:
+    """Return a date as seconds since 1970. One without an offset is in UTC."""
+    date = datetime.fromisoformat(text)
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
+def _rows(
     lines: Lines,
     source: str,
-    *,
     columns: tuple[str, str, str],
     time_of: Callable[[str], float],
     example: str,
 ) -> Iterator[TraceRow]:
     """Yield the rows of a file whose first line names the columns: `columns` are those of the time,
-    the input tokens and the output tokens. Raises DatasetError that names file and line."""
+    the input tokens and the output tokens."""
     places: list[int] = []
     width = 0
     expected = f"a row such as {example}"

@@ -27,7 +27,7 @@ from typing import Literal
 
 import msgspec
 
-from aiperf_svc.core.datasets.base import MS_NS, Lines, Purpose, decode_line, generator, numbered
+from aiperf_svc.core.datasets.base import MS_NS, Lines, Purpose, decoded, generator
 from aiperf_svc.core.datasets.fields import LONGEST_DELAY_MS
 from aiperf_svc.core.datasets.session_trees import (
     Message,
@@ -102,9 +102,8 @@ class DagSessions:
         line."""
         self._sessions: dict[str, _Session] = {}
         self._seed = seed
-        for number, line in numbered(lines):
-            place = f"{source}:{number}"
-            session: _Session = decode_line(line, _decoder, place=place, expected=EXPECTED)
+        session: _Session
+        for place, session in decoded(lines, source, _decoder, expected=EXPECTED):
             session.place = f"{place}: session {session.session_id!r}"
             if session.session_id in self._sessions:
                 raise DatasetError(f"{session.place}: a second one with this `session_id`")

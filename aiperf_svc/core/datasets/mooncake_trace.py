@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from aiperf_svc.core.datasets.base import Lines, decode_line, line_error, numbered
+from aiperf_svc.core.datasets.base import Lines, decoded, line_error
 from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
 from aiperf_svc.core.datasets.session_trees import message_problem
 from aiperf_svc.core.datasets.traces import TraceRow
@@ -52,9 +52,7 @@ MEMBERS = frozenset(_Row.__struct_fields__)
 
 def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
     """Yield the rows of a file. Raises DatasetError that names file and line."""
-    for number, line in numbered(lines):
-        place = f"{source}:{number}"
-        row = decode_line(line, _decoder, place=place, expected=EXPECTED)
+    for place, row in decoded(lines, source, _decoder, expected=EXPECTED):
         try:
             yield TraceRow(
                 place=place,

@@ -20,10 +20,8 @@ from aiperf_svc.core.datasets.base import (
     PromptConversation,
     PromptTurn,
     Unwritten,
-    decode_line,
-    default_id,
-    line_error,
-    numbered,
+    decoded,
+    parse_entries,
 )
 from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
 from aiperf_svc.core.datasets.synthetic import MAX_INPUT_TOKENS
@@ -56,19 +54,12 @@ def parse(
 
     Raises DatasetError that names file and line.
     """
-    entries: list[PromptConversation] = []
-    for number, line in numbered(lines):
-        if limit is not None and len(entries) == limit:
-            break
-        place = f"{source}:{number}"
-        written = decode_line(line, _decoder, place=place, expected=EXPECTED)
-        try:
-            turns = _turns(written.turns)
-        except ValueError as error:
-            raise line_error(place, str(error), expected=EXPECTED) from None
-        name = written.session_id or str(written.id or default_id(len(entries)))
-        entries.append(PromptConversation(id=name, turns=turns, place=place))
-    return entries, 0
+    parsed = decoded(lines, source, _decoder, expected=EXPECTED)
+    return parse_entries(parsed, _entry, limit=limit, expected=EXPECTED)
+
+
+def _entry(written: _Conversation) -> tuple[str | int | None, tuple[PromptTurn, ...]]:
+    return written.session_id or written.id, _turns(written.turns)
 
 
 def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:

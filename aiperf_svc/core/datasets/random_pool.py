@@ -15,11 +15,10 @@ from aiperf_svc.core.datasets.base import (
     PromptConversation,
     PromptTurn,
     Purpose,
-    decode_line,
+    decoded,
     default_id,
     generator,
     line_error,
-    numbered,
 )
 from aiperf_svc.core.datasets.fields import TurnFields, turn_of
 from aiperf_svc.core.datasets.single_turn import EXPECTED
@@ -47,9 +46,7 @@ def parse_pool(lines: Lines, source: str) -> list[PoolLine]:
     """Parse the lines of one pool. Raises DatasetError that names file and line, or the file if it
     has none."""
     pool = []
-    for number, line in numbered(lines):
-        place = f"{source}:{number}"
-        fields = decode_line(line, _decoder, place=place, expected=EXPECTED)
+    for place, fields in decoded(lines, source, _decoder, expected=EXPECTED):
         pool.append(PoolLine(place, TurnFields(text=fields) if isinstance(fields, str) else fields))
     if not pool:
         raise DatasetError(f"{source}: no entries; a pool needs at least one line")

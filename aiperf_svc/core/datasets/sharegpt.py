@@ -19,10 +19,9 @@ from aiperf_svc.core.datasets.base import (
     Lines,
     PromptConversation,
     PromptTurn,
-    decode_line,
-    default_id,
+    decoded,
     line_error,
-    numbered,
+    parse_entries,
 )
 from aiperf_svc.core.endpoints.base import Prompt
 
@@ -56,20 +55,12 @@ def parse(
 
     Raises DatasetError that names file and line.
     """
-    entries: list[PromptConversation] = []
-    left_out = 0
-    for number, element in numbered(lines):
-        if limit is not None and len(entries) == limit:
-            break
-        place = f"{source}:{number}"
-        written = decode_line(element, _decoder, place=place, expected=EXPECTED)
-        turns = _turns(written.conversations)
-        if not turns:
-            left_out += 1
-            continue
-        name = str(written.id or default_id(len(entries)))
-        entries.append(PromptConversation(id=name, turns=turns, place=place))
-    return entries, left_out
+    parsed = decoded(lines, source, _decoder, expected=EXPECTED)
+    return parse_entries(parsed, _entry, limit=limit, expected=EXPECTED)
+
+
+def _entry(written: _Conversation) -> tuple[str | int | None, tuple[PromptTurn, ...]]:
+    return written.id, _turns(written.conversations)
 
 
 def _turns(written: list[_Message]) -> tuple[PromptTurn, ...]:

@@ -6,10 +6,8 @@ from aiperf_svc.core.datasets.base import (
     Lines,
     PromptConversation,
     PromptTurn,
-    decode_line,
-    default_id,
-    line_error,
-    numbered,
+    decoded,
+    parse_entries,
 )
 from aiperf_svc.core.datasets.fields import PROMPT_MEMBERS, TurnFields, turn_of
 from aiperf_svc.core.endpoints.base import Prompt
@@ -27,22 +25,13 @@ def parse(
 
     Raises DatasetError that names file and line.
     """
-    entries: list[PromptConversation] = []
-    for number, line in numbered(lines):
-        if limit is not None and len(entries) == limit:
-            break
-        place = f"{source}:{number}"
-        fields = decode_line(line, _decoder, place=place, expected=EXPECTED)
-        name = default_id(len(entries))
-        if isinstance(fields, str):
-            if not fields:
-                raise line_error(place, "the prompt is empty", expected=EXPECTED)
-            turn = PromptTurn(Prompt(texts=(fields,)))
-        else:
-            try:
-                turn = turn_of(fields)
-            except ValueError as error:
-                raise line_error(place, str(error), expected=EXPECTED) from None
-            name = fields.session_id or str(fields.id or name)
-        entries.append(PromptConversation(id=name, turns=(turn,), place=place))
-    return entries, 0
+    written = decoded(lines, source, _decoder, expected=EXPECTED)
+    return parse_entries(written, _entry, limit=limit, expected=EXPECTED)
+
+
+def _entry(fields: str | TurnFields) -> tuple[str | int | None, tuple[PromptTurn, ...]]:
+    if isinstance(fields, TurnFields):
+        return fields.session_id or fields.id, (turn_of(fields),)
+    if not fields:
+        raise ValueError("the prompt is empty")
+    return None, (PromptTurn(Prompt(texts=(fields,))),)
