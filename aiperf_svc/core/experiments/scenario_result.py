@@ -12,7 +12,9 @@ the true share were just `p`: the regularised incomplete beta function of `p` wi
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,16 +39,11 @@ CONFIDENCE = 0.99
 def least_within(beyond: int, percentile: float) -> int:
     """Return the fewest queries within the limit with which `beyond` queries beyond it still prove
     the percentile (0 to 1)."""
-    low, high = 0, 1
+    high = 1
     while not _is_proof(high, beyond, percentile):
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _is_proof(middle, beyond, percentile):
-            high = middle
-        else:
-            low = middle
-    return high
+        high *= 2
+    is_enough = partial(_is_proof, beyond=beyond, percentile=percentile)
+    return bisect_left(range(high), True, lo=max(1, high // 2), key=is_enough)
 
 
 def is_proven(queries: int, beyond: int, percentile: float) -> bool:
@@ -63,14 +60,8 @@ def least_queries(percentile: float) -> int:
 def most_beyond(queries: int, percentile: float) -> int:
     """Return how many of the slowest queries an estimate of the percentile leaves out at most; 0:
     too few queries for an estimate."""
-    low, high = 0, max(1, int(queries * (1 - percentile)) + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_proven(queries, middle, percentile):
-            low = middle
-        else:
-            high = middle
-    return low
+    counts = range(max(1, int(queries * (1 - percentile)) + 1))
+    return bisect_left(counts, True, lo=1, key=lambda n: not is_proven(queries, n, percentile)) - 1
 
 
 def estimate(ordered: Floats, percentile: float) -> float | None:

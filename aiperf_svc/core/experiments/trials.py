@@ -57,17 +57,15 @@ def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
     `seed` decides the order of shuffled trials.
     """
     permutations = experiment.permutations()
+    repetitions = range(1, experiment.repetitions + 1)
     if experiment.blocks is not None:
         order = _in_blocks(permutations, experiment.blocks, seed)
-        numbers = range(1, len(order) + 1) if experiment.part is None else experiment.part.trials
-        return tuple(Trial(number, *order[number - 1]) for number in numbers)
-    repetitions = range(1, experiment.repetitions + 1)
-    if experiment.order == "grouped":
+    elif experiment.order == "grouped":
         order = [(row, number) for row in permutations for number in repetitions]
     else:
         order = [(row, number) for number in repetitions for row in permutations]
-    if experiment.order == "shuffled":
-        random.Random(seed).shuffle(order)
+        if experiment.order == "shuffled":
+            random.Random(seed).shuffle(order)
     numbers = range(1, len(order) + 1) if experiment.part is None else experiment.part.trials
     return tuple(Trial(number, *order[number - 1]) for number in numbers)
 
