@@ -8,6 +8,7 @@ import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ResourceType, read_catalog
+from aiperf_svc.core.cluster.conditions import all_containers_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.domain.json_objects import Json
@@ -107,7 +108,7 @@ class _Saving:
         wanted = [
             (pod["metadata"]["name"], container["name"], is_previous)
             for pod in chosen
-            for container in _statuses(pod)
+            for container in all_containers_of(pod)
             for is_previous in (False, True)
             if not is_previous or container.get("restartCount")
         ]
@@ -178,7 +179,7 @@ def container_lines(pod: Json) -> str:
         f"node {pod.get('spec', {}).get('nodeName', '-')}  "
         f"{one_line(status.get('message') or '')}".rstrip()
     ]
-    for each in _statuses(pod):
+    for each in all_containers_of(pod):
         states = [
             f"{label}{state}: " + ", ".join(f"{k}={v}" for k, v in (details or {}).items())
             for label, source in (("", "state"), ("before that ", "lastState"))
@@ -194,15 +195,10 @@ def container_lines(pod: Json) -> str:
 
 def is_fine(pod: Json) -> bool:
     """Return whether a pod runs, is ready, and has never been restarted."""
-    statuses = _statuses(pod)
+    statuses = all_containers_of(pod)
     return bool(statuses) and all(
         each.get("ready") and not each.get("restartCount") for each in statuses
     )
-
-
-def _statuses(pod: Json) -> list[Json]:
-    status = pod.get("status", {})
-    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _is_about(event: Json, stack: str, namespace: str) -> bool:

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.storage.artifacts import save_manifest
 from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.target import HOST, Target
+from aiperf_svc.core.cluster.conditions import containers_of
 from aiperf_svc.core.results.provenance import NAME, Provenance, joined, shown_arguments
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.json_objects import Json
@@ -93,7 +94,7 @@ def _pod_facts(pods: list[Json]) -> dict[str, str]:
     digests = [
         status.get("imageID", "")
         for pod in pods
-        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        for status in containers_of(pod)
         if status.get("name") in names
     ]
     commands = [(*(c.get("command") or ()), *(c.get("args") or ())) for c in containers]
@@ -119,7 +120,7 @@ def _starts(pods: Iterable[Json]) -> list[str]:
     return [
         str(running["startedAt"])
         for pod in pods
-        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        for status in containers_of(pod)
         if status.get("name") == pod["spec"]["containers"][0]["name"]
         if (running := (status.get("state") or {}).get("running") or {}).get("startedAt")
     ]

@@ -25,6 +25,7 @@ from aiperf_svc.adapters.events.pod_commands import (
     pod_command,
 )
 from aiperf_svc.config.target import HOST
+from aiperf_svc.core.cluster.conditions import containers_of
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.pods import NETWORK
@@ -440,5 +441,4 @@ def _names(pods: Sequence[Json]) -> str:
 
 
 def _restarts(pod: Json) -> int:
-    statuses = pod["status"].get("containerStatuses") or ()
-    return max((int(each.get("restartCount", 0)) for each in statuses), default=0)
+    return max((int(each.get("restartCount", 0)) for each in containers_of(pod)), default=0)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiRefusal, ApiServer, Response
 from aiperf_svc.adapters.cluster.watching.startup_failure import IMAGE_STATES, pod_problems
-from aiperf_svc.core.cluster.conditions import has_ended
+from aiperf_svc.core.cluster.conditions import all_containers_of, has_ended
 from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -189,11 +189,7 @@ class JobPods:
         words = [f"pod {name} failed"]
         if status.get("reason") or status.get("message"):
             words.append(": ".join(filter(None, (status.get("reason"), status.get("message")))))
-        listed = (
-            *(status.get("initContainerStatuses") or ()),
-            *(status.get("containerStatuses") or ()),
-        )
-        for each in listed:
+        for each in all_containers_of(pod):
             ended = (each.get("state") or {}).get("terminated") or {}
             if ended.get("exitCode"):
                 how = ended.get("reason", "Error")

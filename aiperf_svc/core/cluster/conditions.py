@@ -3,10 +3,25 @@
 from aiperf_svc.domain.json_objects import Json
 
 
+def conditions_of(found: Json) -> dict[str, Json]:
+    """Return the conditions of an object by their types."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return {each["type"]: each for each in conditions}
+
+
 def has_condition(found: Json, name: str) -> bool:
     """Return whether a condition of an object is true."""
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == name and each["status"] == "True" for each in conditions)
+    return conditions_of(found).get(name, {}).get("status") == "True"
+
+
+def containers_of(pod: Json) -> list[Json]:
+    """Return the states of the containers of a pod, without those that initialise it."""
+    return (pod.get("status") or {}).get("containerStatuses") or []
+
+
+def all_containers_of(pod: Json) -> list[Json]:
+    """Return the states of all containers of a pod, those that initialise it first."""
+    return [*((pod.get("status") or {}).get("initContainerStatuses") or ()), *containers_of(pod)]
 
 
 def is_ready(found: Json) -> bool:

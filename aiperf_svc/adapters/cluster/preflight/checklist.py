@@ -45,6 +45,7 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.core.cluster.cluster_checks import judge_exporters, judge_gpus
+from aiperf_svc.core.cluster.conditions import conditions_of
 from aiperf_svc.core.cluster.facts import NodeFacts
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -503,10 +504,10 @@ async def check_queue(cluster: Cluster, plan: StackPlan) -> Check | None:
             f"{', '.join(sorted(known)) or 'none'}"
         )
         return Check(QUEUE, "failed", words, "correct deployment.queue, or create the LocalQueue")
-    for each in known[name].get("status", {}).get("conditions") or ():
-        if each["type"] == "Active" and each["status"] != "True":
-            words = f"LocalQueue {name} is not active: {one_line(each.get('message') or '')}"
-            return Check(QUEUE, "failed", words, "ask its owner: it would never admit the stack")
+    active = conditions_of(known[name]).get("Active", {})
+    if active.get("status", "True") != "True":
+        words = f"LocalQueue {name} is not active: {one_line(active.get('message') or '')}"
+        return Check(QUEUE, "failed", words, "ask its owner: it would never admit the stack")
     waiting = known[name].get("status", {}).get("pendingWorkloads", 0)
     words = f"LocalQueue {name} is active; {waiting} wait in it"
     if DEFAULT_QUEUE in known:

@@ -17,7 +17,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import parse_quantity, try_list
 from aiperf_svc.adapters.cluster.preflight.capacity import used_by_node
 from aiperf_svc.config.telemetry import ClusterExporters
-from aiperf_svc.core.cluster.conditions import is_ready
+from aiperf_svc.core.cluster.conditions import conditions_of, has_condition, is_ready
 from aiperf_svc.core.cluster.facts import Exporter, NodeFacts, NodeGpus, is_gpu
 from aiperf_svc.core.telemetry.families import GPU_EXPORTERS, GpuExporter
 from aiperf_svc.domain.json_objects import Json
@@ -53,7 +53,6 @@ def _read(
     renewed: Mapping[str, int | None],
 ) -> NodeFacts:
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
-    conditions = node["status"].get("conditions") or ()
     of_node = None if used is None else used.get(name, {})
     product = next((labels[key] for key in PRODUCT_LABELS if key in labels), "")
     return NodeFacts(
@@ -61,9 +60,7 @@ def _read(
         is_ready=is_ready(node),
         is_open=not node.get("spec", {}).get("unschedulable"),
         pressures=tuple(
-            each["type"]
-            for each in conditions
-            if each["type"] in PRESSURES and each["status"] == "True"
+            name for name in conditions_of(node) if name in PRESSURES and has_condition(node, name)
         ),
         clock_ahead_s=renewed.get(name) if (ahead := clock_ahead_s(node)) is None else ahead,
         gpus=_gpus(node["status"], product, of_node),
@@ -89,19 +86,15 @@ def _gpus(status: Json, product: str, used: Mapping[str, float] | None) -> tuple
 def clock_ahead_s(node: Json) -> int | None:
     """Return how far a ready node's clock is ahead of the API server's, in whole seconds and to a
     second. None if its last report cannot be identified."""
-    reports = [
-        each["lastHeartbeatTime"]
-        for each in node["status"].get("conditions") or ()
-        if each["type"] == "Ready" and each["status"] == "True" and each.get("lastHeartbeatTime")
-    ]
+    report = conditions_of(node).get("Ready", {}).get("lastHeartbeatTime")
     taken = [
         each["time"]
         for each in node["metadata"].get("managedFields") or ()
         if each.get("subresource") == "status" and each.get("time") and _has_heartbeat(each)
     ]
-    if len(reports) != 1 or len(taken) != 1:
+    if not is_ready(node) or not report or len(taken) != 1:
         return None
-    return _ahead_s(reports[0], taken[0])
+    return _ahead_s(report, taken[0])
 
 
 def lease_ahead_s(lease: Json) -> int | None:

@@ -21,6 +21,7 @@ from aiperf_svc.adapters.cluster.preflight.probe_pods import (
 )
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.core.cluster.conditions import containers_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.network import PREFLIGHT
@@ -189,8 +190,7 @@ def _pulling_pod(plan: StackPlan, target: PodPlan, name: str, host: str) -> Json
 
 
 def _image_id(pod: Json) -> str:
-    statuses = pod.get("status", {}).get("containerStatuses") or ()
-    return next((str(each.get("imageID", "")) for each in statuses), "")
+    return next((str(each.get("imageID", "")) for each in containers_of(pod)), "")
 
 
 async def _hostname(cluster: Cluster, node: str) -> str:

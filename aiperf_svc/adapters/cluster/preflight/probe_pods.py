@@ -20,7 +20,7 @@ from aiperf_svc.adapters.cluster.watching.startup_failure import (
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.cluster.check import Check, State
-from aiperf_svc.core.cluster.conditions import has_ended
+from aiperf_svc.core.cluster.conditions import containers_of, has_ended
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import TTL_ANNOTATION
@@ -215,7 +215,7 @@ async def _remove(cluster: Cluster, path: str) -> None:
 
 
 def end_message(pod: Json) -> str:
-    statuses = pod["status"].get("containerStatuses") or [{}]
-    ended = statuses[0].get("state", {}).get("terminated") or {}
+    (container, *_) = containers_of(pod) or [{}]
+    ended = container.get("state", {}).get("terminated") or {}
     message = one_line(ended.get("message") or pod["status"].get("message") or "")
     return message or str(ended.get("reason", "no response"))

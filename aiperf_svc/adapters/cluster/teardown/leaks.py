@@ -43,6 +43,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     take_inventory,
     take_outside,
 )
+from aiperf_svc.core.cluster.conditions import conditions_of
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
@@ -245,10 +246,9 @@ async def _own_namespace(
 
 def active_conditions(namespace: Json) -> str:
     """Return the conditions of a namespace that is being deleted, as one line."""
-    conditions = namespace.get("status", {}).get("conditions") or ()
     return "; ".join(
-        f"{each['type']}: {each.get('message') or each.get('reason', '')}"
-        for each in conditions
+        f"{name}: {each.get('message') or each.get('reason', '')}"
+        for name, each in conditions_of(namespace).items()
         if each["status"] == "True"
     )
 
@@ -328,9 +328,9 @@ def _node_problem(node: Json | None) -> str:
         return ""
     if not node:
         return ", which is gone"
-    for each in node.get("status", {}).get("conditions") or ():
-        if each["type"] == "Ready" and each["status"] != "True":
-            since = each.get("lastTransitionTime", "")
-            why = one_line(each.get("message") or each.get("reason") or "")
-            return f", which is not ready since {since}" + (f" ({why})" if why else "")
-    return ""
+    ready = conditions_of(node).get("Ready", {})
+    if ready.get("status", "True") == "True":
+        return ""
+    since = ready.get("lastTransitionTime", "")
+    why = one_line(ready.get("message") or ready.get("reason") or "")
+    return f", which is not ready since {since}" + (f" ({why})" if why else "")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.core.cluster.conditions import conditions_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
@@ -115,8 +116,8 @@ async def _reason(cluster: Cluster, namespace: str, queue: QueuePlan, pods: Sequ
         return f"its Workload {queue.group} cannot be read: {error}"
     words = [
         one_line(each.get("message") or each.get("reason") or "")
-        for each in found.get("status", {}).get("conditions") or ()
-        if each["status"] == "False" or each["type"] == "Evicted"
+        for name, each in conditions_of(found).items()
+        if each["status"] == "False" or name == "Evicted"
     ]
     return "; ".join(filter(None, words)) or "it gives no reason"
 

@@ -24,7 +24,7 @@ from aiperf_svc.adapters.cluster.api.pod_client import (
     start_program,
     url_of_api,
 )
-from aiperf_svc.core.cluster.conditions import is_ready
+from aiperf_svc.core.cluster.conditions import conditions_of, containers_of, is_ready
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
@@ -134,8 +134,7 @@ def rule_problem(rule: Mapping[str, Any], found: Json | None) -> str:
             expected = f"; expected {value}" if value is not None else ""
             return f"{words}: {field} is {'not set' if there is None else as_text(there)}{expected}"
         return ""
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    condition = next((each for each in conditions if each.get("type") == field), None)
+    condition = conditions_of(found).get(field)
     if condition is None:
         return f"{words} has no condition {field}"
     if condition.get("status") == value:
@@ -174,8 +173,8 @@ def pool_problem(pool: Mapping[str, Any], pods: Iterable[Json]) -> str:
 
 def pod_reason(pod: Json) -> str:
     """Return what keeps a pod from being ready, if Kubernetes reports it."""
-    name, status = pod["metadata"]["name"], pod.get("status", {})
-    for each in status.get("containerStatuses") or ():
+    name = pod["metadata"]["name"]
+    for each in containers_of(pod):
         state = each.get("state") or {}
         last = (each.get("lastState") or {}).get("terminated") or {}
         waiting = state.get("waiting") or {}
@@ -184,7 +183,7 @@ def pod_reason(pod: Json) -> str:
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             words = one_line(waiting.get("message") or "")
             return f"pod {name}: {waiting['reason']}" + (f": {words}" if words else "")
-    for each in status.get("conditions") or ():
-        if each["type"] == "PodScheduled" and each["status"] != "True":
-            return f"pod {name}: {one_line(each.get('message') or each.get('reason') or '')}"
-    return ""
+    placed = conditions_of(pod).get("PodScheduled", {})
+    if placed.get("status", "True") == "True":
+        return ""
+    return f"pod {name}: {one_line(placed.get('message') or placed.get('reason') or '')}"

@@ -1,10 +1,11 @@
 """Decides which parts of a stack were lost during a run, from the objects' statuses. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
+from aiperf_svc.core.cluster.conditions import conditions_of, containers_of, has_condition
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
@@ -89,16 +90,15 @@ class RunLosses:
 def how_lost(pod: Json, first: Json) -> str:
     """Return how a pod was lost since it was first seen; empty if it still works."""
     metadata, status = pod["metadata"], pod.get("status", {})
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            reason = condition.get("reason", "")
-            return DISRUPTIONS.get(reason) or f"was disrupted: {one_line(reason)}"
+    if has_condition(pod, "DisruptionTarget"):
+        reason = conditions_of(pod)["DisruptionTarget"].get("reason", "")
+        return DISRUPTIONS.get(reason) or f"was disrupted: {one_line(reason)}"
     if status.get("phase") == "Failed":
         message = one_line(" ".join((status.get("message") or "").split()))
         how = "was evicted" if status.get("reason") == "Evicted" else "failed"
         return f"{how}: {message or status.get('reason') or 'no reason given'}"
-    before = {each["name"]: each for each in _containers(first)}
-    for each in _containers(pod):
+    before = {each["name"]: each for each in containers_of(first)}
+    for each in containers_of(pod):
         restarts = each.get("restartCount", 0)
         if restarts > before.get(each["name"], {}).get("restartCount", 0):
             return _how_ended((each.get("lastState") or {}).get("terminated") or {})
@@ -114,10 +114,6 @@ def _how_ended(ended: Json) -> str:
     if reason == "OOMKilled":
         return "was killed: out of memory (OOMKilled); raise its memory (deployment.pods)"
     return FINISHED if code == 0 else f"ended: {reason}, exit code {code}"
-
-
-def _containers(pod: Json) -> Iterable[Json]:
-    return pod.get("status", {}).get("containerStatuses") or ()
 
 
 def _is_overdue(metadata: Json) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from aiperf_svc.config.deployment import RANK_POD
+from aiperf_svc.core.cluster.conditions import all_containers_of, conditions_of, has_condition
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import READINESS
@@ -115,11 +116,7 @@ def pod_problems(
     if status.get("reason") in ("Evicted", "NodeAffinity", "OutOfcpu", "OutOfmemory"):
         line = f"a node rejected pod {name}: {status['reason']}: {_words(status.get('message'))}"
         yield PodProblem(name, status["reason"], line, CREATE_S)
-    listed = (
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    )
-    for container in listed:
+    for container in all_containers_of(pod):
         yield from _container_problems(name, container)
 
 
@@ -135,10 +132,8 @@ def claims_of(pod: Json) -> tuple[str, ...]:
 
 def _unscheduled(pod: Json) -> str | None:
     """Return why no node takes a pod; None if one has."""
-    for condition in pod.get("status", {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return _words(condition.get("message"))
-    return None
+    placed = conditions_of(pod).get("PodScheduled", {})
+    return _words(placed.get("message")) if placed.get("reason") == "Unschedulable" else None
 
 
 def _without_volume(
@@ -232,16 +227,11 @@ def _crashes(pod: str, container: Json) -> str:
 def deployment_problems(deployment: Json) -> Iterator[PodProblem]:
     """Yield the problems that keep a Deployment from creating pods."""
     name = deployment["metadata"]["name"]
-    for condition in deployment.get("status", {}).get("conditions") or ():
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            message = _words(condition.get("message"))
-            yield PodProblem(
-                name,
-                "ReplicaFailure",
-                f"Deployment {name} cannot create its pods: {condition.get('reason')}: {message}; "
-                f"{_remedy(message)}",
-                CREATE_S,
-            )
+    if has_condition(deployment, "ReplicaFailure"):
+        condition = conditions_of(deployment)["ReplicaFailure"]
+        message = _words(condition.get("message"))
+        line = f"Deployment {name} cannot create its pods: {condition.get('reason')}: {message}"
+        yield PodProblem(name, "ReplicaFailure", f"{line}; {_remedy(message)}", CREATE_S)
 
 
 def set_problem(event: Json) -> PodProblem:
