@@ -40,6 +40,12 @@ class Right(msgspec.Struct, frozen=True, order=True):
         return f"{self.verb} {kind}" + (f" {self.name}" if self.name else "")
 
 
+def _rights(
+    group: str, resource: str, verbs: Iterable[str], namespace: str = "", name: str = ""
+) -> tuple[Right, ...]:
+    return tuple(Right(group, resource, verb, namespace, name) for verb in verbs)
+
+
 def namespace_of(plan: StackPlan) -> str:
     """Return the stack's namespace. A namespace that Pulumi names does not exist yet, so rights in
     it can only come from rights in all namespaces, and any name gives the same result."""
@@ -53,7 +59,8 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
     rights: list[Right] = []
 
     def add(group: str, verbs: Sequence[str], *resources: str) -> None:
-        rights.extend(Right(group, each, verb, namespace) for each in resources for verb in verbs)
+        for each in resources:
+            rights.extend(_rights(group, each, verbs, namespace))
 
     add("", MAKE, "configmaps", "secrets", "serviceaccounts", "services")
     add("apps", MAKE, "deployments")
@@ -74,9 +81,8 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
     add("apps", AWAIT, "replicasets")
     if plan.release is not None:
         for each in plan.release.objects:
-            where = () if name_of(each) in plan.release.cluster_scoped else (namespace,)
-            of = group_of(each), resource_of(each["kind"])
-            rights += [Right(*of, verb, *where) for verb in MAKE]
+            where = "" if name_of(each) in plan.release.cluster_scoped else namespace
+            rights += _rights(group_of(each), resource_of(each["kind"]), MAKE, where)
     if plan.jobs:
         add("batch", MAKE, "jobs")
     if plan.ranks is not None:
@@ -119,13 +125,10 @@ def event_rights(plan: StackPlan) -> list[Right]:
             needed.append(("", "pods", ("list",)))
         if event.pool is None:
             needed += [("apps", "replicasets", ("list",)), ("apps", "deployments", ("get",))]
-        rights += [
-            Right(group, resource, verb, namespace)
-            for group, resource, verbs in needed
-            for verb in verbs
-        ]
+        for each in needed:
+            rights += _rights(*each, namespace)
         if event.do == "drain":
-            rights += [Right("", "nodes", verb) for verb in ("get", "patch")]
+            rights += _rights("", "nodes", ("get", "patch"))
     return list(dict.fromkeys(rights))
 
 
@@ -137,10 +140,10 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
         resource, name = "configmaps", plan.identity.name(ANCHOR)
     else:
         resource, name = "namespaces", namespace
-    rights = [Right("", resource, verb, namespace, name) for verb in ("get", "delete")]
+    ends = ("get", "delete")
+    rights = list(_rights("", resource, ends, namespace, name))
     if plan.budget and plan.budget.hold is not None:
-        budget = ("policy", "poddisruptionbudgets")
-        rights += [Right(*budget, verb, namespace, plan.budget.name) for verb in ("get", "delete")]
+        rights += _rights("policy", "poddisruptionbudgets", ends, namespace, plan.budget.name)
     lease = plan.identity.name(LEASE)
     rights.append(Right("coordination.k8s.io", "leases", "patch", namespace, lease))
     if plan.release:
@@ -148,12 +151,11 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
         rights.append(Right("", "pods", "list", namespace))
         rights += [Right(*each, "get", namespace) for each in read]
         for each in plan.release.deleted_first:
-            of = (group_of(each), resource_of(each["kind"]))
             name = each["metadata"]["name"]
-            rights += [Right(*of, verb, namespace, name) for verb in ("get", "delete")]
+            rights += _rights(group_of(each), resource_of(each["kind"]), ends, namespace, name)
     for job in plan.jobs:
         name = plan.identity.name(job.pod.name)
-        rights += [Right("batch", "jobs", verb, namespace, name) for verb in ("get", "patch")]
+        rights += _rights("batch", "jobs", ("get", "patch"), namespace, name)
     if plan.jobs:
         rights.append(Right("", "pods", "list", namespace))
         anchor = Right("", "configmaps", "get", namespace, plan.identity.name(ANCHOR))
@@ -164,19 +166,17 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
 def port_forward_rights(plan: StackPlan) -> tuple[Right, ...]:
     """Return the rights for a port-forward. A WebSocket begins as a GET; newer API servers require
     `create` as well."""
-    namespace = namespace_of(plan)
-    return tuple(Right("", "pods/portforward", verb, namespace) for verb in ("get", "create"))
+    return _rights("", "pods/portforward", ("get", "create"), namespace_of(plan))
 
 
 def proxy_rights(plan: StackPlan) -> tuple[Right, ...]:
     """Return the rights for the API server's proxy, the fallback for the results."""
-    namespace = namespace_of(plan)
-    return tuple(Right("", "services/proxy", verb, namespace) for verb in ("get", "create"))
+    return _rights("", "services/proxy", ("get", "create"), namespace_of(plan))
 
 
 def probe_rights(namespace: str) -> tuple[Right, ...]:
     """Return the rights to run a pod for a check and to remove it."""
-    return tuple(Right("", "pods", verb, namespace) for verb in PROBE)
+    return _rights("", "pods", PROBE, namespace)
 
 
 def watch_rights(namespace: str) -> tuple[Right, ...]:
