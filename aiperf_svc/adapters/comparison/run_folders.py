@@ -38,7 +38,6 @@ from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
 from aiperf_svc.domain.metric_formulas import Floats
-from aiperf_svc.domain.outcomes import Phase
 
 RECORDS = "records.parquet"
 STATS = ("avg", "p50", "p90", "p99", "p99_9")
@@ -216,7 +215,7 @@ def _requests(
     values: dict[str, list[Floats]] = {tag: [] for tag in metrics}
     for batch in reader:
         columns = {name: batch.column(name).to_numpy() for name in batch.schema.names}
-        for every in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
+        for every in PhaseRows(columns).chunks(Population.COMPLETED):
             chunk = exclude_abandoned(every)
             times.append(chunk["start_wall_ns"])
             for tag, metric in metrics.items():

@@ -176,13 +176,9 @@ class LibraryTokenCounter:
         # A file may say that its model's inputs are cut or padded, which would falsify counts.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        self._name = name
+        self.name = name
         self._tokenizer = tokenizer
         self.template = template
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @_without_panics
     def count(self, text: str) -> int:

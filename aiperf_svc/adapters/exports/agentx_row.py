@@ -84,7 +84,7 @@ class _Completed:
     """The requests of the load that completed."""
 
     def __init__(self, columns: Columns) -> None:
-        rows = PhaseRows(columns, phase=Phase.PROFILING)
+        rows = PhaseRows(columns)
         self._chunks = rows.chunks(Population.COMPLETED)
         self.count = sum(chunk.rows for chunk in self._chunks)
         self._values: dict[str, Floats] = {}

@@ -21,7 +21,6 @@ from aiperf_svc.core.results.summary import EarlyEnd
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.metric_catalog import CATALOG
-from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 _SIGMAS = 5
@@ -51,7 +50,7 @@ class EarlyEndDetector:
         if self._most is None or not self._begin_ns:
             return
         columns = {name: rows[name] for name in METRIC_DTYPE.names or ()}
-        phase = PhaseRows(columns, phase=Phase.PROFILING)
+        phase = PhaseRows(columns)
         # By the workers' own clocks: a batch is long compared with what they differ by.
         new = batches_between(phase, ClockMap(), self._slo, self._begin_ns, self._end_ns)
         self._found = tuple(map(_sum, self._found, new)) if self._found else new

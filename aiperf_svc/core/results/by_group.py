@@ -23,7 +23,6 @@ from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.metric_formulas import Columns
-from aiperf_svc.domain.outcomes import Phase
 
 
 class Groups:
@@ -72,7 +71,7 @@ class Groups:
         self, name: str, places: NDArray[np.int64], network: dict[str, MetricSummary]
     ) -> GroupStats:
         some = {key: np.asarray(column)[places] for key, column in self._columns.items()}
-        rows = PhaseRows(some, phase=Phase.PROFILING)
+        rows = PhaseRows(some)
         metrics = distributions(rows, unsent_without_row=0)
         if self._has_unknown:
             metrics = {

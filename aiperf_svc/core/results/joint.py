@@ -19,7 +19,7 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
 from aiperf_svc.domain.metric_catalog import METRICS, Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats
-from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.outcomes import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
         numbers["benchmark_duration"] = known["benchmark_duration"] = seconds
         numbers |= rates(known)
     scalars = derived(numbers)
-    rows = (PhaseRows(part.columns, phase=Phase.PROFILING) for part in parts)
+    rows = (PhaseRows(part.columns) for part in parts)
     return Total(
         scalars=scalars,
         metrics=_pooled(parts),
@@ -96,11 +96,11 @@ def _pooled(parts: Sequence[JoinedRun]) -> dict[str, MetricSummary]:
         name: np.concatenate([np.asarray(part.columns[name]) for part in parts]) for name in names
     }
     unsent = sum(_unsent_without_row(part) for part in parts)
-    return distributions(PhaseRows(together, phase=Phase.PROFILING), unsent_without_row=unsent)
+    return distributions(PhaseRows(together), unsent_without_row=unsent)
 
 
 def _unsent_without_row(part: JoinedRun) -> int:
-    rows = PhaseRows(part.columns, phase=Phase.PROFILING).chunks()
+    rows = PhaseRows(part.columns).chunks()
     known = sum(int(np.count_nonzero(c["outcome"] == Outcome.UNSENT)) for c in rows)
     return max(0, int(part.scalars.get("unsent_request_count", 0)) - known)
 
@@ -110,7 +110,7 @@ def _inside(parts: Sequence[JoinedRun], interval_ns: tuple[int, int]) -> dict[st
     it: if whole requests counted, those that ended together just after it would be missing."""
     found = dict.fromkeys(("request_count", "total_isl", "total_osl"), 0.0)
     for part in parts:
-        for chunk in PhaseRows(part.columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
+        for chunk in PhaseRows(part.columns).chunks(Population.COMPLETED):
             shares = _shares_inside(part, chunk, interval_ns)
             found["request_count"] += float(shares.sum())
             found["total_isl"] += float((shares * np.maximum(chunk["input_tokens"], 0)).sum())

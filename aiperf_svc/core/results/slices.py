@@ -87,7 +87,7 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
     """Yield the slices of the profiling phase, in order of time. Uses memory for two numbers a
     request, and for the records of one slice."""
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
-    totals = add_up(PhaseRows(columns, phase=Phase.PROFILING), clocks)
+    totals = add_up(PhaseRows(columns), clocks)
     if totals.requests == totals.unsent:
         return
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
@@ -104,7 +104,7 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         end_ns = min(start_ns + width_ns, last_ns)
         chosen = np.sort(rows[place:end])
         some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
-        part = PhaseRows(some, phase=Phase.PROFILING)
+        part = PhaseRows(some)
         measured = _measured(part, clocks, end_ns - start_ns, {})
         yield Slice(
             index=index,
@@ -141,7 +141,7 @@ def steady_part(
     # Nearly all rows may be steady, so they are not copied.
     is_steady = np.zeros(len(columns["phase"]), dtype=bool)
     is_steady[every[is_inside]] = True
-    part = PhaseRows(columns, phase=Phase.PROFILING, only=is_steady)
+    part = PhaseRows(columns, only=is_steady)
     length_ns = max(0, end_ns - begin_ns)
     return SteadyStats(
         rule=rule.text,

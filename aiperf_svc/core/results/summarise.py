@@ -41,7 +41,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     `columns` are the base columns of all records of the run, by METRIC_DTYPE's names; `chunk_gaps`
     are the pooled gaps between chunks. Uses memory for three columns of eight bytes at most.
     """
-    rows = PhaseRows(columns, phase=Phase.PROFILING)
+    rows = PhaseRows(columns)
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
     totals = add_up(rows, clocks)
     accounts = _accounts(context)

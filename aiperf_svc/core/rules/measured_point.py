@@ -20,7 +20,7 @@ from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain import metric_formulas as formulas
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns
-from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.outcomes import Outcome
 
 Found = tuple[bool | None, str]
 """Whether a point meets a requirement, None if it cannot be checked, and what was found."""
@@ -198,7 +198,7 @@ def _requests(
     failed, and the end of the last response."""
     parts: list[list[NDArray[Any]]] = []
     end_ns = 0
-    for chunk in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.SENT):
+    for chunk in PhaseRows(columns).chunks(Population.SENT):
         is_done = chunk["outcome"] == Outcome.COMPLETED
         end_ns = max(end_ns, int(chunk["end_wall_ns"].max()))
         values = [

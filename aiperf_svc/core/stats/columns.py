@@ -108,17 +108,18 @@ def exclude_abandoned(chunk: Chunk) -> Chunk:
 
 
 class PhaseRows:
-    def __init__(self, columns: Columns, *, phase: Phase, only: Mask | None = None) -> None:
-        """`only` is true at the rows of the table that count; None: all of the phase."""
+    """The rows of the measurement, without the warmup."""
+
+    def __init__(self, columns: Columns, *, only: Mask | None = None) -> None:
+        """`only` is true at the rows of the table that count; None: all of the measurement."""
         self._columns = columns
-        self._phase = phase
         self._only = only
         self.row_count = len(columns["phase"])
         """Number of rows of all phases: the most that any selection can have."""
         self._chunks: dict[Population, list[Chunk]] = {}
 
     def chunks(self, population: Population = Population.DUE) -> list[Chunk]:
-        """Return the phase's requests in pieces; `DUE` are all that have a row. The pieces are kept
+        """Return the requests in pieces; `DUE` are all that have a row. The pieces are kept
         for the next metric, at no more than one byte per row."""
         if population not in self._chunks:
             self._chunks[population] = list(self._select(population))
@@ -127,7 +128,7 @@ class PhaseRows:
     def _select(self, population: Population) -> Iterator[Chunk]:
         for begin in range(0, self.row_count, CHUNK_ROWS):
             piece = slice(begin, min(begin + CHUNK_ROWS, self.row_count))
-            keep = np.asarray(self._columns["phase"][piece]) == self._phase
+            keep = np.asarray(self._columns["phase"][piece]) == Phase.PROFILING
             if self._only is not None:
                 keep &= self._only[piece]
             if population is Population.COMPLETED:

@@ -14,7 +14,7 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow, PhaseTimes
 from aiperf_svc.core.verdict.check_result import Severity
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag, Rows
 from tests.support import fake_run
 from tests.support.fake_run import MS, START_NS
@@ -80,7 +80,7 @@ def measure(rows: Rows, *reports: EventReport, **more: Any) -> tuple[Disturbance
     window = LoadWindow(
         begin_ns=START_NS, ramp_ns=0, stop_ns=stop_ns, sent_until_ns=stop_ns, end_ns=stop_ns
     )
-    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows))
     is_good = partial(slo.is_good, limits=config.slo.goodput) if config.slo.goodput else None
     limit_ms = slo.first_token_limit_ms(config.slo)
     load = DisturbedLoad(phase, ClockMap(), window, limit_ms, is_good)

@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.metric_catalog import CATALOG
-from aiperf_svc.domain.outcomes import ErrorKind, Phase
+from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import UNCOUNTED_TOKENS, Flag, Rows
 from tests.support import fake_run
 from tests.support.raw_batches import (
@@ -54,7 +54,7 @@ def metric(tag: str, rows: Rows) -> float:
     """A metric of the only row."""
     compute = CATALOG[tag].compute
     assert compute is not None
-    (chunk_of_rows,) = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING).chunks()
+    (chunk_of_rows,) = PhaseRows(fake_run.columns_of(rows)).chunks()
     (value,) = compute(chunk_of_rows)
     return float(value)
 

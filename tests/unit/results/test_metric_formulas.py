@@ -7,7 +7,6 @@ import pytest
 
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
-from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag, Rows
 from tests.support import fake_run
 
@@ -16,7 +15,7 @@ def value(tag: str, rows: Rows) -> float:
     """The metric of the only request of `rows`."""
     compute = CATALOG[tag].compute
     assert compute is not None
-    (chunk,) = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING).chunks()
+    (chunk,) = PhaseRows(fake_run.columns_of(rows)).chunks()
     (found,) = compute(chunk)
     return float(found)
 
@@ -136,7 +135,7 @@ def test_every_formula_accepts_every_kind_of_request() -> None:
             fake_run.make_rows(1),
         ]
     )
-    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows))
     for metric in CATALOG.values():
         if metric.compute is None:
             continue

@@ -8,7 +8,7 @@ from aiperf_svc.core.results.distributions import distributions
 from aiperf_svc.core.results.objective_batches import batches_between
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Flag, Rows
 from tests.support import fake_run
@@ -37,7 +37,7 @@ def served() -> Rows:
 def test_values_beyond_a_limit_include_requests_cut_before(
     tag: str, censored: int, limit_ms: float
 ) -> None:
-    rows = PhaseRows(fake_run.columns_of(served()), phase=Phase.PROFILING)
+    rows = PhaseRows(fake_run.columns_of(served()))
     slo = Slo(objectives=(Objective(metric=tag, stat="p90", max=limit_ms),))
     (found,) = batches_between(rows, ClockMap(), slo, START_NS, START_NS + 10 * S)
     measured = distributions(rows, unsent_without_row=0)[tag].distribution
@@ -61,7 +61,7 @@ def test_request_belongs_to_batch_of_due_time() -> None:
     at_hour = ClockEstimate(at_wall_ns=START_NS + hour, offset_ns=-hour, uncertainty_ns=0)
     found = [
         batches_between(
-            PhaseRows(fake_run.columns_of(some), phase=Phase.PROFILING),
+            PhaseRows(fake_run.columns_of(some)),
             clocks, slo, START_NS, START_NS + 10 * S,
         )
         for some, clocks in ((rows, ClockMap()), (away, ClockMap([(1, [at_hour])])))

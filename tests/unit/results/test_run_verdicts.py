@@ -10,7 +10,7 @@ from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
 from aiperf_svc.core.verdict.stream_checks import GAP_SHIFT
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
@@ -59,7 +59,7 @@ def test_streams_in_one_read_are_counted() -> None:
             fake_run.request(gap_ms=0, tokens=5, flags=0),
         ]
     )
-    found = single_reads(PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING))
+    found = single_reads(PhaseRows(fake_run.columns_of(rows)))
     assert (found.streams, found.in_one_read, found.share) == (4, 3, 0.75)
 
 
@@ -67,7 +67,7 @@ def test_second_token_shares_the_uncertainty_of_the_first() -> None:
     rows = np.concatenate(
         [fake_run.request(gap_ms=4, ttft_uncertainty_ns=3 * MS) for _ in range(200)]
     )
-    bounds = gap_bounds(PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), None)
+    bounds = gap_bounds(PhaseRows(fake_run.columns_of(rows)), None)
     assert [(b.stat, b.lowest_ms, b.measured_ms, b.highest_ms) for b in bounds] == [
         ("p50", 4.0, 4.0, 7.0),
         ("p99", 4.0, 4.0, 7.0),
@@ -87,7 +87,7 @@ def test_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> None
     measured.add(np.diff(seen))
     truth.add(np.diff(came))
     rows = fake_run.make_rows(100, last_uncertainty_ns=round(held_ms * MS), chunks=200)
-    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows))
     bounds = [b for b in gap_bounds(phase, measured) if b.metric == "inter_chunk_latency"]
     assert measured.zeros > 0
     assert [b.stat for b in bounds] == ["p50", "p90"]

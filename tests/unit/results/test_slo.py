@@ -19,7 +19,6 @@ from aiperf_svc.core.results.slo import (
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
-from aiperf_svc.domain.outcomes import Phase
 from tests.support import fake_run
 from tests.support.fake_results import as_json
 
@@ -251,7 +250,7 @@ def test_a_request_without_the_metric_is_bad() -> None:
             fake_run.request(ttft_ms=20, tokens=10, outcome=1),  # an error
         ]
     )
-    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows))
     assert count_good(phase, {"time_to_first_token": "30ms"}) == 2
     assert count_good(phase, {"time_to_first_token": 30, "inter_token_latency": 5}) == 1
     # Where higher is better, the limit is the lowest good value.
@@ -261,7 +260,7 @@ def test_a_request_without_the_metric_is_bad() -> None:
 
 def test_each_tier_has_its_own_goodput() -> None:
     rows = np.concatenate([fake_run.request(ttft_ms=ms, gap_ms=5) for ms in (10, 30, 50, 700)])
-    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows))
     tiers = {
         "gold": {"time_to_first_token": "30ms", "inter_token_latency": 6},
         "silver": {"time_to_first_token": "60ms"},

@@ -8,7 +8,7 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency import ClosedLoop, SlotUse, slot_use
 from aiperf_svc.core.stats.totals import add_up
-from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag, Rows
 from tests.support import fake_run
 
@@ -24,7 +24,7 @@ def use(
     prefill: int | None = None,
     begun: int = 0,
 ) -> SlotUse:
-    phase, clocks = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap()
+    phase, clocks = PhaseRows(fake_run.columns_of(rows)), ClockMap()
     loop = ClosedLoop(
         concurrency=concurrency,
         prefill_concurrency=prefill,

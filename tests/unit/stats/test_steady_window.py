@@ -11,7 +11,6 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow, PhaseTimes, load_window
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
-from aiperf_svc.domain.outcomes import Phase
 from tests.support import fake_run
 from tests.support.fake_results import avg_of
 
@@ -46,7 +45,7 @@ def test_shares_are_of_the_time_of_sending() -> None:
 @pytest.mark.parametrize("stop_s", [0.0, 0.5])
 def test_load_ends_with_stop_or_last_request(stop_s: float) -> None:
     rows = fake_run.closed_loop(requests=100)
-    totals = add_up(PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap([]))
+    totals = add_up(PhaseRows(fake_run.columns_of(rows)), ClockMap([]))
     begin_ns = int(rows["start_wall_ns"].min())
     stop_ns = begin_ns + round(stop_s * S) if stop_s else 0
     times = PhaseTimes(start_wall_ns=begin_ns, stop_wall_ns=stop_ns)

@@ -7,7 +7,7 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.timeline import MAX_BINS, Timeline, bin_width_s, timeline
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
 from tests.support.fake_run import MS, START_NS
@@ -21,7 +21,7 @@ def window(begin_ns: int, end_ns: int) -> LoadWindow:
 
 def series(rows: Rows, *, end_ms: float) -> Timeline:
     found = timeline(
-        PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING),
+        PhaseRows(fake_run.columns_of(rows)),
         ClockMap(),
         TAGS,
         window(START_NS, START_NS + round(end_ms * MS)),
@@ -80,5 +80,5 @@ def test_few_requests_have_wide_bins() -> None:
 
 
 def test_no_time_has_no_timeline() -> None:
-    rows = PhaseRows(fake_run.columns_of(fake_run.make_rows(0)), phase=Phase.PROFILING)
+    rows = PhaseRows(fake_run.columns_of(fake_run.make_rows(0)))
     assert timeline(rows, ClockMap(), TAGS, window(5, 5)) is None
