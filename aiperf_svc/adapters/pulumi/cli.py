@@ -104,17 +104,13 @@ class PulumiCli:
         """Set up the CLI. `private` is removed if the runner is killed; `held` are descriptors of
         locks, which last until the CLI has ended. `take_over` decides whether locks that refuse a
         command may be removed."""
-        self._folder, self._stack, self._environ = folder, stack, environ
+        self.folder, self._stack, self._environ = folder, stack, environ
         self._private, self._held, self._take_over = private, tuple(held), take_over
         self.logs = logs
         """Folder for the output of the commands."""
         self.notice = notice
         """Text for the user about where the state is."""
         self._count = 0
-
-    @property
-    def folder(self) -> Path:
-        return self._folder
 
     @property
     def backend(self) -> str:
@@ -233,7 +229,7 @@ class PulumiCli:
     async def _once(
         self, command: str, arguments: tuple[str, ...], on_event: OnEvent, stop: asyncio.Event
     ) -> Ended:
-        events = self._folder / f"events-{self._count}.jsonl"
+        events = self.folder / f"events-{self._count}.jsonl"
         events.touch(mode=0o600)
         whole = (command, "-y", "-s", self._stack, "--event-log", str(events), *arguments)
         with events.open("rb") as file:
@@ -264,7 +260,7 @@ class PulumiCli:
                 # A child of asyncio would be reaped by asyncio.
                 child = subprocess.Popen(  # noqa: ASYNC220
                     (*_supervised(listening, temporary, self._private), *command),
-                    cwd=self._folder,
+                    cwd=self.folder,
                     env=dict(self._environ),
                     stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
                     stdout=to_out,

@@ -66,11 +66,6 @@ class TracePrompts:
         return len(self._firsts) - 1
 
     @property
-    def left_out(self) -> int:
-        """Number of rows that are not sent."""
-        return self._index.left_out
-
-    @property
     def turn_counts(self) -> Int64s:
         return np.diff(self._firsts)
 

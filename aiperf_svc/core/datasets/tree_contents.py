@@ -82,7 +82,8 @@ class TreeContents:
 
     def __init__(self, config: BenchmarkConfig, counter: TokenCounter | None) -> None:
         self._config = config
-        self._counter = counter
+        self.counter = counter
+        self.seed = config.prompt_seed
         self._endpoint = endpoint_of(config.endpoint)
         self._markers = run_markers(config)
         self._frames: dict[tuple[int | None, str], _Frame] = {}
@@ -120,24 +121,15 @@ class TreeContents:
     # --- for the content of one tree -------------------------------------------------------------
 
     @property
-    def counter(self) -> TokenCounter | None:
-        """The tokenizer, if prompts are counted."""
-        return self._counter
-
-    @property
     def sends_ids(self) -> bool:
         return self._config.endpoint.prompt_token_ids
 
     def inner(self, text: str, *, is_first: bool) -> bytes:
         """Return the bytes of a text within a prompt: inside a JSON string, or its token ids."""
-        if not self.sends_ids or self._counter is None:
+        if not self.sends_ids or self.counter is None:
             return _inner(text)
-        ids = b",".join(b"%d" % each for each in self._counter.encode(text))
+        ids = b",".join(b"%d" % each for each in self.counter.encode(text))
         return ids if is_first else b"," + ids
-
-    @property
-    def seed(self) -> int:
-        return self._config.prompt_seed
 
     def marker(self, number: int) -> str:
         """Return the marker of an entry, or what stands in its place; empty if there is none."""
@@ -150,7 +142,7 @@ class TreeContents:
     def texts(self, block_size: int) -> BlockTexts:
         if block_size not in self._texts:
             seed = self._config.prompt_seed
-            self._texts[block_size] = BlockTexts(seed, block_size, self._counter)
+            self._texts[block_size] = BlockTexts(seed, block_size, self.counter)
         return self._texts[block_size]
 
     def as_sent(self, request: TreeRequest, marker: str, place: str) -> TreeRequest:

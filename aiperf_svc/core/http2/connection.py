@@ -57,7 +57,9 @@ class Http2Connection:
         self._out = [_OPENING, _window_update(_FILL_UP)]
         self._rest = b""
         """The beginning of an incomplete frame."""
-        self._is_ready = self._is_going_away = False
+        self._is_going_away = False
+        self.is_ready = False
+        """Whether the server's settings have arrived."""
         self.problem: Http2Problem | None = None
         self._stream = -1
         """Stream of the last request."""
@@ -76,11 +78,6 @@ class Http2Connection:
         """The beginning of a header block. Its next frame must follow."""
         self._block_flags = self._block_stream = 0
         self._plain: list[bytes] = []
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the server's settings have arrived."""
-        return self._is_ready
 
     @property
     def is_sending(self) -> bool:
@@ -147,7 +144,7 @@ class Http2Connection:
         return b"".join(plain)
 
     def _take_all(self, data: bytes) -> None:
-        if not self._is_ready and data.startswith(b"HTTP/"[: len(data)]):
+        if not self.is_ready and data.startswith(b"HTTP/"[: len(data)]):
             if len(data) < len(b"HTTP/1.1 "):
                 self._rest = data
                 return
@@ -156,7 +153,7 @@ class Http2Connection:
         while size - at >= _HEADER_BYTES:
             word, flags, stream = frames.HEADER.unpack_from(data, at)
             length, kind = word >> 8, word & 255
-            if not self._is_ready and (kind != frames.SETTINGS or flags & frames.ACK):
+            if not self.is_ready and (kind != frames.SETTINGS or flags & frames.ACK):
                 text = f"the server does not speak HTTP/2 here; {REMEDY}"
                 raise Http2Problem(text, ErrorKind.PROTOCOL)
             if length > frames.SMALLEST_MAX_FRAME:
@@ -312,7 +309,7 @@ class Http2Connection:
                 if not frames.SMALLEST_MAX_FRAME <= value <= frames.LARGEST_MAX_FRAME:
                     raise _broken(f"a frame size of {value} bytes")
                 self._max_frame = value
-        self._is_ready = True
+        self.is_ready = True
         self._out.append(frame(frames.SETTINGS, frames.ACK, 0))
 
     def _take_window(self, stream: int, payload: bytes) -> None:

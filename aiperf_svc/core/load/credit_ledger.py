@@ -83,7 +83,8 @@ class CreditLedger:
         number of credits, None for no limit."""
         self.phase = phase
         self.next_index = 0
-        self._remaining = total
+        self.remaining = total
+        """Credits not granted yet; None without a limit."""
         self._accounts = {
             name: _Account(users=count, counts=WorkerCounts(phase)) for name, count in users.items()
         }
@@ -98,23 +99,18 @@ class CreditLedger:
         """Workers whose unreported credits are lost."""
         return [name for name, account in self._accounts.items() if account.is_lost]
 
-    @property
-    def remaining(self) -> int | None:
-        """Credits not granted yet; None without a limit."""
-        return self._remaining
-
     def end_at_multiple(self, size: int) -> None:
         """Limit the credits to the least multiple of a size that is granted or more, and above 0,
         unless they are limited."""
-        if self._remaining is None:
-            self._remaining = -self.next_index % size if self.next_index else size
+        if self.remaining is None:
+            self.remaining = -self.next_index % size if self.next_index else size
 
     @property
     def has_run_out(self) -> bool:
         """True if all of a limited number of credits were granted and used. A stop, if any, then
         came too late to change the phase."""
         counts = [account.counts for account in self._accounts.values()]
-        return self._remaining == 0 and not any(c.revoked or c.unsent for c in counts)
+        return self.remaining == 0 and not any(c.revoked or c.unsent for c in counts)
 
     @property
     def granted(self) -> int:
@@ -127,14 +123,14 @@ class CreditLedger:
         account.is_idle = False
         grant = Grant(worker, self.next_index, count)
         self.next_index += count
-        if self._remaining is not None:
-            self._remaining -= count
+        if self.remaining is not None:
+            self.remaining -= count
         return grant
 
     def closed_loop_grants(self) -> list[Grant]:
         """Grant the credits needed now so that no user waits for one."""
         live = {name: self._accounts[name] for name in self.workers}
-        if not live or self._remaining == 0:
+        if not live or self.remaining == 0:
             return []
         # Users come first, so that even a short run reaches its concurrency, and the first credits
         # are those of all users.
@@ -143,7 +139,7 @@ class CreditLedger:
             for name, account in live.items()
         }
         further = dict.fromkeys(live, 0)
-        spare = None if self._remaining is None else max(0, self._remaining - sum(wanted.values()))
+        spare = None if self.remaining is None else max(0, self.remaining - sum(wanted.values()))
         ahead_s = lookahead_s(len(live))
         all_users = sum(account.users for account in live.values())
         for name, account in live.items():
@@ -161,7 +157,7 @@ class CreditLedger:
             wanted, further = {name: wanted[name] + further[name]}, {}
         grants = []
         for name, count in (*wanted.items(), *further.items()):
-            allowed = count if self._remaining is None else min(count, self._remaining)
+            allowed = count if self.remaining is None else min(count, self.remaining)
             if allowed > 0:
                 grants.append(self.grant(name, allowed))
         return grants

@@ -40,7 +40,8 @@ class Credentials:
     def __init__(self, *, kubeconfig: str | None, context: str | None) -> None:
         self._kubeconfig, self._context = kubeconfig, context
         self._lock = asyncio.Lock()
-        self._loads = 0
+        self.loads = 0
+        """Number of times the credentials were read."""
 
     async def load(self) -> None:
         """Read the kubeconfig. Raises EnvironmentProblem, one line."""
@@ -59,13 +60,8 @@ class Credentials:
         """Read the kubeconfig again because a token has expired, unless that has been done since
         `loads`."""
         async with self._lock:
-            if loads == self._loads:
+            if loads == self.loads:
                 await self._read()
-
-    @property
-    def loads(self) -> int:
-        """Number of times the credentials were read."""
-        return self._loads
 
     @property
     def namespace(self) -> str:
@@ -94,7 +90,7 @@ class Credentials:
             )
         self.headers = {"Authorization": f"Bearer {auth.token}"} if auth.token else {}
         self.server_name, self.proxy = auth.tls_server_name, auth.proxy
-        self._loads += 1
+        self.loads += 1
 
     def _problem(self, error: Exception) -> EnvironmentProblem:
         where = self.file
