@@ -150,10 +150,6 @@ def _pooled(tag: str, name: str, unit: str, formula: str, source: str, **more: A
     return Metric(tag, name, unit, Kind.POOLED, formula, source, **more)
 
 
-def _timed(tag: str, name: str, unit: str, formula: str, source: str, **more: Any) -> Metric:
-    return Metric(tag, name, unit, Kind.TIMED, formula, source, **more)
-
-
 def _scalar(
     tag: str,
     name: str,
@@ -628,7 +624,7 @@ _ECONOMICS = (
 )
 
 _TIMED = (
-    _timed("effective_concurrency", "Effective Concurrency", "requests",
+    Metric("effective_concurrency", "Effective Concurrency", "requests", Kind.TIMED,
         "requests in flight, from start to last byte, over [phase start, stop], or to the last end "
         "when the credits ran out first", KERNEL,
         in_table=True),

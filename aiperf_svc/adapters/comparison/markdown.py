@@ -8,7 +8,8 @@ from aiperf_svc.core.compare.groups import Comparisons
 
 
 def render(comparison: Comparison) -> str:
-    parts = [f"**{wording.conclusion(comparison)}**", _sides(comparison)]
+    sides = (f"- {name}: {_escaped(text)}" for name, text in wording.sides(comparison))
+    parts = [f"**{wording.conclusion(comparison)}**", "\n".join(sides)]
     if comparison.differences:
         parts.append(
             _table(("differs", "base", "new"), map(wording.differing, comparison.differences))
@@ -32,10 +33,6 @@ def render_groups(found: Comparisons) -> str:
     parts += [f"### {_escaped(each.name)}\n\n{render(each)}" for each in found.groups]
     parts += [f"- {_escaped(text)}" for text in wording.skipped(found)]
     return "\n\n".join(parts)
-
-
-def _sides(comparison: Comparison) -> str:
-    return "\n".join(f"- {name}: {_escaped(text)}" for name, text in wording.sides(comparison))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -19,7 +19,6 @@ from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_
 from aiperf_svc.adapters.datasets.tree_files import open_trees, used_trees
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import AGENT_TRACES, DatasetKind
-from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, warmup_share
 from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.datasets.random_pool import one_of_each
@@ -114,11 +113,8 @@ def _checked_trace(
     if not config.load.fixed_schedule or limit.is_reached:
         return CheckedFile(notice)
     firsts = index.times_s[index.firsts[:-1]]
-    return CheckedFile(notice, int(due_times(firsts, _at_own_speed(config.load))[-1]))
-
-
-def _at_own_speed(load: Load) -> Load:
-    return load.model_copy(update={"replay_speedup": 1.0})
+    at_own_speed = config.load.model_copy(update={"replay_speedup": 1.0})
+    return CheckedFile(notice, int(due_times(firsts, at_own_speed)[-1]))
 
 
 def _check_number(config: BenchmarkConfig, file: str, last: Line) -> None:

@@ -108,11 +108,7 @@ def _is_backup(path: Path) -> bool:
 def _files(folders: Iterable[Path]) -> Iterator[Path]:
     for folder in folders:
         with suppress(FileNotFoundError, NotADirectoryError):
-            yield from (Path(entry) for entry in sorted(os.scandir(folder), key=_name))
-
-
-def _name(entry: "os.DirEntry[str]") -> str:
-    return entry.name
+            yield from sorted(folder.iterdir())
 
 
 def _is_json(path: Path) -> bool:

@@ -140,7 +140,7 @@ class StepCommands:
                 self._start(name)
                 await self._until_listening(running)
         if not self.problem:
-            await self._count_before()
+            self._before = read_counters(await self._container("before"))
 
     def _start(self, name: str) -> None:
         self._shell.start(name)
@@ -306,9 +306,6 @@ class StepCommands:
                 yield from newest_lines(_tail(path, LINES_BYTES))
 
     # --- counters --------------------------------------------------------------------------------
-
-    async def _count_before(self) -> None:
-        self._before = read_counters(await self._container("before"))
 
     async def _count_after(self) -> None:
         container = await self._container("after")

@@ -71,11 +71,12 @@ def _stages(replicas: Sequence[ReplicaTimeline], length_s: float) -> Plot:
         ]
         if points:
             series.append(Series(name, style, points))
+    begins = [min(length_s, *each.moments_s.values()) for each in replicas]
     rows = [
         Series(
             "",
             "f",
-            [(min(_begin(each), length_s), float(row)) for row, each in enumerate(replicas, 1)],
+            [(begin_s, float(row)) for row, begin_s in enumerate(begins, start=1)],
             marks=[_words(each) for each in replicas],
             has_line=False,
         )
@@ -102,10 +103,6 @@ def _stage(
     if begin_s is None or begin_s >= end_s:
         return []
     return [(begin_s, row), (end_s, row), _NAN]
-
-
-def _begin(replica: ReplicaTimeline) -> float:
-    return min(replica.moments_s.values())
 
 
 def _words(replica: ReplicaTimeline) -> str:

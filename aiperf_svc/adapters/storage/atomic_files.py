@@ -15,10 +15,10 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 def write_file(path: Path, render: Callable[[], bytes]) -> None:
     """Write one file from its content. Raises EnvironmentProblem."""
     content = render()
-    write_atomically(path, lambda part: _write(part, content))
+    write_atomically(path, lambda part: part.write_bytes(content))
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file and rename it; remove it on failure.
 
     Raises EnvironmentProblem for a failure of the disk.
@@ -42,7 +42,3 @@ def unwritable(path: Path, error: OSError) -> EnvironmentProblem:
         f"cannot write {path}: {error.strerror or error}; "
         "free some space or choose another folder (artifacts.dir)"
     )
-
-
-def _write(part: Path, content: bytes) -> None:
-    part.write_bytes(content)

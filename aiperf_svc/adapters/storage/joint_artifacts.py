@@ -21,7 +21,7 @@ from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.joint import JoinedRun, add_up_parts, spread_ns
-from aiperf_svc.core.results.joint_result import Joint, JointMember, Metrics, worst
+from aiperf_svc.core.results.joint_result import Joint, JointMember, worst
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.summary import metric_stats
 from aiperf_svc.core.stats.clock_map import ClockMap
@@ -79,7 +79,8 @@ def join(
                 counted.append(each)
             except EnvironmentProblem as error:
                 problem = str(error)
-        members.append(replace(each.member, metrics=_metrics(each.results), problem=problem))
+        metrics = {} if each.results is None else dict(each.results.stats)
+        members.append(replace(each.member, metrics=metrics, problem=problem))
     total = add_up_parts(parts) if parts else None
     total_of = tuple(each.member.name for each in counted)
     left_out = [each.name for each in members if each.name not in total_of]
@@ -132,7 +133,3 @@ def _part(each: FinishedMember) -> JoinedRun:
         begin_wall_ns=results.start_wall_ns,
         end_wall_ns=results.end_wall_ns,
     )
-
-
-def _metrics(results: RunResult | None) -> Metrics:
-    return dict(results.stats) if results is not None else {}

@@ -16,7 +16,7 @@ from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_expe
 from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification, rows
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage.atomic_files import write_file
-from aiperf_svc.core.compare.comparison import Comparison, ComparisonRow, Word
+from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -65,7 +65,7 @@ def write_runs(path: Path, folder: Path | None, code: ExitCode, reason: str) -> 
     their output. Raises ConfigError for results that cannot be read, and EnvironmentProblem."""
     cases = [] if folder is None else list(cases_of(folder))
     if code is ExitCode.OK:
-        cases = [_as_output(case) for case in cases]
+        cases = [case._replace(problem="", output=case.problem or case.output) for case in cases]
     write_cases(path, cases, code, reason)
 
 
@@ -78,10 +78,6 @@ def write_cases(path: Path, cases: Iterable[Case], code: ExitCode, reason: str) 
     problem = "" if is_explained else reason or f"exit code {int(code)}"
     all_cases.append(Case(COMMAND, "command", problem, "error", f"exit code {int(code)}"))
     write_file(path, lambda: render(all_cases))
-
-
-def _as_output(case: Case) -> Case:
-    return case._replace(problem="", output=case.problem) if case.problem else case
 
 
 def cases_of(folder: Path, suite: str = "") -> Iterator[Case]:
@@ -156,7 +152,8 @@ def comparison_cases(found: Comparisons) -> Iterator[Case]:
     for group in found.groups:
         suite = group.name or "comparison"
         yield from (_row(suite, each) for each in group.rows if each.gates)
-        yield from _one_sided(suite, group)
+        for key in group.one_sided:
+            yield Case(suite, f"{key.tag} {key.stat}".rstrip(), "only one side has it", "error")
     for each in found.skipped:
         yield Case(each.name, "comparison", each.reason, "error")
 
@@ -171,17 +168,12 @@ def _row(suite: str, row: ComparisonRow) -> Case:
     return Case(suite, name, text if row.word is Word.WORSE else "", output=text)
 
 
-def _one_sided(suite: str, group: Comparison) -> Iterator[Case]:
-    for key in group.one_sided:
-        yield Case(suite, f"{key.tag} {key.stat}".rstrip(), "only one side has it", "error")
-
-
 def render(cases: Iterable[Case]) -> bytes:
     """Render the cases as one JUnit file, a suite for each run, in their order."""
-    suites: dict[str, list[Case]] = {}
-    for case in cases:
+    all_cases, suites = list(cases), dict[str, list[Case]]()
+    for case in all_cases:
         suites.setdefault(case.suite, []).append(case)
-    root = ElementTree.Element("testsuites", {"name": COMMAND} | _counts(_all(suites)))
+    root = ElementTree.Element("testsuites", {"name": COMMAND} | _counts(all_cases))
     for suite, members in suites.items():
         attributes = {"name": lines(suite)} | _counts(members)
         parent = ElementTree.SubElement(root, "testsuite", attributes)
@@ -190,10 +182,6 @@ def render(cases: Iterable[Case]) -> bytes:
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
-
-
-def _all(suites: dict[str, list[Case]]) -> list[Case]:
-    return [case for members in suites.values() for case in members]
 
 
 def _counts(cases: list[Case]) -> dict[str, str]:

@@ -254,16 +254,15 @@ def _numbers(status: Status, width: int) -> RenderableType:
             ("workers", Text(workers, style="bold red" if status.workers_lost else "")),
         ),
     )
-    above, below = ([_named(*each) for each in row] for row in zip(*columns, strict=True))
+    above, below = (
+        [Text.assemble((f"{name} ", "dim"), value) for name, value in row]
+        for row in zip(*columns, strict=True)
+    )
     lengths = [max(a.cell_len, b.cell_len) for a, b in zip(above, below, strict=True)]
     wide = map(max, lengths, LEAST)
     if sum(wide) + GAP * len(lengths) <= width:
         return _grid([above, below])
     return _grid([above[:3], [above[3], *below[1:3]], [below[0], below[3]]])
-
-
-def _named(name: str, value: str | Text) -> Text:
-    return Text.assemble((f"{name} ", "dim"), value)
 
 
 def _grid(rows: Sequence[Sequence[Text]]) -> RenderableType:

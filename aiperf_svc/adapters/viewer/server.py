@@ -8,6 +8,7 @@ other sites can read anything. Nothing is written, and pages can load nothing fr
 import asyncio
 import hmac
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -130,9 +131,9 @@ class Viewer:
         app = web.Application(middlewares=[self._guarded])
         add = app.router.add_get
         add("/{token}/", self._list)
-        add("/{token}/compare", self._compare)
-        add("/{token}/curves", self._curves)
-        add("/{token}/history", self._history)
+        add("/{token}/compare", partial(self._chosen, compare_page))
+        add("/{token}/curves", partial(self._chosen, curves_page))
+        add("/{token}/history", partial(self._chosen, history_page))
         add("/{token}/files/{path:.*}", self._file)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
         await runner.setup()
@@ -174,19 +175,13 @@ class Viewer:
         entries = await asyncio.to_thread(self._index.look)
         return await _page(list_page, self._index.root, entries)
 
-    async def _compare(self, request: web.Request) -> web.Response:
-        return await _page(compare_page, self._chosen(request))
-
-    async def _curves(self, request: web.Request) -> web.Response:
-        return await _page(curves_page, self._chosen(request))
-
-    async def _history(self, request: web.Request) -> web.Response:
-        return await _page(history_page, self._chosen(request))
-
-    def _chosen(self, request: web.Request) -> Sequence[Path]:
-        """Return the folders of a request, the oldest first: the list has the newest first. Raises
+    async def _chosen(
+        self, render: Callable[[Sequence[Path]], bytes], request: web.Request
+    ) -> web.Response:
+        """Render the folders of a request, the oldest first: the list has the newest first. Raises
         FileNotFoundError."""
-        return [self._index.folder(each) for each in request.query.getall("run", [])[:MOST]][::-1]
+        chosen = request.query.getall("run", [])[:MOST]
+        return await _page(render, [self._index.folder(each) for each in chosen][::-1])
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         path = (self._index.root / request.match_info["path"]).resolve()

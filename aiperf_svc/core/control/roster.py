@@ -6,8 +6,6 @@ pod that Kubernetes replaced) takes no part. A member that is silent for `SILENC
 good: its epoch is fenced, and later messages of it are ignored.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from aiperf_svc.protocol.messages.events import Heartbeat, Member
@@ -175,7 +173,8 @@ class Roster:
     def _rank(self) -> None:
         self._are_ranks_due = False
         for service in self._expected:
-            ids = [m.id for m in self._of(service)]
+            members = (entry.member for entry in self._entries.values())
+            ids = [member.id for member in members if member.service is service]
             for rank, name in enumerate(sorted(ids, key=_natural)):
                 entry = self._entries[name]
                 entry.member = msgspec.structs.replace(entry.member, rank=rank)
@@ -199,9 +198,6 @@ class Roster:
     def _silence_limit_ns(self, entry: _Entry) -> int:
         is_one_of_many = entry.member.service in (Service.WORKER, Service.RECORD_PROCESSOR)
         return self._silence_ns if is_one_of_many else CONTROL_SILENCE_NS
-
-    def _of(self, service: Service) -> Iterable[Member]:
-        return (e.member for e in self._entries.values() if e.member.service is service)
 
 
 def _processes(member: Member) -> bool:

@@ -85,7 +85,8 @@ def balance(
     sums = dict.fromkeys(Accounts.__struct_fields__[:-1], 0)
     violations: list[str] = []
     for account in workers:
-        lost = _lost_credits(account)
+        # Credits without an outcome; of a live worker there are none.
+        lost = account.counts.granted - ended_credits(account.counts)
         violations += _violations(account, lost)
         counts = account.counts
         for name in COUNTED:
@@ -102,11 +103,6 @@ def balance(
         )
     named = tuple(f"{phase.name.lower()}: {violation}" for violation in violations)
     return Accounts(**sums, violations=named)
-
-
-def _lost_credits(account: WorkerAccount) -> int:
-    """Return the number of credits without an outcome; for a live worker it must be 0."""
-    return account.counts.granted - ended_credits(account.counts)
 
 
 def _sent(account: WorkerAccount) -> int:

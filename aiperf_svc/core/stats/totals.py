@@ -250,7 +250,7 @@ def _add_streamed(totals: Totals, done: Chunk) -> None:
     """Compare output tokens with the events and the bytes that came."""
     hidden, blank = done["hidden_tokens"], done["blank_tokens"]
     totals.with_hidden += _count(hidden > 0)
-    totals.hidden_tokens += _sum(hidden)
+    totals.hidden_tokens += float(hidden.sum(dtype=np.int64))
     totals.with_blanks += _count(blank > 0)
     totals.with_blank_leads += _count(done["blank_lead_us"] > 0)
     streamed, size = f.streamed_tokens(done), done["text_bytes"]
@@ -275,7 +275,3 @@ def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _count(mask: NDArray[Any]) -> int:
     return int(np.count_nonzero(mask))
-
-
-def _sum(numbers: NDArray[Any]) -> float:
-    return float(numbers.sum(dtype=np.int64))
