@@ -47,7 +47,8 @@ def serve(config: MockServerConfig) -> None:
     dies.
     """
     tls = _tls_context(config)
-    _raise_file_limit()
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     shared = SharedCounters(config.processes)
     respawn_ns = duration_ns(config.respawn)
     children: dict[int, int] = {}
@@ -182,11 +183,6 @@ def _tls_context(config: MockServerConfig) -> ssl.SSLContext | None:
             f"{error}; expected PEM files of a certificate and its key"
         ) from error
     return context
-
-
-def _raise_file_limit() -> None:
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 # Processes

@@ -38,8 +38,9 @@ SHOWN_METRICS = 6
 
 
 def render(summary: ExperimentSummary, config: Config, search: SearchReport | None = None) -> bytes:
+    kinds = dict.fromkeys(row.measured.kind for row in summary.rows if row.measured is not None)
     blocks = [
-        Header(config.name, _facts(summary)),
+        Header(config.name, ["experiment", *kinds, words.counts(summary)]),
         *sections(summary, search),
         Details("Configuration", [Code(yaml_text(config.model_dump(mode="json")))]),
     ]
@@ -68,11 +69,6 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
         *combinations(summary),
         _trials(summary),
     ]
-
-
-def _facts(summary: ExperimentSummary) -> list[str]:
-    kinds = dict.fromkeys(row.measured.kind for row in summary.rows if row.measured is not None)
-    return ["experiment", *kinds, words.counts(summary)]
 
 
 def _answer(search: SearchReport) -> Box:

@@ -28,7 +28,7 @@ from aiperf_svc.adapters.report.blocks import (
 )
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.slo_results import ObjectiveResult
-from aiperf_svc.core.results.tool_result import STATS, StepTable, ToolResult
+from aiperf_svc.core.results.tool_result import STATS, ToolResult
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.workloads.steps import Plot
@@ -114,15 +114,11 @@ def _tables(result: ToolResult) -> list[Block]:
         where = tool_charts.place_text(each.step, each.repetition, result)
         title = each.name + (f": {where}" if where else "")
         title = title[:1].upper() + title[1:]
-        shown = _table(each)
+        heads, rows = each.shown()
+        shown = text_table([Cell(name, unit=unit) for name, unit in heads], rows)
         is_open = place < OPEN_TABLES
         parts += [Heading(title), shown] if is_open else [Details(title, [shown])]
     return parts
-
-
-def _table(each: StepTable) -> Table:
-    heads, rows = each.shown()
-    return text_table([Cell(name, unit=unit) for name, unit in heads], rows)
 
 
 def _steps(result: ToolResult) -> list[Block]:

@@ -73,7 +73,8 @@ def join(
     parts: list[JoinedRun] = []
     for each in finished:
         problem = ""
-        if _has_records(each):
+        # A run without a summary ended while its files were written.
+        if each.folder and each.results and (each.folder / RECORDS).is_file():
             try:
                 parts.append(_part(each))
                 counted.append(each)
@@ -106,13 +107,6 @@ def join(
         notes=tuple(notes),
         members=tuple(members),
     )
-
-
-def _has_records(each: FinishedMember) -> bool:
-    # A run without a summary ended while its files were written.
-    if each.folder is None or each.results is None:
-        return False
-    return (each.folder / RECORDS).is_file()
 
 
 def _part(each: FinishedMember) -> JoinedRun:

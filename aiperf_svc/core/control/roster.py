@@ -189,11 +189,9 @@ class Roster:
         for member in members:
             keeps_its_own = self.is_frozen and member.processor in known
             if member.service is Service.WORKER and not keeps_its_own:
-                self._give(member, alive[member.rank % len(alive)] if alive else "")
-
-    def _give(self, member: Member, processor: str) -> None:
-        entry = self._entries[member.id]
-        entry.member = msgspec.structs.replace(entry.member, processor=processor)
+                processor = alive[member.rank % len(alive)] if alive else ""
+                given = msgspec.structs.replace(member, processor=processor)
+                self._entries[member.id].member = given
 
     def _silence_limit_ns(self, entry: _Entry) -> int:
         is_one_of_many = entry.member.service in (Service.WORKER, Service.RECORD_PROCESSOR)

@@ -7,10 +7,10 @@ message came that first shows it, by one clock.
                                 └── report ──> records manager
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from aiperf_svc.core.cluster.conditions import has_condition
+from aiperf_svc.core.cluster.conditions import containers_of, has_condition
 from aiperf_svc.core.cluster.facts import gpus_of
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport
 from aiperf_svc.domain.foreign_text import one_line
@@ -106,7 +106,7 @@ class ReplicaLog:
     def _handle_pod(
         self, change: str, pod: Json, now_wall_ns: int, is_first: bool
     ) -> list[FollowReplica]:
-        metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+        metadata, spec = pod["metadata"], pod["spec"]
         uid = metadata["uid"]
         if uid not in self._replicas:
             if change == "DELETED":
@@ -121,12 +121,12 @@ class ReplicaLog:
             replica.gone_wall_ns = replica.gone_wall_ns or now_wall_ns
             return []
         replica.node = spec.get("nodeName") or replica.node
-        is_running, is_ready = _is_running(status), has_condition(pod, "Ready")
+        is_running = any("running" in (each.get("state") or {}) for each in containers_of(pod))
         seen = {
             "created": True,
             "scheduled": has_condition(pod, "PodScheduled"),
             "running": is_running,
-            "ready": is_ready,
+            "ready": has_condition(pod, "Ready"),
         }
         for moment, has_come in seen.items():
             if has_come:
@@ -208,8 +208,3 @@ class ReplicaLog:
             all(None in pair or pair[0] == pair[1] for pair in zip(scaled, each, strict=True))
             for each in own
         )
-
-
-def _is_running(status: Json) -> bool:
-    statuses: Iterable[Json] = status.get("containerStatuses") or ()
-    return any("running" in (each.get("state") or {}) for each in statuses)

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from aiperf_svc.core.telemetry.copies import CopyFinder, without_copies
 from aiperf_svc.core.telemetry.families import (
@@ -211,7 +210,8 @@ def _named(name: str) -> Portable:
 
 def _joined(curves: list[Curve], portable: Portable) -> Curve:
     """Combine all curves into one."""
-    times, table = _table(curves)
+    times = _times(curves)
+    table = np.array([_at(curve, times) for curve in curves])
     is_there = ~np.isnan(table)
     if portable.is_worst:
         joined = np.where(is_there, table, -np.inf).max(axis=0)
@@ -255,12 +255,6 @@ def _counted(curve: Curve, times: Times) -> Values:
         right=total[-1] if is_there[-1] else np.nan,
     )
     return counted
-
-
-def _table(curves: list[Curve]) -> tuple[Times, NDArray[np.float64]]:
-    """Return the times and a row for each curve, on a grid if they were read at different times."""
-    times = _times(curves)
-    return times, np.array([_at(curve, times) for curve in curves])
 
 
 def _times(curves: list[Curve]) -> Times:
