@@ -7,7 +7,7 @@ The results contain none of this. It is computed from heartbeats and from the la
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from time import monotonic_ns, time_ns
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -236,19 +236,18 @@ class RunProgress(BaseProgress):
         }
         for each in self._config.slo.objectives:
             value = _statistic_ms(known.get(each.metric, []), each.stat)
+            if value is None:
+                continue
             metric = CATALOG[each.metric]
-            bounds: tuple[tuple[Literal["max", "min"], float | str | None], ...]
-            bounds = (("max", each.max), ("min", each.min))
-            for bound, limit in bounds:
-                if limit is not None and value is not None:
-                    yield LiveObjective(
-                        metric=metric.tag,
-                        stat=each.stat,
-                        bound=bound,
-                        limit=limit_of(metric, limit),
-                        value=value,
-                        unit=metric.unit,
-                    )
+            for bound, limit in each.bounds:
+                yield LiveObjective(
+                    metric=metric.tag,
+                    stat=each.stat,
+                    bound=bound,
+                    limit=limit_of(metric, limit),
+                    value=value,
+                    unit=metric.unit,
+                )
 
 
 def _statistic_ms(parts_ns: list[Times], stat: str) -> float | None:

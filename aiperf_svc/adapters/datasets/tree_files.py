@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -30,29 +29,13 @@ _LINES = (".jsonl", ".jsonl.gz")
 ReadTree = Callable[[bytes, str], TracedTree]
 
 
-class TreeFile(Protocol):
-    """The trees of a trace, which stays open."""
-
-    def trees(self) -> Iterator[TracedTree]:
-        """Yield all trees. Raises DatasetError that names file and record."""
-
-    def again(self, number: int) -> TracedTree:
-        """Return the tree that was yielded as this one."""
-
-    def sha256(self) -> str:
-        """Return the checksum of the trace."""
-
-    def close(self) -> None:
-        """Close the files."""
-
-
 def open_trees(
     config: BenchmarkConfig,
     *,
     is_kept: bool = True,
     until: Until = lambda: False,
     watch: Watch = unwatched,
-) -> TreeFile:
+) -> "TreeFile":
     """Open the trace of a config; without `is_kept` no tree can be read again, and reading ends
     when `until` is true. Raises DatasetError if it cannot be read."""
     dataset = config.dataset
@@ -65,7 +48,9 @@ def open_trees(
     return _TreesOfFiles(path, read, is_kept=is_kept, until=until, watch=watch)
 
 
-def used_trees(config: BenchmarkConfig, file: TreeFile) -> Iterator[tuple[int, TracedTree | None]]:
+def used_trees(
+    config: BenchmarkConfig, file: "TreeFile"
+) -> Iterator[tuple[int, TracedTree | None]]:
     """Yield the trees that a config uses, each after its number in the file; None in place of one
     that is left out. Raises DatasetError that names file and record."""
     most, used = config.dataset.max_context_tokens, 0
@@ -77,7 +62,7 @@ def used_trees(config: BenchmarkConfig, file: TreeFile) -> Iterator[tuple[int, T
         yield number, tree if is_used else None
 
 
-def index_trees(config: BenchmarkConfig, file: TreeFile) -> tuple[TreeIndex, list[int]]:
+def index_trees(config: BenchmarkConfig, file: "TreeFile") -> tuple[TreeIndex, list[int]]:
     """Read the trees that a config uses. Returns their index, and the number in the file of each.
     Raises DatasetError that names file and record."""
     index, numbers = TreeIndex(), list[int]()
@@ -162,6 +147,10 @@ class _TreesOfFiles:
     def close(self) -> None:
         for lines in self._opened.values():
             lines.close()
+
+
+TreeFile = _DagFile | _TreesOfFiles
+"""The trees of a trace, which stays open."""
 
 
 def _files(path: Path) -> list[Path]:

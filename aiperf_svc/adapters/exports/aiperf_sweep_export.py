@@ -14,16 +14,11 @@ import msgspec
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.experiment_export import column_name, interval
 from aiperf_svc.adapters.exports.file_content import csv_file
+from aiperf_svc.core.compare import student
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.choices import LATENCIES, REQUEST_THROUGHPUT, Front, best, front
-from aiperf_svc.core.experiments.combinations import (
-    Aggregate,
-    Combination,
-    Parameter,
-    TrialRow,
-    t_quantile,
-)
+from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Parameter, TrialRow
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import describe
@@ -176,7 +171,7 @@ def _statistics(value: Aggregate) -> dict[str, float]:
             "se": value.error,
             "ci_low": low,
             "ci_high": high,
-            "t_critical": t_quantile(value.n - 1),
+            "t_critical": student.quantile(value.n - 1),
         }
         if value.mean:
             found["cv"] = value.sd / value.mean

@@ -1,7 +1,6 @@
 """The live display of a run on a terminal."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -291,12 +290,7 @@ class LiveTable:
         self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._live.stop()
 
     def say(self, text: str) -> None:

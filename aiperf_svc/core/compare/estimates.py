@@ -35,7 +35,7 @@ class Estimate(msgspec.Struct, frozen=True):
         """Half of the mean's confidence interval."""
         if not self.variance:
             return 0.0
-        return student.quantile(student.CONFIDENCE, self.freedom) * math.sqrt(self.variance)
+        return student.quantile(self.freedom) * math.sqrt(self.variance)
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ def difference(base: Estimate, new: Estimate) -> Difference:
         return Difference(delta, delta, delta, float(gap == 0))
     freedom = together**2 / (base.variance**2 / base.freedom + new.variance**2 / new.freedom)
     error = math.sqrt(together)
-    reach = student.quantile(student.CONFIDENCE, freedom) * error
+    reach = student.quantile(freedom) * error
     ends = sorted(share(gap + side * reach, base.mean) for side in (-1, 1))
     p = student.two_sided_p(gap / error, freedom)
     return Difference(share(gap, base.mean), ends[0], ends[1], p)

@@ -27,7 +27,7 @@ def two_sided_p(t: float, freedom: float) -> float:
 
 
 @lru_cache
-def quantile(confidence: float, freedom: float) -> float:
+def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return the `t` that a value stays within, on both sides of 0, with this probability.
 
     Newton's method. The probability of larger values falls with `t` ever more slowly, so no step

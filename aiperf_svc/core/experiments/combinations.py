@@ -2,14 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import msgspec
 
 from aiperf_svc.core.compare import student
 from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome
 from aiperf_svc.core.qualify.measurements import Measurement
 from aiperf_svc.domain.json_objects import Parameters
@@ -80,7 +78,7 @@ class Aggregate:
     def half_width(self) -> float | None:
         """Half of the mean's 95% interval; None for a single run."""
         error = self.error
-        return None if error is None else error * t_quantile(self.n - 1)
+        return None if error is None else error * student.quantile(self.n - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +98,6 @@ class Combination:
         """Return the mean of a value, None if it is not known."""
         found = self.values.get(key)
         return None if found is None else found.mean
-
-
-@cache
-def t_quantile(freedom: int) -> float:
-    """Return the quantile of Student's t for the interval."""
-    return student.quantile(CONFIDENCE, freedom)
 
 
 def is_number(value: Any) -> bool:

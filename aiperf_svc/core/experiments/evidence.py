@@ -9,13 +9,11 @@ means; Law, Simulation Modeling and Analysis, 9.5).
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 from aiperf_svc.core.compare import student
-from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.domain.number_text import significant
 
 
@@ -91,18 +89,13 @@ def _by_batches(runs: Sequence[Evidence]) -> bool | None:
     variance = batches / (batches - 1) * spread / size**2
     if runs[0].is_share:
         variance = _variance_at(allowed, ratio, variance, size)
-    reach = _t(batches - 1) * math.sqrt(variance)
+    reach = student.quantile(batches - 1) * math.sqrt(variance)
     gap = ratio - allowed
     if not runs[0].is_share and runs[0].bound == "min":
         gap = -gap
     if gap <= -reach:
         return True
     return False if gap > reach else None
-
-
-@lru_cache
-def _t(freedom: int) -> float:
-    return student.quantile(CONFIDENCE, freedom)
 
 
 def _variance_at(allowed: float, ratio: float, variance: float, size: int) -> float:
