@@ -45,14 +45,13 @@ def _either(is_first: Mask, first: "NDArray[Any]", second: "NDArray[Any]") -> "N
 
 def between(begin: str, end: str) -> Formula:
     """Milliseconds from one time column to another; undefined unless both are there."""
+    return lambda columns: _gap_ms(columns[begin], columns[end])
 
-    def formula(columns: Columns) -> Floats:
-        first, last = columns[begin], columns[end]
-        gap: Floats = (last - first) / NS_PER_MS
-        gap[(first == 0) | (last == 0)] = nan
-        return gap
 
-    return formula
+def _gap_ms(first: "NDArray[np.int64]", last: "NDArray[np.int64]") -> Floats:
+    gap: Floats = (last - first) / NS_PER_MS
+    gap[(first == 0) | (last == 0)] = nan
+    return gap
 
 
 def last_content(columns: Columns) -> "NDArray[np.int64]":
@@ -63,13 +62,7 @@ def last_content(columns: Columns) -> "NDArray[np.int64]":
 
 
 def _since(begin: str) -> Formula:
-    def formula(columns: Columns) -> Floats:
-        first, last = columns[begin], last_content(columns)
-        gap: Floats = (last - first) / NS_PER_MS
-        gap[(first == 0) | (last == 0)] = nan
-        return gap
-
-    return formula
+    return lambda columns: _gap_ms(columns[begin], last_content(columns))
 
 
 def write_wall_ns(columns: Columns) -> "NDArray[np.int64]":
@@ -81,14 +74,7 @@ def write_wall_ns(columns: Columns) -> "NDArray[np.int64]":
 
 def since_write(end: str) -> Formula:
     """Milliseconds from the write to the time in a column; undefined unless both are there."""
-
-    def formula(columns: Columns) -> Floats:
-        first, last = write_wall_ns(columns), columns[end]
-        gap: Floats = (last - first) / NS_PER_MS
-        gap[(first == 0) | (last == 0)] = nan
-        return gap
-
-    return formula
+    return lambda columns: _gap_ms(write_wall_ns(columns), columns[end])
 
 
 request_latency = _since("start_wall_ns")
@@ -128,7 +114,24 @@ def number_of(column: str) -> Formula:
     return lambda columns: columns[column].astype(float)
 
 
+def _above_zero(column: str) -> Formula:
+    """A number; undefined where it is not above zero."""
+
+    def formula(columns: Columns) -> Floats:
+        values = columns[column].astype(float)
+        values[values <= 0] = nan
+        return values
+
+    return formula
+
+
 content_chunk_count = _streamed(number_of("chunks"))
+connection_reused = number_of("is_reused")
+is_blocked = _above_zero("is_blocked")
+"""1 where a turn waited for the response to the one before; undefined elsewhere."""
+reasoning_token_count = _above_zero("reasoning_tokens")
+requested_osl = _above_zero("requested_tokens")
+"""Output tokens that the request asked for; undefined where it asked for no number."""
 
 
 def duration_of(column: str) -> Formula:
@@ -151,13 +154,6 @@ def output_token_count(columns: Columns) -> Floats:
     reasoning = columns["reasoning_tokens"].clip(min=0)
     values: Floats = (_output_tokens(columns) - reasoning).clip(min=0.0)
     values[columns["reasoning_tokens"] < _NONE_STATED] = nan
-    return values
-
-
-def reasoning_token_count(columns: Columns) -> Floats:
-    """Reasoning tokens, defined only where there are some."""
-    values = columns["reasoning_tokens"].astype(float)
-    values[values <= 0] = nan
     return values
 
 
@@ -291,13 +287,6 @@ def usage_discrepancy(columns: Columns) -> Floats:
     return values
 
 
-def requested_osl(columns: Columns) -> Floats:
-    """Output tokens that the request asked for; undefined where it asked for no number."""
-    values = columns["requested_tokens"].astype(float)
-    values[values <= 0] = nan
-    return values
-
-
 def osl_mismatch(columns: Columns) -> Floats:
     """Output tokens less those asked for, in per cent of these: negative for too few."""
     asked = requested_osl(columns)
@@ -330,12 +319,6 @@ def http_waiting(columns: Columns) -> Floats:
     return waited
 
 
-def connection_reused(columns: Columns) -> Floats:
-    """Return 1 for a reused connection, else 0."""
-    values: Floats = columns["is_reused"].astype(float)
-    return values
-
-
 def has_connected(columns: Columns) -> Mask:
     """Return which requests waited for a new connection."""
     waited: Mask = ~columns["is_reused"] & (connecting(columns) > 0)
@@ -346,13 +329,6 @@ def has_preconnected(columns: Columns) -> Mask:
     """Return which requests were the first on a connection that was made ahead of need."""
     ahead: Mask = ~columns["is_reused"] & (connecting(columns) == 0)
     return ahead
-
-
-def is_blocked(columns: Columns) -> Floats:
-    """Return 1 where a turn waited for the response to the one before; undefined elsewhere."""
-    values: Floats = columns["is_blocked"].astype(float)
-    values[values == 0] = nan
-    return values
 
 
 schedule_lag = between("due_wall_ns", "start_wall_ns")
