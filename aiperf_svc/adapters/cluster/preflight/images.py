@@ -214,10 +214,8 @@ async def check_kind(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> 
     pod_namespace = await where.find()
     if pod_namespace is None:
         return Check(WORKLOAD, "not checked", f"{needed}; no pod may be created to check it")
-    pod = idle_pod(plan, pod_name(plan))
-    pod["spec"]["containers"][0]["command"] = [
-        "python", "-P", "-c", KIND_PROGRAM, GROUP, kind, point.dist.name, point.dist.version
-    ]  # fmt: skip
+    wanted = (GROUP, kind, point.dist.name, point.dist.version)
+    pod = idle_pod(plan, pod_name(plan), KIND_PROGRAM, *wanted)
     waited = await run_pod(cluster, pod_namespace, pod)
     if waited.pod is None:
         return waited.problem(WORKLOAD, f"{needed}; ")

@@ -121,13 +121,13 @@ def restricted_container(
     }
 
 
-def idle_pod(plan: StackPlan, name: str) -> Json:
-    """Return the manifest of a pod that ends as soon as it runs. It has the resources of the
-    deadline's pod, the smallest of the stack: a LimitRange and a quota that admit that pod admit
-    this one."""
-    worker = plan.load_pod
+def idle_pod(plan: StackPlan, name: str, program: str = "", *arguments: str) -> Json:
+    """Return the manifest of a pod that ends as soon as a program in Python has. It has the
+    resources of the deadline's pod, the smallest of the stack: a LimitRange and a quota that admit
+    that pod admit this one."""
+    worker, command = plan.load_pod, ("python", "-P", "-c", program, *arguments)
     container = restricted_container(
-        PREFLIGHT, ("python", "-P", "-c", ""), image=worker.image, requests=plan.deadline.requests
+        PREFLIGHT, command, image=worker.image, requests=plan.deadline.requests
     )
     return restricted_pod(
         name,

@@ -156,11 +156,8 @@ def probe_pod(plan: StackPlan, name: str) -> Json:
 
 def _connecting_pod(plan: StackPlan, name: str, url: str, *, verify: bool) -> Json:
     host, port, is_tls = address_of(url)
-    flags = ["yes" if is_tls else "", "yes" if verify else ""]
-    pod = idle_pod(plan, name)
-    arguments = [host, str(port), *flags, str(CONNECT_S)]
-    pod["spec"]["containers"][0]["command"] = ["python", "-P", "-c", PROGRAM, *arguments]
-    return pod
+    flags = ("yes" if is_tls else "", "yes" if verify else "")
+    return idle_pod(plan, name, PROGRAM, host, str(port), *flags, str(CONNECT_S))
 
 
 def judge_probe(plan: StackPlan, pod: Json) -> Check:
