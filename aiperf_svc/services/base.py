@@ -76,6 +76,14 @@ class BaseService:
         self.exit_code = ExitCode.BENCHMARK_FAILED
         self.address = ""
         self.batches_read = 0
+        self.progress_text = ""
+        """What takes time while the run is configured (dataset manager and workers)."""
+        self.dataset: DatasetReport | None = None
+        """Description of the dataset, once it is built (dataset manager only)."""
+        self.target_addresses: tuple[AddressUse, ...] = ()
+        """Requests to each address of the target, at the end of the load (workers only)."""
+        self.network: tuple[tuple[HistogramDelta, ...], ...] = ()
+        """Round-trip times to each URL, at the end of the load (workers only)."""
         self.roster: RosterPublished | None = None
         self.work: dict[RunState, Callable[[], Awaitable[None]]] = {}
         self.finished = asyncio.Event()
@@ -140,27 +148,9 @@ class BaseService:
         """Return the accounts of each phase (workers and timing manager)."""
         return ()
 
-    def target_addresses(self) -> tuple[AddressUse, ...]:
-        """Return the requests that a worker sent to each address of the target, at the end of the
-        load."""
-        return ()
-
-    def network(self) -> tuple[tuple[HistogramDelta, ...], ...]:
-        """Return the round-trip times to each URL, at the end of the load (workers only)."""
-        return ()
-
     def phases(self) -> tuple[PhaseReport, ...]:
         """Return a report of each phase that has begun (timing manager only)."""
         return ()
-
-    def dataset(self) -> DatasetReport | None:
-        """Return a description of the dataset, once it is built (dataset manager only)."""
-        return None
-
-    def progress_text(self) -> str:
-        """Return a text about what takes time while the run is configured (dataset manager and
-        workers)."""
-        return ""
 
     def steps(self) -> StepProgress | None:
         """Return the progress of a benchmark on ranks (timing manager only)."""
@@ -237,15 +227,15 @@ class BaseService:
             counts=self.counts(),
             clock=self.clock(),
             phases=self.phases(),
-            dataset=self.dataset(),
-            progress=self.progress_text(),
+            dataset=self.dataset,
+            progress=self.progress_text,
             exit_code=self.exit_code,
-            target_addresses=self.target_addresses(),
+            target_addresses=self.target_addresses,
             batches_read=self.batches_read,
             steps=self.steps(),
             finding=self.finding(),
             ends_early=self.can_stop_early(),
-            network=self.network(),
+            network=self.network,
         )
 
     def _dispatch(self, message: AnyMessage, topic: bytes) -> None:

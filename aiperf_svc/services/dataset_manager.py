@@ -30,7 +30,7 @@ from aiperf_svc.protocol.messages.dataset import (
     ForcedLengthAsked,
     ForcedLengthDecided,
 )
-from aiperf_svc.protocol.messages.reports import DatasetReport, ForcedLengthReport
+from aiperf_svc.protocol.messages.reports import ForcedLengthReport
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -141,20 +141,12 @@ class DatasetManager(BaseService):
         self._shape: DatasetShape | None = None
         self._ready = asyncio.Event()
         self._blocks: HeldBlocks | StreamedBlocks | None = None
-        self._report: DatasetReport | None = None
-        self._progress = ""
         self._forced_length = ForcedLength(is_used=False)
         self._socket = bus.connect(zmq.REP, Port.DATASET_BACK)
         self.work = {RunState.CONFIGURING: self._build}
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [self._serve()]
-
-    def dataset(self) -> DatasetReport | None:
-        return self._report
-
-    def progress_text(self) -> str:
-        return self._progress
 
     async def _build(self) -> None:
         built = await build_dataset(self.context.inference, progress=self._set_progress)
@@ -170,12 +162,12 @@ class DatasetManager(BaseService):
         )
         is_forced = may_force_length(self.context.inference) and built.asks_lengths
         self._forced_length = ForcedLength(is_used=is_forced)
-        self._report = built.report
+        self.dataset = built.report
         if isinstance(built, BuiltDataset):
             self._write_inputs(built)
         else:
             self.log.info("inputs.json is not written: the requests are made during the load")
-        self._progress = ""
+        self.progress_text = ""
         self._ready.set()
 
     async def close(self) -> None:
@@ -196,7 +188,7 @@ class DatasetManager(BaseService):
             self.log.warning("%s", error)
 
     def _set_progress(self, text: str) -> None:
-        self._progress = text
+        self.progress_text = text
         self.beat()
 
     async def _serve(self) -> None:
@@ -232,10 +224,10 @@ class DatasetManager(BaseService):
         if asked.finding:
             forced.handle_finding(Finding(asked.finding), asked.said)
             assert forced.finding is not None
-            assert self._report is not None
-            before = self._report.forced_output_length
+            assert self.dataset is not None
+            before = self.dataset.forced_output_length
             requests = asked.requests + (before.requests if before else 0)
             found = ForcedLengthReport(forced.finding, forced.said, requests)
-            self._report = msgspec.structs.replace(self._report, forced_output_length=found)
+            self.dataset = msgspec.structs.replace(self.dataset, forced_output_length=found)
             self.beat()
         return ForcedLengthDecided(*self.header, decision=forced.decide(asked.sender, mono_ns()))

@@ -54,12 +54,7 @@ from aiperf_svc.protocol.messages.dataset import (
     Turn,
 )
 from aiperf_svc.protocol.messages.events import RecordsAcknowledged, RosterPublished
-from aiperf_svc.protocol.messages.reports import (
-    AddressUse,
-    ClockEstimate,
-    HistogramDelta,
-    WorkerCounts,
-)
+from aiperf_svc.protocol.messages.reports import ClockEstimate, WorkerCounts
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -112,12 +107,8 @@ class Worker(BaseService):
             log=self.log,
         )
         self._progressed = asyncio.Event()
-        self._progress = ""
-        """What takes time while the run is configured."""
         self._requests_before: dict[str, int] = {}
         """Number of requests to each address before profiling."""
-        self._address_uses: tuple[AddressUse, ...] = ()
-        self._network: tuple[tuple[HistogramDelta, ...], ...] = ()
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._records.until_connected,
@@ -185,7 +176,7 @@ class Worker(BaseService):
         await check_targets(config.endpoint, targets)
 
     def _note(self, progress: str) -> None:
-        self._progress = progress
+        self.progress_text = progress
 
     def _make_client(self, targets: list[Target], generator: LoadGenerator) -> Client:
         given: dict[str, Any] = {
@@ -299,19 +290,10 @@ class Worker(BaseService):
             last_seq=self._client.last_seq, records_dropped=self._records.dropped
         )
 
-    def progress_text(self) -> str:
-        return self._progress
-
     def counts(self) -> tuple[WorkerCounts, ...]:
         if self._generator is None:
             return ()
         return (*self._past.values(), self._now())
-
-    def target_addresses(self) -> tuple[AddressUse, ...]:
-        return self._address_uses
-
-    def network(self) -> tuple[tuple[HistogramDelta, ...], ...]:
-        return self._network
 
     async def _send_returns(self) -> None:
         topology = self.context.topology
@@ -380,13 +362,13 @@ class Worker(BaseService):
         if self._client is None:
             return  # Came too late to take part.
         self._client.flush()
-        self._address_uses = tuple(
+        self.target_addresses = tuple(
             msgspec.structs.replace(
                 use, requests=use.requests - self._requests_before.get(use.address, 0)
             )
             for use in self._client.address_uses()
         )
-        self._network = tuple(part.network_times() for part in self._client.parts)
+        self.network = tuple(part.network_times() for part in self._client.parts)
         await self._records.until_sent()
 
     def _housekeeping(self) -> None:
