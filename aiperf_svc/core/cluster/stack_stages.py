@@ -70,21 +70,16 @@ class StackLifecycle:
     has_part_failed: bool = False
     """A stage of the current part failed."""
     is_suspect: bool = False
-    """A pod of the stack died during a run that continued."""
+    """A pod of the stack died during a run that continued: the cluster has evidence to save."""
     was_interrupted: bool = False
     """The user interrupted a stage."""
     has_only_copy: bool = False
     """The results exist only in the stack, which stays until they are fetched."""
     is_lost: bool = False
-    """Somebody else has taken over the stack."""
+    """Another user has taken over the stack: no other part starts, and nothing is kept."""
     is_kept: bool = False
     story: list[str] = field(default_factory=list)
     """Every step so far, for the message about an illegal one."""
-
-    @property
-    def may_exist(self) -> bool:
-        """True if the cluster may hold objects of the stack."""
-        return self.stage not in (Stage.PREFLIGHT, Stage.PREVIEW, Stage.FINISHED)
 
     def end(self, stage: Stage, result: StageResult, *, interrupts: int = 0) -> Stage:
         """Record that `stage` has ended, and return the next one.
@@ -148,10 +143,6 @@ class StackLifecycle:
         if self.is_kept:
             self.is_kept, self.was_interrupted, self.stage = False, True, Stage.DESTROY
 
-    def lose(self) -> None:
-        """Start no other part and keep nothing: another user has taken over the stack."""
-        self.is_lost = True
-
     def fail_run(self) -> None:
         """Mark the run as failed although it has results."""
         self._fail_in(Stage.RUN)
@@ -159,10 +150,6 @@ class StackLifecycle:
     def _fail_in(self, stage: Stage) -> None:
         self.failed_in = self.failed_in or stage
         self.has_part_failed = True
-
-    def suspect_run(self) -> None:
-        """Ask for evidence from the cluster although the run succeeded."""
-        self.is_suspect = True
 
     def _teardown(self) -> Stage:
         wants = self.keep or self.has_only_copy

@@ -217,7 +217,7 @@ class Launch:
             self._screen.begin(stage)
             result = await self._end_of(stage, stages[stage])
             if self._keeper.loss is not None:
-                lifecycle.lose()
+                lifecycle.is_lost = True
                 if result is StageResult.FAILED and self._failure is None:
                     self._failed(self._keeper.loss)
             took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
@@ -387,7 +387,7 @@ class Launch:
         if status is not None and status.state == RunState.FAILED:
             self._lifecycle.fail_run()
         if measuring.has_losses:
-            self._lifecycle.suspect_run()
+            self._lifecycle.is_suspect = True
         if results is None and not measuring.has_results:
             return StageResult.INTERRUPTED if self._interrupts.count else StageResult.FAILED
         return StageResult.DONE

@@ -32,9 +32,7 @@ def test_good_run_passes_all_stages_except_evidence() -> None:
     "result", [StageResult.FAILED, StageResult.DECLINED, StageResult.INTERRUPTED]
 )
 def test_lifecycle_ended_before_up_needs_no_teardown(stage: Stage, result: StageResult) -> None:
-    lifecycle = at(stage)
-    assert not lifecycle.may_exist
-    assert lifecycle.end(stage, result) is Stage.FINISHED
+    assert at(stage).end(stage, result) is Stage.FINISHED
 
 
 def test_interrupt_at_the_preview_question_ends_run() -> None:
@@ -63,7 +61,7 @@ def test_failed_run_with_results_is_collected_with_evidence() -> None:
 
 def test_survived_loss_saves_evidence_without_failure() -> None:
     lifecycle = at(Stage.RUN, keep_on_failure=True)
-    lifecycle.suspect_run()
+    lifecycle.is_suspect = True
     assert lifecycle.end(Stage.RUN, StageResult.DONE) is Stage.COLLECT
     assert lifecycle.end(Stage.COLLECT, StageResult.DONE) is Stage.EVIDENCE
     assert lifecycle.end(Stage.EVIDENCE, StageResult.DONE) is Stage.DESTROY
@@ -179,7 +177,7 @@ def test_stack_that_stays_has_no_next_part() -> None:
     copy.end(Stage.COLLECT, StageResult.FAILED)
     copy.end(Stage.EVIDENCE, StageResult.DONE)
     lost = after_part()
-    lost.lose()
+    lost.is_lost = True
     for lifecycle in (kept, copy, lost):
         assert lifecycle.is_last
         with pytest.raises(IllegalStep, match="a part began in"):
@@ -216,7 +214,7 @@ def test_stack_taken_over_is_not_kept() -> None:
     for stage in (Stage.RUN, Stage.COLLECT):
         lifecycle = at(stage, keep=True, keep_on_failure=True)
         lifecycle.has_only_copy = True
-        lifecycle.lose()
+        lifecycle.is_lost = True
         assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE
         assert lifecycle.end(Stage.EVIDENCE, StageResult.DONE) is Stage.DESTROY
         assert not lifecycle.is_kept
