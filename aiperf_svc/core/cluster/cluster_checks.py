@@ -9,6 +9,7 @@ import msgspec
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.core.cluster.facts import Exporter, GpuPage, NodeFacts, ProbeResult
 from aiperf_svc.core.telemetry.sources import MAX_CLOCK_OFFSET_S
+from aiperf_svc.domain.number_text import count
 
 SHOWN = 5
 """Most nodes that a line names."""
@@ -140,7 +141,7 @@ def _type_check(found: GpuType) -> Check:
         f"GPUs: {found.product or found.resource}",
         "ok" if found.allocatable else "failed",
         f"{found.allocatable} of {found.capacity} {found.resource} can be allocated{free}, on "
-        f"{found.nodes} node{'s' * (found.nodes > 1)}",
+        f"{count(found.nodes, 'node')}",
     )
 
 

@@ -25,6 +25,7 @@ from aiperf_svc.core.telemetry.sources import judge_sources
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity, note
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
+from aiperf_svc.domain.number_text import count
 
 
 class EconomicNumbers(NamedTuple):
@@ -45,7 +46,7 @@ def economic_numbers(
     if not gpus:
         return EconomicNumbers({})
     found = {"gpu_count": float(gpus)}
-    text = f"economics: {gpus} GPU{'s' * (gpus != 1)}, by {source}"
+    text = f"economics: {count(gpus, 'GPU')}, by {source}"
     if economics.price_per_gpu_hour is not None:
         found["price_per_gpu_hour"] = economics.price_per_gpu_hour
         text += f", ${economics.price_per_gpu_hour:g} a GPU hour"
@@ -55,7 +56,7 @@ def economic_numbers(
     if joules is not None and counted == gpus:
         found["gpu_joules"] = joules
     elif joules is not None:
-        text += f"; the energy is left out, since it is that of {counted} GPU{'s' * (counted != 1)}"
+        text += f"; the energy is left out, since it is that of {count(counted, 'GPU')}"
     return EconomicNumbers(found, text)
 
 

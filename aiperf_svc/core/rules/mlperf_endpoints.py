@@ -21,7 +21,7 @@ from aiperf_svc.core.rules.measured_point import (
 )
 from aiperf_svc.core.rules.report import CurvePoint, Requirement, RulesReport, of_curve
 from aiperf_svc.core.rules.steady_state import LEAST_PASSES
-from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.number_text import count, significant
 
 NAME = "mlperf-endpoints-1.0"
 VERSION = "MLPerf Endpoints rules 1.0, draft of 2026-10-02"
@@ -121,7 +121,7 @@ def _offline(
             text = f"no run with all requests at once, and no point at {highest:,} to elect"
         yield of_curve("offline-point-present", "5.7", at_top is not None, text)
         return
-    text = f"{len(offline)} run{'s' * (len(offline) > 1)} with all requests at once, expected one"
+    text = f"{count(len(offline), 'run')} with all requests at once, expected one"
     yield of_curve("offline-point-present", "5.7", len(offline) == 1, text)
     rate, top = (each and _official(each).system_tps for each in (offline[0], at_top))
     if not rate or not top:

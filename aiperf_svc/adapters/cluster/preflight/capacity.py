@@ -18,6 +18,7 @@ from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.core.cluster.conditions import has_ended, is_ready
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
@@ -105,7 +106,7 @@ def judge_capacity(
     """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: the
     resources used by other pods are known."""
     _, unplaced = place_pods(plan, free)
-    where = _count(len(free), "node")
+    where = count(len(free), "node")
     if not unplaced:
         note = "" if knows_pods else "; the use by other pods is unknown (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
@@ -195,16 +196,12 @@ def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
     return toleration.operator == "Exists" or toleration.value == taint.get("value", "")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def _requested(plan: StackPlan) -> str:
     totals = plan.totals
     cpu = format_quantity(totals.cpu_millis / 1000, "cpu")
     memory = format_quantity(totals.memory_bytes, "memory")
-    gpus = f", {_count(totals.gpus, 'GPU')}" if totals.gpus else ""
-    return f"{_count(totals.pods, 'pod')} with {cpu} CPU, {memory} memory{gpus}"
+    gpus = f", {count(totals.gpus, 'GPU')}" if totals.gpus else ""
+    return f"{count(totals.pods, 'pod')} with {cpu} CPU, {memory} memory{gpus}"
 
 
 def _left(plan: StackPlan, free: Sequence[Room]) -> str:

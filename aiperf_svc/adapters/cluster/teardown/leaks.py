@@ -46,6 +46,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 from aiperf_svc.core.cluster.conditions import conditions_of
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 0.5
@@ -100,7 +101,7 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
         if not others:
             return found
         scope = "" if self.left else " of the types that the stack uses"
-        kinds = f"{others} other type{'s' * (others > 1)} may not be listed (--json names them)"
+        kinds = f"{count(others, 'other type')} may not be listed (--json names them)"
         return f"{found}{scope}; {kinds}"
 
 
@@ -295,8 +296,8 @@ def wait_in_words(
     for each in pods:
         by_node[each["spec"].get("nodeName", "")] += 1
     parts = [
-        f"{_pods(number)} on node {name}{_node_problem(nodes.get(name))}" if name else
-        f"{_pods(number)} on no node"
+        f"{count(number, 'pod')} on node {name}{_node_problem(nodes.get(name))}" if name else
+        f"{count(number, 'pod')} on no node"
         for name, number in sorted(by_node.items())[:NAMED]
     ]  # fmt: skip
     held = [each for each in left if each.finalizers and each.is_going]
@@ -310,12 +311,8 @@ def wait_in_words(
         first = next((each for each in left if each.kind != NAMESPACE.kind), left[0])
         parts = [str(first)]
     others = len(left) - sum(by_node.values()) - len(held[:NAMED]) - (not (by_node or held))
-    more = f"; {others} other object{'s' * (others > 1)}" if others > 0 else ""
+    more = f"; {count(others, 'other object')}" if others > 0 else ""
     return f"{'; '.join(parts)}{more}"
-
-
-def _pods(number: int) -> str:
-    return f"{number} pod{'s' * (number > 1)}"
 
 
 def _path(found: ObjectRef) -> str:
