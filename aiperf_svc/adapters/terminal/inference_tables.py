@@ -312,18 +312,10 @@ def _errors(errors: Sequence[ErrorCount]) -> Table:
 
 
 def _print_accounts(accounts: Accounts, console: Console) -> None:
-    counts = {
-        "completed": accounts.completed,
-        "errored": accounts.errored,
-        "cancelled": accounts.cancelled,
-        "abandoned": accounts.abandoned,
-        "unsent": accounts.unsent,
-        "lost": accounts.lost,
-    }
     outcomes = [
         f"{number(count)} {name}"
-        for name, count in counts.items()
-        if count or name in ("completed", "errored")
+        for name in ("completed", "errored", "cancelled", "abandoned", "unsent", "lost")
+        if (count := getattr(accounts, name)) or name in ("completed", "errored")
     ]
     lost = f" + {number(accounts.records_lost)} lost" if accounts.records_lost else ""
     retries = f" + {number(accounts.retries)} sent again" if accounts.retries else ""

@@ -34,10 +34,4 @@ MEMBERS = frozenset((*_Row.__struct_fields__, "chat_id", "parent_chat_id", "turn
 def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
     """Yield the rows of a file. Raises DatasetError that names file and line."""
     for place, row in decoded(lines, source, _decoder, expected=EXPECTED):
-        yield TraceRow(
-            place=place,
-            timestamp=row.timestamp,
-            input_length=row.input_length,
-            output_length=row.output_length,
-            hash_ids=row.hash_ids,
-        )
+        yield TraceRow(place=place, **msgspec.structs.asdict(row))

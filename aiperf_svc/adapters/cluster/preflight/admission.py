@@ -13,7 +13,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -247,7 +247,4 @@ async def _wait_for_account(cluster: Cluster, path: str) -> None:
 
 
 def _counted(kinds: Iterable[str]) -> list[str]:
-    number: defaultdict[str, int] = defaultdict(int)
-    for each in kinds:
-        number[each] += 1
-    return [f"{n} {kind}" if n > 1 else kind for kind, n in number.items()]
+    return [f"{n} {kind}" if n > 1 else kind for kind, n in Counter(kinds).items()]

@@ -205,14 +205,7 @@ async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
 
 async def _is_allowed(cluster: Cluster, right: Right) -> bool:
     resource, _, subresource = right.resource.partition("/")
-    attributes = {
-        "group": right.group,
-        "resource": resource,
-        "subresource": subresource,
-        "verb": right.verb,
-        "namespace": right.namespace,
-        "name": right.name,
-    }
+    attributes = msgspec.structs.asdict(right) | {"resource": resource, "subresource": subresource}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

@@ -14,7 +14,7 @@ by their claim.
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -292,9 +292,7 @@ def wait_in_words(
 ) -> str:
     """Describe what a removal waits for. `nodes` has the nodes that may be read, by name; an empty
     object: the node is gone."""
-    by_node: defaultdict[str, int] = defaultdict(int)
-    for each in pods:
-        by_node[each["spec"].get("nodeName", "")] += 1
+    by_node = Counter(each["spec"].get("nodeName", "") for each in pods)
     parts = [
         f"{count(number, 'pod')} on node {name}{_node_problem(nodes.get(name))}" if name else
         f"{count(number, 'pod')} on no node"
