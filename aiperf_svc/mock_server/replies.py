@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache, partial
+from http import HTTPStatus
 from typing import Any
 
 from aiperf_svc.mock_server.histories import ARGUMENTS, TOOL, argument_parts, call_id, decoded
@@ -43,22 +44,6 @@ from aiperf_svc.mock_server.typed_events import (
 
 DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    411: "Length Required",
-    413: "Content Too Large",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-    505: "HTTP Version Not Supported",
-}
 
 
 class Ending(IntEnum):
@@ -358,7 +343,10 @@ def assemble(draft: Draft, *, close: bool, early_head: bool) -> Reply:
 
 
 def _head(draft: Draft, *, close: bool) -> bytes:
-    reason = _REASONS.get(draft.status, "Mock")
+    try:
+        reason = HTTPStatus(draft.status).phrase
+    except ValueError:
+        reason = "Mock"
     lines = [f"HTTP/1.1 {draft.status} {reason}", f"Content-Type: {draft.content_type}"]
     if draft.is_stream:
         lines += ["Cache-Control: no-cache", "Transfer-Encoding: chunked"]
