@@ -251,7 +251,6 @@ class ExperimentResults:
             self._results.tell(told)
 
     def collected(self) -> None:
-        """Let this process end: the results have been fetched."""
         self.finished.set()
 
     def results(self) -> ExperimentResult | None:
@@ -268,7 +267,6 @@ class ExperimentResults:
         return self._context.artifacts
 
     def manifest(self) -> Manifest | None:
-        """Return the content of manifest.json, once it is written."""
         return written_manifest(self._context.artifacts)
 
 

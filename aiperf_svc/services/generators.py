@@ -45,7 +45,6 @@ class PrefillGenerator(LoadGenerator):
         super().__init__(**arguments)
 
     def attach(self, client: InferenceClient | SeveralTargets) -> None:
-        """Set the client whose ends and timer are handled here."""
         super().attach(client)
         self._send_now, self._send = self._send, self._send_in_slot
 

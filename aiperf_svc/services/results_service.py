@@ -106,7 +106,6 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         await self.progress.wait_change(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
-        """Request the end of the run."""
         self._cancel_reason = reason
 
     def tell(self, told: Told) -> None:
@@ -116,7 +115,6 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
             self._given_start_wall_ns = told.at_wall_ns
 
     def collected(self) -> None:
-        """Let this process end: the results have been fetched."""
         self.finished.set()
 
     async def close(self) -> None:
@@ -125,12 +123,10 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
             self._api = None
 
     def results(self) -> RunResult | None:
-        """Return the results, once they are computed."""
         return self.result
 
     def folder(self) -> Path:
         return self.context.artifacts
 
     def manifest(self) -> Manifest | None:
-        """Return the content of manifest.json, once it is written."""
         return written_manifest(self.context.artifacts)

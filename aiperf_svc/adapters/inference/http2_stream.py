@@ -55,7 +55,6 @@ class Http2Stream:
 
     @property
     def problem(self) -> StreamProblem | None:
-        """Return why nothing follows the decrypted bytes."""
         problem = self._http2.problem
         if problem is not None and self._problem is None:
             self._problem = _translated(problem)
@@ -72,17 +71,14 @@ class Http2Stream:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the server announced that it sends nothing more."""
         return self._http2.is_closed or (self._tls is not None and self._tls.is_closed)
 
     @property
     def may_reuse(self) -> bool:
-        """Return whether another request may follow."""
         return self._http2.may_reuse and (self._tls is None or self._tls.may_reuse)
 
     @property
     def is_sending(self) -> bool:
-        """Return whether a part of the request waits for the server's window."""
         return self._http2.is_sending
 
     def receive(self, data: bytes) -> None:

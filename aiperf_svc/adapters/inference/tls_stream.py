@@ -87,7 +87,6 @@ class TlsStream:
 
     @property
     def may_reuse(self) -> bool:
-        """Return whether another request may follow."""
         return not self.is_closed
 
     @property

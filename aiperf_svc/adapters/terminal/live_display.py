@@ -75,7 +75,6 @@ class LiveDisplay:
         self._live.update(self._drawn(status), refresh=True)
 
     def note(self, text: str) -> None:
-        """A line above the display, which stays."""
         self._console.print(Text(lines(text), style="yellow"))
 
     def close(self) -> None:

@@ -371,12 +371,10 @@ class Collector:
         # A pod whose process ends is started again; it stays until the stack is removed.
 
     def results(self) -> ExperimentResult | None:
-        """Return the results, once all trials have ended."""
         return self._results
 
     def folder(self) -> Path:
         return self._context.artifacts
 
     def manifest(self) -> Manifest | None:
-        """Return the content of manifest.json, once it is written."""
         return written_manifest(self._context.artifacts)
