@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
+from aiperf_svc.adapters.exports.file_content import read_json
 from aiperf_svc.core.experiments.experiment_result import SCHEMA, ExperimentResult
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -45,10 +46,21 @@ def is_experiment(folder: Path) -> bool:
     return (folder / NAME).is_file()
 
 
+class _Head(msgspec.Struct):
+    schema_version: str
+    version: str = "unknown"
+
+
 def read_experiment_file(folder: Path) -> ExperimentResult:
     """Read the experiment.json of a folder, which may be unfinished. Raises ConfigError."""
-    path = folder / NAME
-    found = _read(path)
+    path, expected = folder / NAME, "the folder of an experiment of which a trial has ended"
+    head = read_json(path, _Head, expected=expected)
+    if head.schema_version != SCHEMA:
+        raise ConfigError(
+            f"{path}: its schema is {one_line(head.schema_version)!r}, expected {SCHEMA!r}; "
+            f"use the version that wrote it ({one_line(head.version)})"
+        )
+    found = read_json(path, ExperimentResult, expected=expected)
     for each in found.trials:
         # The name is joined to the folder's, and must not lead out of it.
         if each.folder != Path(each.folder).name:
@@ -57,27 +69,3 @@ def read_experiment_file(folder: Path) -> ExperimentResult:
                 f"{TRIALS}"
             )
     return found
-
-
-class _Head(msgspec.Struct):
-    schema_version: str
-    version: str = "unknown"
-
-
-def _read(path: Path) -> ExperimentResult:
-    try:
-        data = path.read_bytes()
-        head = msgspec.json.decode(data, type=_Head)
-        if head.schema_version != SCHEMA:
-            raise ConfigError(
-                f"{path}: its schema is {one_line(head.schema_version)!r}, expected {SCHEMA!r}; "
-                f"use the version that wrote it ({one_line(head.version)})"
-            )
-        return decode(data)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}; expected the folder of an experiment of which a trial has "
-            "ended"
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: broken: {error}") from error

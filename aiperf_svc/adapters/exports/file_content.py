@@ -3,8 +3,14 @@
 import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+
+from aiperf_svc.domain.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def csv_file(rows: Iterable[Sequence[object]]) -> bytes:
@@ -16,3 +22,14 @@ def csv_file(rows: Iterable[Sequence[object]]) -> bytes:
 
 def json_file(content: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+def read_json(path: Path, kind: type[T], *, expected: str) -> T:
+    """Read a JSON file. Raises ConfigError that names the file and, if it cannot be read, what was
+    expected."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; expected {expected}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: broken: {error}") from error

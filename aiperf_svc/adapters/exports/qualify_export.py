@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
-from aiperf_svc.adapters.exports.file_content import csv_file
+from aiperf_svc.adapters.exports.file_content import csv_file, read_json
 from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
@@ -55,14 +53,8 @@ def is_qualification(folder: Path) -> bool:
 def read_qualification(folder: Path) -> Qualification:
     """Read the qualify.json of a folder. Raises ConfigError."""
     path = folder / JSON_NAME
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Qualification)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}; expected the folder of a qualification that has ended"
-        ) from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: broken: {error}") from error
+    expected = "the folder of a qualification that has ended"
+    found = read_json(path, Qualification, expected=expected)
     if found.schema_version != SCHEMA:
         shown = one_line(found.schema_version)
         raise ConfigError(f"{path}: its schema is {shown!r}, expected {SCHEMA!r}")

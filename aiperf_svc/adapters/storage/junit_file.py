@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+from aiperf_svc.adapters.exports.file_content import read_json
 from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification, rows
 from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage.atomic_files import write_file
@@ -23,7 +24,6 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
-from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.domain.number_text import significant
@@ -109,10 +109,7 @@ def _run(folder: Path, result: RunResult, suite: str) -> Iterator[Case]:
     path = folder / VERDICT
     checks = result.reasons
     if path.is_file():
-        try:
-            checks = msgspec.json.decode(path.read_bytes(), type=_Checks).checks
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{path}: broken: {error}") from error
+        checks = read_json(path, _Checks, expected="the checks of a verdict").checks
     yield from (_check(suite, "verdict", each) for each in _judged(checks))
     if isinstance(result, InferenceResult):
         if result.system is not None:

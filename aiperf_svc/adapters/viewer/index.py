@@ -10,6 +10,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
+from aiperf_svc.adapters.exports.file_content import read_json
 from aiperf_svc.adapters.exports.qualify_export import rows
 from aiperf_svc.adapters.exports.result_files import FILES, read_run
 from aiperf_svc.adapters.report.experiment_words import parameters_text
@@ -187,10 +188,7 @@ class _Joint(msgspec.Struct):
 
 
 def _joint(id_: str, file: Path) -> Entry:
-    try:
-        found = msgspec.json.decode(file.read_bytes(), type=_Joint)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{file}: broken: {error}") from error
+    found = read_json(file, _Joint, expected="the results of several runs")
     return Entry(
         id=id_,
         kind=found.kind,
