@@ -39,9 +39,7 @@ _DATES = 8
 
 def title(found: History) -> str:
     """Name the metric with its unit: `Time to First Token p99 (ms)`."""
-    stat = f" {found.metric.stat.replace('_', '.')}" if found.metric.stat else ""
-    unit = _unit(found)[1]
-    return f"{one_line(found.info.name)}{stat}{f' ({one_line(unit)})' if unit else ''}"
+    return wording.titled(found.info, found.metric.stat, _unit(found)[1])
 
 
 def change_text(found: History, change: Change) -> str:

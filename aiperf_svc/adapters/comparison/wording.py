@@ -13,7 +13,7 @@ from aiperf_svc.core.compare.comparison import (
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.number_text import readable_unit, significant
+from aiperf_svc.domain.number_text import count, readable_unit, significant
 
 TONES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 """Class of a row in the style sheet."""
@@ -23,7 +23,8 @@ LONGEST_VALUE = 60
 
 def runs(side: Side) -> str:
     """Name the runs of a side: `2 runs: a, b`."""
-    return f"{run_count(side)}: {', '.join(one_line(run.folder) for run in side.runs)}"
+    named = ", ".join(one_line(run.folder) for run in side.runs)
+    return f"{count(len(side.runs), 'run')}: {named}"
 
 
 def sides(comparison: Comparison) -> list[tuple[str, str]]:
@@ -33,11 +34,6 @@ def sides(comparison: Comparison) -> list[tuple[str, str]]:
         for name, side in (("base", comparison.base), ("new", comparison.new))
         for text in (runs(side), *left_out(side))
     ]
-
-
-def run_count(side: Side) -> str:
-    """Count the runs of a side: `2 runs`."""
-    return f"{len(side.runs)} run{'' if len(side.runs) == 1 else 's'}"
 
 
 def left_out(side: Side) -> list[str]:
@@ -57,9 +53,13 @@ def differing(found: KeyDifference) -> tuple[str, str, str]:
 
 def name(row: ComparisonRow) -> str:
     """Name a row: `Time to First Token p99 (ms)`."""
-    stat = f" {row.key.stat.replace('_', '.')}" if row.key.stat else ""
-    _, unit = _unit(row)
-    return f"{one_line(row.info.name)}{stat}{f' ({one_line(unit)})' if unit else ''}"
+    return titled(row.info, row.key.stat, _unit(row)[1])
+
+
+def titled(info: MetricInfo, stat: str, unit: str) -> str:
+    """Name a statistic with its unit: `Time to First Token p99 (ms)`."""
+    shown = f" {stat.replace('_', '.')}" if stat else ""
+    return f"{one_line(info.name)}{shown}{f' ({one_line(unit)})' if unit else ''}"
 
 
 def cells(row: ComparisonRow) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.compare.history import History
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.number_text import count
 
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
 WIDE = 1000
@@ -23,7 +24,7 @@ def print_comparison(comparison: Comparison, console: Console, *, is_short: bool
     """Print what differs in the config, the rows, the percentiles that moved, and the count. In
     short, without the names of the runs and without the percentiles."""
     for name, side in (("base", comparison.base), ("new", comparison.new)):
-        runs = wording.run_count(side) if is_short else wording.runs(side)
+        runs = count(len(side.runs), "run") if is_short else wording.runs(side)
         for text in (runs, *wording.left_out(side)):
             print_text(console, f"{name:<4}  {text}")
     console.print()
