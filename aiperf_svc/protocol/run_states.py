@@ -19,4 +19,7 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return self in (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
+        return self in FINAL_STATES
+
+
+FINAL_STATES = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)

@@ -21,7 +21,7 @@ from aiperf_svc.protocol.messages.events import (
     RunStatePublished,
     StartRequested,
 )
-from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.run_states import FINAL_STATES, RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
@@ -98,9 +98,7 @@ class SystemController(BaseService):
             RunState.READY: held_s if context.run.is_held else READY_S,
             RunState.DRAINING: DRAINING_S,
             RunState.PROCESSING: PROCESSING_S + _quality_s(context.config),
-            RunState.DONE: ENDING_S,
-            RunState.FAILED: ENDING_S,
-            RunState.CANCELLED: ENDING_S,
+            **dict.fromkeys(FINAL_STATES, ENDING_S),
         }
         self._marker = context.state / f"started-{context.run_id}"
         if self._marker.exists():

@@ -56,7 +56,7 @@ from aiperf_svc.protocol.messages.dataset import (
 from aiperf_svc.protocol.messages.events import RecordsAcknowledged, RosterPublished
 from aiperf_svc.protocol.messages.reports import ClockEstimate, WorkerCounts
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.run_states import FINAL_STATES, RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
@@ -113,9 +113,7 @@ class Worker(BaseService):
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._records.until_connected,
             RunState.DRAINING: self._drain,
-            RunState.DONE: self.close,
-            RunState.CANCELLED: self.close,
-            RunState.FAILED: self.close,
+            **dict.fromkeys(FINAL_STATES, self.close),
         }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

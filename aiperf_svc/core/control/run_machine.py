@@ -17,7 +17,7 @@ import msgspec
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages.events import Heartbeat, Member
-from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.run_states import FINAL_STATES, RunState
 from aiperf_svc.protocol.services import Service
 
 ORDER = tuple(RunState)
@@ -30,9 +30,7 @@ NEEDED: dict[RunState, frozenset[Service]] = {
     RunState.PROFILING: frozenset({Service.TIMING_MANAGER}),
     RunState.DRAINING: frozenset({Service.RECORDS_MANAGER}),
     RunState.PROCESSING: frozenset({Service.RECORDS_MANAGER}),
-    RunState.DONE: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
-    RunState.FAILED: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
-    RunState.CANCELLED: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
+    **dict.fromkeys(FINAL_STATES, frozenset(Service) - {Service.SYSTEM_CONTROLLER}),
 }
 """The services whose work ends each state. Nothing follows a final state but another run."""
 

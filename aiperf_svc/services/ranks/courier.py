@@ -43,7 +43,7 @@ from aiperf_svc.protocol.messages.steps import (
     rank_number,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.run_states import FINAL_STATES, RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
@@ -89,9 +89,7 @@ class Courier(BaseService):
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._connect_processor,
-            RunState.DONE: self.close,
-            RunState.CANCELLED: self.close,
-            RunState.FAILED: self.close,
+            **dict.fromkeys(FINAL_STATES, self.close),
         }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
