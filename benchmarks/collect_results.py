@@ -21,7 +21,6 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import uvloop
 
@@ -39,16 +38,10 @@ class Finished:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._manifest = json.loads((folder / "manifest.json").read_bytes())
 
     def folder(self) -> Path:
         """Where the results are."""
         return self._folder
-
-    def manifest(self) -> dict[str, Any]:
-        """What the records manager wrote at the end."""
-        found: dict[str, Any] = self._manifest
-        return found
 
 
 async def serve_folder(folder: Path) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.provider import TrialResults
 from aiperf_svc.adapters.results_api.run_api import Told
@@ -265,9 +264,6 @@ class ExperimentResults:
 
     def folder(self) -> Path:
         return self._context.artifacts
-
-    def manifest(self) -> Manifest | None:
-        return written_manifest(self._context.artifacts)
 
 
 def _upload_name(context: RunContext) -> str:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
+from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.run_api import Start, Told
 from aiperf_svc.adapters.results_api.status import Status
@@ -127,6 +127,3 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
 
     def folder(self) -> Path:
         return self.context.artifacts
-
-    def manifest(self) -> Manifest | None:
-        return written_manifest(self.context.artifacts)

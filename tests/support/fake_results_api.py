@@ -44,7 +44,6 @@ class Provider:
     path: Path
     now: Status = field(default_factory=make_status)
     content: Results | None = None
-    has_manifest: bool = True
     cancelled: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
     events: list[tuple[int, tuple[EventReport, ...]]] = field(default_factory=list)
@@ -52,7 +51,6 @@ class Provider:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     waits: list[tuple[int, float]] = field(default_factory=list)
-    listed: Manifest | None = None
 
     def status(self) -> Status:
         return self.now
@@ -85,10 +83,9 @@ class Provider:
     def folder(self) -> Path:
         return self.path
 
-    def manifest(self) -> Manifest | None:
-        if not self.has_manifest:
-            return None
-        return self.listed or build_manifest(self.path, "0123456789ab")
+    def list_results(self, manifest: Manifest | None = None) -> None:
+        manifest = manifest or build_manifest(self.path, "0123456789ab")
+        (self.path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
 
 
 @dataclass

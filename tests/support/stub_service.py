@@ -101,9 +101,6 @@ class Run:
     def folder(self) -> Path:
         return ARTIFACTS
 
-    def manifest(self) -> None:
-        return None
-
 
 def play_control() -> None:
     # Here: two of three processes need neither, and the imports are most of what they cost.

@@ -6,7 +6,6 @@ from typing import Protocol
 
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import Results, encode
 from aiperf_svc.adapters.results_api.run_api import (
     Cancel,
@@ -66,10 +65,6 @@ class ResultsProvider(TrialResults, Protocol):
 
     def folder(self) -> Path:
         """Folder of the artifacts."""
-        ...
-
-    def manifest(self) -> Manifest | None:
-        """Content of manifest.json, once it is written."""
         ...
 
 

@@ -36,7 +36,7 @@ from typing import Any, BinaryIO
 import msgspec
 from aiohttp import web
 
-from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.results_api.guarded_connections import (
     ConnectionLimits,
     GuardedConnection,
@@ -241,7 +241,7 @@ class _Routes:
         return await send_file(request, path, size=entry.size, sha256=entry.sha256)
 
     async def _manifest(self) -> Manifest:
-        manifest = await asyncio.to_thread(self._provider.manifest)
+        manifest = await asyncio.to_thread(written_manifest, self._provider.folder())
         if manifest is None:
             raise web.HTTPConflict(text="the results are not written yet\n")
         return manifest

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, url_of_api
-from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobPods, JobShares, absent_job
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
@@ -375,6 +374,3 @@ class Collector:
 
     def folder(self) -> Path:
         return self._context.artifacts
-
-    def manifest(self) -> Manifest | None:
-        return written_manifest(self._context.artifacts)

@@ -20,6 +20,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
     (folder / "logs" / "worker-0.log").write_text("one\ntwo\n")
     (tmp_path / "secret").write_text("not a result")
     provider = Provider(folder)
+    provider.list_results()
     server = await serve(provider, token=TOKEN, host="127.0.0.1", port=0)
     async with aiohttp.ClientSession(auto_decompress=False) as session:
         yield Api(provider, server, session, f"http://127.0.0.1:{server.port}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.exports.manifest import ManifestEntry, build_manifest
+from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused
 from tests.support.fake_results_api import LARGE, TOKEN, Api
@@ -26,7 +26,7 @@ async def test_results_are_listed_with_size_and_hash(client: ResultsClient) -> N
 
 
 async def test_results_are_refused_until_they_are_written(api: Api, client: ResultsClient) -> None:
-    api.provider.has_manifest = False
+    (api.provider.path / "manifest.json").unlink()
     with pytest.raises(ApiRefused) as refused:
         await client.manifest()
     assert refused.value.status == 409
@@ -101,7 +101,6 @@ async def test_requested_gzip_has_another_etag(api: Api) -> None:
 async def test_growing_log_is_served_up_to_its_hash(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
-    api.provider.listed = build_manifest(api.provider.path, "0123456789ab")
     with (api.provider.path / "logs/worker-0.log").open("a") as log:
         log.write("three\n")
     await client.download_all(tmp_path / "copy")

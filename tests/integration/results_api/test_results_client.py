@@ -97,7 +97,6 @@ async def test_part_of_another_file_is_discarded(
 async def test_file_with_a_wrong_hash_is_refused(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
-    api.provider.listed = build_manifest(api.provider.path, "x")
     (api.provider.path / "large.bin").write_bytes(LARGE[::-1])
     with pytest.raises(EnvironmentProblem, match=r"large.bin: received bytes with another SHA-256"):
         await client.download_all(tmp_path / "copy")
@@ -130,20 +129,21 @@ async def test_manifest_with_an_invalid_name_is_refused(
         await client.download(ManifestEntry(name, 3, "0" * 64), folder)
     assert str(error.value).isprintable()
     if name.isprintable() or name.isascii():
-        api.provider.listed = Manifest("x", (ManifestEntry(name, 3, "0" * 64),))
+        api.provider.list_results(Manifest("x", (ManifestEntry(name, 3, "0" * 64),)))
         with pytest.raises(EnvironmentProblem, match=r"^manifest: .* is no name of a result"):
             await client.download_all(folder)
     assert await asyncio.to_thread(paths_below, tmp_path) == before
 
 
 async def test_invalid_manifest_is_refused(api: Api, client: ResultsClient, tmp_path: Path) -> None:
-    api.provider.listed = Manifest("x", (ManifestEntry("a", -1, "0" * 64),))
+    api.provider.list_results(Manifest("x", (ManifestEntry("a", -1, "0" * 64),)))
     with pytest.raises(EnvironmentProblem, match=r"^manifest: 'a' has -1 bytes"):
         await client.download_all(tmp_path)
 
 
 async def test_an_empty_file_is_fetched(api: Api, client: ResultsClient, tmp_path: Path) -> None:
     (api.provider.path / "empty.log").touch()
+    api.provider.list_results()
     await client.download_all(tmp_path / "copy")
     assert (tmp_path / "copy/empty.log").read_bytes() == b""
 

@@ -8,25 +8,24 @@ TOKEN = "of the run"
 PROGRAM = """
 import asyncio, os
 from pathlib import Path
+import msgspec
 from aiperf_svc.adapters.exports.manifest import build_manifest
 from aiperf_svc.adapters.results_api.server import serve
 
 class Finished:
     def __init__(self, folder):
         self._folder = folder
-        self._manifest = build_manifest(folder, "run")
 
     def folder(self):
         return self._folder
-
-    def manifest(self):
-        return self._manifest
 
 async def main():
     folder = Path("/data")
     with (folder / "records.parquet").open("wb") as file:
         for _ in range(SIZE >> 24):
             file.write(os.urandom(1 << 24))
+    manifest = msgspec.json.encode(build_manifest(folder, "run"))
+    (folder / "manifest.json").write_bytes(manifest)
     await serve(Finished(folder), token="TOKEN", host="0.0.0.0", port=PORT)
     await asyncio.Event().wait()
 
