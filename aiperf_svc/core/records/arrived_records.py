@@ -99,13 +99,10 @@ class RecordLedger:
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
         self._fenced: dict[str, int] = {}
-        self.late = 0
-        """Records that came after their worker had been declared lost."""
 
     def accept(self, span: SequenceSpan) -> bool:
         """Add a span. Returns False if any of it is known already or its worker is fenced."""
         if self._fenced.get(span.worker) == span.worker_epoch:
-            self.late += span.last - span.first + 1
             return False
         worker = self._workers.setdefault(span.worker, _Worker(span.worker_epoch))
         if worker.epoch != span.worker_epoch:

@@ -45,12 +45,11 @@ def test_another_epoch_of_a_worker_is_another_worker() -> None:
     assert not ledger.accept(span(5, 6, epoch=2))
 
 
-def test_a_lost_workers_records_count_as_late_only() -> None:
+def test_records_of_a_lost_worker_are_refused() -> None:
     ledger = RecordLedger()
     ledger.accept(span(1, 4))
     ledger.fence("w", 1)
     assert not ledger.accept(span(5, 9))
-    assert ledger.late == 5
     assert ledger.highest() == {"w": 4}
 
 
