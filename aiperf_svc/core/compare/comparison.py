@@ -402,9 +402,14 @@ def _word(row: ComparisonRow, tolerance: float) -> Word:
     is_real = row.adjusted_p is not None and row.adjusted_p < 1 - CONFIDENCE
     if not is_real or abs(row.delta) <= tolerance:
         return Word.UNSURE
-    if not row.info.better:
+    return direction(row.delta, row.info)
+
+
+def direction(delta: float, info: MetricInfo) -> Word:
+    """Return the judgement of a difference that is real and larger than the tolerance."""
+    if not info.better:
         return Word.CHANGED
-    return Word.BETTER if (row.delta > 0) is (row.info.better == "higher") else Word.WORSE
+    return Word.BETTER if (delta > 0) is (info.better == "higher") else Word.WORSE
 
 
 def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -> Iterable[str]:

@@ -14,7 +14,7 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from aiperf_svc.core.compare.comparison import RunName, Word, refuse_other_units
+from aiperf_svc.core.compare.comparison import RunName, Word, direction, refuse_other_units
 from aiperf_svc.core.compare.estimates import share
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey
 from aiperf_svc.core.results.measured import MetricInfo
@@ -197,19 +197,13 @@ def _changes(
             after=means[at + 1],
             delta=gaps[at],
             p=p,
-            word=_word(gaps[at], info),
+            word=direction(gaps[at], info),
         )
         for at, (place, p) in enumerate(points.items())
     ]
     sizes = [b - a for a, b in pairwise(edges)]
     levels = [mean for mean, size in zip(means, sizes, strict=True) for _ in range(size)]
     return changes, levels
-
-
-def _word(delta: float, info: MetricInfo) -> Word:
-    if not info.better:
-        return Word.CHANGED
-    return Word.BETTER if (delta > 0) is (info.better == "higher") else Word.WORSE
 
 
 def _key(runs: Sequence[MeasuredRun], metric: str) -> RowKey:

@@ -299,10 +299,8 @@ class DisturbedLoad:
             places = (self._due(chunk) - self.window.begin_ns) // (width_s * SECOND)
             places = np.clip(places, 0, bins - 1)
             completed = chunk["outcome"] == Outcome.COMPLETED
-            if self.is_good is None:
-                within = completed & (_first_ms(chunk) <= limit_ms)
-            else:
-                within = completed & self.is_good(chunk)
+            good = _first_ms(chunk) <= limit_ms if self.is_good is None else self.is_good(chunk)
+            within = completed & good
             for rate, chosen in zip(
                 rates, (places, places[completed], places[within]), strict=True
             ):

@@ -105,7 +105,6 @@ def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float])
     values = {}
     for name in ("running", "waiting"):
         found = series.gauge(logs, name, facts.steady_ns, facts.stop_ns)
-        found = found[~np.isnan(found)]
         if len(found) >= MIN_READS:
             values[name] = metrics[f"server_{name}_requests"] = float(found.mean())
     if "running" not in values:
@@ -170,7 +169,6 @@ def _preemptions(
 
 def _kv_cache(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
     usage = series.gauge(logs, "kv_usage", facts.begin_ns, facts.end_ns)
-    usage = usage[~np.isnan(usage)]
     if not len(usage):
         return None
     highest = metrics["server_kv_cache_usage"] = float(usage.max())
@@ -198,7 +196,6 @@ def _prefix_hits(
         share = hits / queries
     else:
         rates = series.gauge(logs, "prefix_hit_rate", *window)
-        rates = rates[~np.isnan(rates)]
         if not len(rates):
             return None
         share = float(rates.mean())

@@ -80,7 +80,8 @@ def gauge(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> V
     worst one where a sum has no meaning. Empty if no server has it."""
     portable = _named(name)
     curves = [log.curve(number) for log, number, _ in members(logs, portable)]
-    return within(_joined(curves, portable), begin_ns, end_ns) if curves else np.empty(0)
+    values = within(_joined(curves, portable), begin_ns, end_ns) if curves else np.empty(0)
+    return values[~np.isnan(values)]
 
 
 def counter(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> float | None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
-from aiperf_svc.core.stats.percentiles import is_thin, quantile
-from aiperf_svc.core.verdict.inputs import TAILS, GapBound, SingleReads
+from aiperf_svc.core.stats.percentiles import quantile
+from aiperf_svc.core.verdict.inputs import TAILS, GapBound, SingleReads, median_and_tail, ordered
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats, Formula
@@ -86,10 +86,8 @@ def _with_bound(
 ) -> Iterator[tuple[str, float, float, float]]:
     """Yield the statistic, its value by the formula, its bound, and the mean by the formula, in
     ms, of completed requests."""
-    measured, bounded = (rows.collect(each, Population.COMPLETED) for each in (formula, bound))
-    measured.sort()
-    bounded.sort()
-    for stat, q in _quantiles(len(measured), TAILS):
+    measured, bounded = ordered(rows, formula), ordered(rows, bound)
+    for stat, q in median_and_tail(len(measured), TAILS):
         at, end = quantile(measured, q), quantile(bounded, q)
         assert at is not None
         assert end is not None
@@ -104,7 +102,7 @@ def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:
         return ()
     merged, unwatched_ms = gaps.zeros / gaps.total, _unwatched_ms(rows)
     found = []
-    for stat, q in _quantiles(gaps.total, TAILS[1:]):
+    for stat, q in median_and_tail(gaps.total, TAILS[1:]):
         at, low, high = (
             gaps.percentile(min(1.0, max(0.0, place))) / f.NS_PER_MS
             for place in (q, q - merged, q + merged)
@@ -126,10 +124,3 @@ def _unwatched_ms(rows: PhaseRows) -> float:
         if len(values):
             longest = max(longest, quantile(values, UNWATCHED_QUANTILE) or 0.0)
     return longest or math.inf
-
-
-def _quantiles(count: int, tails: tuple[tuple[str, float], ...]) -> list[tuple[str, float]]:
-    if not count:
-        return []
-    tail = next((pair for pair in tails if not is_thin(pair[1], count)), None)
-    return [("p50", 0.50), *((tail,) if tail else ())]

@@ -225,21 +225,28 @@ def _bounds(
     def with_lag(chunk: Columns) -> Floats:
         return formula(chunk) + f.client_lag(chunk)
 
-    measured = _ordered(rows, formula)
-    low, late = _ordered(rows, lowest), _ordered(rows, with_lag)
-    tail = next((pair for pair in TAILS if not is_thin(pair[1], len(measured))), None)
+    columns = [ordered(rows, each) for each in (formula, lowest, with_lag)]
     bounds = []
-    for name, q in (("p50", 0.50), *((tail,) if tail else ())):
-        values = [quantile(column, q) for column in (measured, low, late)]
-        if len(measured):
-            bounds.append(LatencyBound(metric, name, *(value or 0.0 for value in values)))
+    for name, q in median_and_tail(len(columns[0]), TAILS):
+        values = [quantile(column, q) for column in columns]
+        bounds.append(LatencyBound(metric, name, *(value or 0.0 for value in values)))
     return bounds
 
 
-def _ordered(rows: PhaseRows, formula: f.Formula) -> Floats:
+def ordered(rows: PhaseRows, formula: f.Formula) -> Floats:
+    """Return the values of completed requests in order."""
     values = rows.collect(formula, Population.COMPLETED)
     values.sort()
     return values
+
+
+def median_and_tail(count: int, tails: tuple[tuple[str, float], ...]) -> list[tuple[str, float]]:
+    """Return the median and the first of `tails` that so many values support, by name; none without
+    a value."""
+    if not count:
+        return []
+    tail = next((pair for pair in tails if not is_thin(pair[1], count)), None)
+    return [("p50", 0.50), *((tail,) if tail else ())]
 
 
 def achieved_share(totals: Totals, unsent: int) -> float | None:
