@@ -50,19 +50,23 @@ async def add_cluster_facts(
     services = [pod for pod in pods if _component(pod) != HOST]
     if not servers and target.pods is not None:
         servers = await list_pods(cluster, target.pods.namespace, target.pods.labels) or []
-    ours = {**_pod_facts(services), **_node_facts(await _nodes(cluster, services)), **client}
+    own = _pod_facts(services) | _node_facts(await _nodes(cluster, services))
+    ours = {**_known(own), **client}
     ours.pop("arguments", None)  # Those of the services follow from the config.
     nodes = await _nodes(cluster, servers)
-    own = _pod_facts(servers) | _node_facts(nodes) | _start_facts(servers, nodes)
+    place = {
+        "node": joined(_label(node, HOSTNAME) for node in nodes),
+        "started": joined(_starts(servers)),
+    }
+    its = _known(_pod_facts(servers) | _node_facts(nodes) | place)
     fallback = {
-        name: text
+        name: joined(_label(node, label) for node in nodes for label in labels)
         for name, labels in GPU_LABELS.items()
-        if (text := joined(_label(node, label) for node in nodes for label in labels))
     }
     for path in files:
         found = await asyncio.to_thread(read_provenance, path.parent)
         if found is not None:
-            both = found.with_facts(client=ours, target=own, fallback=fallback)
+            both = found.with_facts(client=ours, target=its, fallback=_known(fallback))
             await asyncio.to_thread(_write, folder, path, both)
     return files
 
@@ -98,21 +102,11 @@ def _pod_facts(pods: list[Json]) -> dict[str, str]:
         if status.get("name") in names
     ]
     commands = [(*(c.get("command") or ()), *(c.get("args") or ())) for c in containers]
-    found = {
+    return {
         "image": joined(container.get("image", "") for container in containers),
         "image_digest": joined(digest.rpartition("://")[2] for digest in digests),
         "arguments": joined(map(shown_arguments, commands)),
     }
-    return {name: text for name, text in found.items() if text}
-
-
-def _start_facts(pods: list[Json], nodes: list[Json]) -> dict[str, str]:
-    """Return the target's node, and the time at which its container started."""
-    found = {
-        "node": joined(_label(node, HOSTNAME) for node in nodes),
-        "started": joined(_starts(pods)),
-    }
-    return {name: text for name, text in found.items() if text}
 
 
 def _starts(pods: Iterable[Json]) -> list[str]:
@@ -141,13 +135,16 @@ async def newest_start_ns(cluster: Cluster, namespace: str, labels: Mapping[str,
 
 def _node_facts(nodes: list[Json]) -> dict[str, str]:
     infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in nodes]
-    found = {
+    return {
         "node_type": joined(_label(node, NODE_TYPE) for node in nodes),
         "kernel": joined(info.get("kernelVersion", "") for info in infos),
         "os": joined(info.get("osImage", "") for info in infos),
         "container_runtime": joined(info.get("containerRuntimeVersion", "") for info in infos),
     }
-    return {name: text for name, text in found.items() if text}
+
+
+def _known(facts: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in facts.items() if text}
 
 
 def _component(pod: Json) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.api.objects import label_selector
+from aiperf_svc.adapters.cluster.api.objects import ResourceType, label_selector
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.core.scaling.replica_log import (
+    ADAPTER,
     EVENT,
     HPA,
     POD,
@@ -40,32 +41,15 @@ TOKENS = frozenset({"generation_tokens", "time_to_first_token"})
 """Quantities of a server's page that count from its first token on."""
 
 
-class WatchedType(NamedTuple):
-    """A type of objects, as its paths have it."""
-
-    kind: str
-    group: str
-    """API group with its version; empty: the core group."""
-    resource: str
-
-    def path(self, namespace: str) -> str:
-        base = f"apis/{self.group}" if self.group else "api/v1"
-        return f"/{base}/namespaces/{namespace}/{self.resource}"
-
-
-PODS = WatchedType(POD, "", "pods")
+PODS = ResourceType("", "v1", "pods", POD, True)
 TYPES = (
-    WatchedType("Deployment", "apps/v1", "deployments"),
-    WatchedType("StatefulSet", "apps/v1", "statefulsets"),
-    WatchedType(HPA, "autoscaling/v2", "horizontalpodautoscalers"),
-    WatchedType(SCALED_OBJECT, "keda.sh/v1alpha1", "scaledobjects"),
-    WatchedType(
-        "DynamoGraphDeploymentScalingAdapter",
-        "nvidia.com/v1alpha1",
-        "dynamographdeploymentscalingadapters",
-    ),
+    ResourceType("apps", "v1", "deployments", "Deployment", True),
+    ResourceType("apps", "v1", "statefulsets", "StatefulSet", True),
+    ResourceType("autoscaling", "v2", "horizontalpodautoscalers", HPA, True),
+    ResourceType("keda.sh", "v1alpha1", "scaledobjects", SCALED_OBJECT, True),
+    ResourceType("nvidia.com", "v1alpha1", "dynamographdeploymentscalingadapters", ADAPTER, True),
     PODS,
-    WatchedType(EVENT, "", "events"),
+    ResourceType("", "v1", "events", EVENT, True),
 )
 """Decisions are listed before pods, so that no replica seems to come before its own."""
 
@@ -103,7 +87,7 @@ class ScalingWatch:
             # No type can be watched.
             await asyncio.Event().wait()
 
-    async def _watch(self, watched: WatchedType) -> None:
+    async def _watch(self, watched: ResourceType) -> None:
         """Follow the objects of a type as long as the API server allows it."""
         path, params = watched.path(self._server.namespace), dict[str, str]()
         if watched is PODS and self._server.labels:
@@ -132,7 +116,7 @@ class ScalingWatch:
 
     async def _list(
         self,
-        watched: WatchedType,
+        watched: ResourceType,
         path: str,
         params: dict[str, str],
         known: dict[str, Json],
@@ -150,7 +134,7 @@ class ScalingWatch:
 
     async def _follow(
         self,
-        watched: WatchedType,
+        watched: ResourceType,
         path: str,
         params: dict[str, str],
         known: dict[str, Json],
@@ -177,7 +161,7 @@ class ScalingWatch:
                     self._handle(watched, change, found)
 
     def _handle(
-        self, watched: WatchedType, change: str, found: Json, *, is_first: bool = False
+        self, watched: ResourceType, change: str, found: Json, *, is_first: bool = False
     ) -> None:
         for each in self.log.handle(
             watched.kind, change, found, now_wall_ns=self._clock_ns(), is_first=is_first
