@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -104,16 +103,7 @@ _UNITS = {
 }
 
 
-class Machine(Protocol):
-    """A search of either kind."""
-
-    def next(self) -> Parameters | None:
-        """Return the parameters of the next trial; None when the search is over."""
-        ...
-
-    def add(self, parameters: Parameters, result: SearchedTrial) -> None:
-        """Take the result of a trial."""
-        ...
+Machine = Search | MaximumSearch
 
 
 class SearchTrials:
@@ -140,7 +130,7 @@ class SearchTrials:
         self.machine.add(trial.parameters, searched or failed_trial("the trial failed"))
 
 
-def search_machine(config: BenchmarkConfig) -> Search | MaximumSearch:
+def search_machine(config: BenchmarkConfig) -> Machine:
     """Return the search in a config."""
     assert config.experiment is not None
     search = config.experiment.search
