@@ -60,6 +60,7 @@ class RunProgress(BaseProgress):
         self._configuring: dict[str, str] = {}
         """What takes time while the run is configured, by service."""
         self._recent: deque[_Latencies] = deque()
+        """Latencies of the completed requests of the profiling phase."""
         self._recent_count = 0
         self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
         self._outcomes = {phase: np.zeros(len(Outcome), dtype=np.int64) for phase in Phase}
@@ -71,7 +72,6 @@ class RunProgress(BaseProgress):
         self._delay_ns = RECORD_DELAY_NS + round(batch_interval_s(topology.workers) * 1e9)
         self._main_error = ""
         self._output_tokens = 0
-        """Latencies of the completed requests of the profiling phase."""
         self.server = ServerLoad()
         """Load that the servers report."""
 

@@ -213,11 +213,8 @@ class FirstTrees:
     """Where the first trees begin, one of each user, and what fills the cache before them."""
 
     def __init__(self, agentic: Agentic, seed: int) -> None:
-        self._start, self._warmup_requests, self._seed = (
-            agentic.start,
-            agentic.warmup_requests,
-            seed,
-        )
+        self._start, self._warmup_requests = agentic.start, agentic.warmup_requests
+        self._seed = seed
 
     def position(self, index: int, requests: Sequence[PlannedRequest]) -> Position:
         """Return where the tree of a credit begins."""
