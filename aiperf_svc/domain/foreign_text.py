@@ -39,9 +39,9 @@ def lines(text: str, *, limit: int | None = None) -> str:
     )
 
 
-def csv_cell(text: str, *, limit: int = LINE_LIMIT) -> str:
+def csv_cell(text: str) -> str:
     """The text for a cell of a table: one line that no spreadsheet takes for a formula."""
-    shown = one_line(text, limit=limit)
+    shown = one_line(text)
     return f"'{shown}" if shown.startswith(FORMULA) else shown
 
 

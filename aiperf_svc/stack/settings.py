@@ -190,14 +190,12 @@ def make_plan(
     return plan_stack(config, settings, shape=shape or 1)
 
 
-def refuse_if_used(
-    plan: StackPlan, cluster: Cluster, environ: Mapping[str, str] = os.environ
-) -> None:
+def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     """Raise RunError if a process works on a stack of this name, or another state has made one that
     is within its time to live. A cluster that does not respond is left to the provider, which
     reports it. `aiperf-svc run` has looked before it called Pulumi."""
     kubeconfig, stack = cluster.kubeconfig, plan.identity.stack
-    if HOLDER in environ or cluster.render_to or pulumi.runtime.is_dry_run():
+    if HOLDER in os.environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
     if kubeconfig is not None and not isinstance(kubeconfig, str):
         return  # The cluster may not exist yet.

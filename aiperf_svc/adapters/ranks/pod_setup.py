@@ -4,7 +4,6 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 
 from aiperf_svc.adapters.ranks.launches import make_launch_folder
@@ -16,10 +15,10 @@ SIOCSIFMTU = 0x8922
 """Request that sets an interface's MTU, from <linux/sockios.h>."""
 
 
-def make_rank_folder(environ: Mapping[str, str] = os.environ) -> None:
+def make_rank_folder() -> None:
     """Make what the rank and its courier share. Raises EnvironmentProblem."""
     try:
-        folder = Path(environ["AIPERF_RANK_DIR"])
+        folder = Path(os.environ["AIPERF_RANK_DIR"])
         make_folder(folder)
         make_launch_folder(folder)
     except KeyError as error:
@@ -28,9 +27,9 @@ def make_rank_folder(environ: Mapping[str, str] = os.environ) -> None:
         raise EnvironmentProblem(f"cannot make the rank's folder: {error}") from error
 
 
-def set_mtu(environ: Mapping[str, str] = os.environ) -> None:
+def set_mtu() -> None:
     """Set the MTU of the interface with the rank's address. Raises EnvironmentProblem."""
-    place, mtu = pod_place(environ), int(environ["AIPERF_RANK_MTU"])
+    place, mtu = pod_place(), int(os.environ["AIPERF_RANK_MTU"])
     # A pod's /sys is read-only; this request needs only NET_ADMIN.
     wanted = struct.pack("16si12x", place.interface.encode(), mtu)
     try:

@@ -1,7 +1,6 @@
 """What the interfaces of a rank carry while a step runs, for people who look on."""
 
 import time
-from pathlib import Path
 
 from aiperf_svc.adapters.ranks.counters import interface_bytes
 from aiperf_svc.domain.number_text import readable_unit
@@ -13,17 +12,16 @@ _SHORTEST_S = 0.25
 class Traffic:
     """Rates between one look and the next."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._text = ""
-        self._mono_ns, self._before = time.monotonic_ns(), interface_bytes(proc)
+        self._mono_ns, self._before = time.monotonic_ns(), interface_bytes()
 
     def text(self) -> str:
         """The rates since the last look; before a second one has come, nothing."""
         now = time.monotonic_ns()
         elapsed_s = (now - self._mono_ns) / 1e9
         if elapsed_s >= _SHORTEST_S:
-            after = interface_bytes(self._proc)
+            after = interface_bytes()
             rates = (8 * (a - b) / elapsed_s for a, b in zip(after, self._before, strict=True))
             self._text = traffic_text(*rates)
             self._mono_ns, self._before = now, after

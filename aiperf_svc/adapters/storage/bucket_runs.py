@@ -10,7 +10,7 @@ environment, by the names that Amazon's tools use.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -50,12 +50,12 @@ class BucketRun(msgspec.Struct, frozen=True):
         return self.url.rpartition("/")[2]
 
 
-def bucket_of(url: str, environ: Mapping[str, str] = os.environ) -> S3:
+def bucket_of(url: str) -> S3:
     """Return the bucket of a URL, with the endpoint and region of the environment
     (`AWS_ENDPOINT_URL`, `AWS_REGION`). Raises ConfigError."""
     given = {
-        "endpoint_url": environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"),
-        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
+        "endpoint_url": os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
+        "region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
     }
     try:
         return S3.model_validate({"url": url} | {key: v for key, v in given.items() if v})
@@ -65,10 +65,10 @@ def bucket_of(url: str, environ: Mapping[str, str] = os.environ) -> S3:
         ) from (error)
 
 
-def list_runs(s3: S3, environ: Mapping[str, str] = os.environ) -> list[BucketRun]:
+def list_runs(s3: S3) -> list[BucketRun]:
     """List the runs and experiments below the prefix, by name. Raises EnvironmentProblem if the
     bucket cannot be read."""
-    store = _opened(s3, environ)
+    store = _opened(s3)
     import obstore
 
     try:
@@ -98,12 +98,10 @@ def runs_of(url: str, keys: Iterable[str]) -> list[BucketRun]:
     ]
 
 
-def copy_runs(
-    s3: S3, runs: Sequence[BucketRun], into: Path, environ: Mapping[str, str] = os.environ
-) -> dict[Path, str]:
+def copy_runs(s3: S3, runs: Sequence[BucketRun], into: Path) -> dict[Path, str]:
     """Copy the wanted files of these runs, and return the URL of each folder that now has one.
     Raises EnvironmentProblem."""
-    store = _opened(s3, environ)
+    store = _opened(s3)
     jobs = []
     folders: dict[Path, str] = {}
     for number, run in enumerate(runs):
@@ -116,9 +114,9 @@ def copy_runs(
     return folders
 
 
-def _opened(s3: S3, environ: Mapping[str, str]) -> "S3Store":
+def _opened(s3: S3) -> "S3Store":
     try:
-        return open_store(s3, "", environ)
+        return open_store(s3, "", os.environ)
     except EnvironmentProblem as error:
         raise _unreadable(s3, str(error)) from error
 
@@ -139,9 +137,7 @@ def _unreadable(s3: S3, why: str) -> EnvironmentProblem:
 
 
 @contextmanager
-def local_folders(
-    sources: Iterable[str], environ: Mapping[str, str] = os.environ
-) -> Iterator[dict[Path, str]]:
+def local_folders(sources: Iterable[str]) -> Iterator[dict[Path, str]]:
     """Copy the runs of the buckets among the sources, and yield each folder with its name: its URL
     or its path. Runs whose upload has not ended are left out. Raises ConfigError, or
     EnvironmentProblem if a bucket cannot be read."""
@@ -151,9 +147,9 @@ def local_folders(
             if not source.startswith(SCHEME):
                 found[Path(source)] = source
                 continue
-            s3 = bucket_of(source, environ)
-            runs = [each for each in list_runs(s3, environ) if each.is_whole]
+            s3 = bucket_of(source)
+            runs = [each for each in list_runs(s3) if each.is_whole]
             if not runs:
                 raise ConfigError(f"{source}: no run with a manifest, which an upload sends last")
-            found |= copy_runs(s3, runs, Path(scratch, str(number)), environ)
+            found |= copy_runs(s3, runs, Path(scratch, str(number)))
         yield found

@@ -178,14 +178,14 @@ def _figures(results: Results | None) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def deliver(content: Delivery, webhook: Webhook, environ: Mapping[str, str] = os.environ) -> str:
+def deliver(content: Delivery, webhook: Webhook) -> str:
     """Post the content and return the host that took it. Raises EnvironmentProblem."""
-    if missing := problem(webhook, environ):
+    if missing := problem(webhook, os.environ):
         raise EnvironmentProblem(missing)
-    url = webhook.url or environ[URL_VARIABLE]
+    url = webhook.url or os.environ[URL_VARIABLE]
     host = urlsplit(url).netloc.rpartition("@")[2]
     headers = {"Content-Type": "application/json", "User-Agent": "aiperf-svc"}
-    if secret := environ.get(SECRET_VARIABLE):
+    if secret := os.environ.get(SECRET_VARIABLE):
         headers[webhook.header] = secret
     request = Request(url, msgspec.json.encode(content), headers, method="POST")
     opener = build_opener(_NoRedirect)

@@ -126,8 +126,7 @@ KEPT = 128
 class ClockHistory:
     """Collects the estimates of one worker's clock."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._most = kept
+    def __init__(self) -> None:
         self._kept: list[ClockEstimate] = []
         self._last: ClockEstimate | None = None
         self._stride = 1
@@ -143,7 +142,7 @@ class ClockHistory:
             return
         self._skipped = 0
         self._kept.append(estimate)
-        if len(self._kept) > self._most:
+        if len(self._kept) > KEPT:
             del self._kept[1::2]
             self._stride *= 2
 
