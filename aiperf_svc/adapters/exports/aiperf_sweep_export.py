@@ -113,7 +113,7 @@ def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = N
     lines: list[Sequence[object]] = [(*names, *columns)]
     for each in summary.combinations:
         if each.values:
-            cells = _cells(each, summary.parameters)
+            cells = _values(each.parameters, summary.parameters)
             lines.append((*cells, *_sweep_numbers(each, keys)))
     lines += [(), ("Best Configurations",)]
     best_ones = _best_configurations(summary, search)
@@ -125,7 +125,7 @@ def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = N
         lines.append((shown, *cells, _number(found.metric, "mean"), csv_cell(found.unit)))
     optimal = _optimal(summary)
     lines += [(), ("Pareto Optimal Points",), names if optimal else ("None",)]
-    lines += [_cells(each, summary.parameters) for each in optimal]
+    lines += [_values(each.parameters, summary.parameters) for each in optimal]
     lines += [
         (),
         ("Metadata",),
@@ -218,10 +218,6 @@ def _front(summary: ExperimentSummary) -> Front | None:
 def _optimal(summary: ExperimentSummary) -> tuple[Combination, ...]:
     found = _front(summary)
     return () if found is None else found.optimal
-
-
-def _cells(each: Combination, parameters: Sequence[Parameter]) -> list[str]:
-    return _values(each.parameters, parameters)
 
 
 def _values(given: Parameters, parameters: Sequence[Parameter]) -> list[str]:

@@ -33,9 +33,7 @@ BATCH_ROWS = 1 << 16
 
 def write_lines(records: Path, path: Path) -> int:
     """Write a line for every request of the profiling phase and return their number. `records` has
-    passed `check_records`. Raises OSError.
-
-    """
+    passed `check_records`. Raises OSError."""
     count = 0
     with path.open("wb") as file:
         for lines in _batches(records):

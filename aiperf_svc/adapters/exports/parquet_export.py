@@ -49,7 +49,6 @@ _TYPES = {
     "i4": DataType.int32,
     "i8": DataType.int64,
 }
-_UNIT_SUFFIXES = {"_ns": "ns"}
 
 
 def write_records(path: Path, columns: Columns, context: FinishedRun) -> None:
@@ -152,9 +151,8 @@ def read_clocks(path: Path) -> list[tuple[int, list[ClockEstimate]]]:
 
 
 def _field(name: str) -> Field:
-    unit = next((u for suffix, u in _UNIT_SUFFIXES.items() if name.endswith(suffix)), "")
-    kind = METRIC_DTYPE[name].str[1:]
-    return Field(name, _TYPES[kind](), nullable=False, metadata={"unit": unit} if unit else None)
+    kind, metadata = METRIC_DTYPE[name].str[1:], {"unit": "ns"} if name.endswith("_ns") else None
+    return Field(name, _TYPES[kind](), nullable=False, metadata=metadata)
 
 
 def _metadata(context: FinishedRun) -> dict[str, str]:

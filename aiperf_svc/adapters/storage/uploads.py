@@ -247,10 +247,8 @@ def _put(store: "S3Store", name: str, content: bytes | Iterator[bytes], sha256: 
             chunk_size=PART,
             max_concurrency=PARTS_AT_ONCE,
         )
-    except FileNotFoundError as error:
-        # The library's word for every 404: here the bucket.
-        raise EnvironmentProblem(f"{name}: {reason(error)}") from None
-    except obstore.exceptions.BaseError as error:
+    except (FileNotFoundError, obstore.exceptions.BaseError) as error:
+        # FileNotFoundError is the library's word for every 404: here the bucket.
         raise EnvironmentProblem(f"{name}: {reason(error)}") from None
 
 
