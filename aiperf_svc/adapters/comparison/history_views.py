@@ -28,7 +28,7 @@ from aiperf_svc.core.compare.history import Change, History
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
-from aiperf_svc.domain.number_text import readable_unit, significant
+from aiperf_svc.domain.number_text import count, readable_unit, significant
 
 ROWS = 12
 """Lines of the plot in a terminal."""
@@ -120,9 +120,8 @@ def left_out(found: History) -> list[str]:
 
 def render_page(found: History) -> bytes:
     """Render the page: the plot, the changes, the runs."""
-    count = f"{len(found.runs)} run{'' if len(found.runs) == 1 else 's'}"
     blocks = [
-        Header("History", [found.kind, title(found), count]),
+        Header("History", [found.kind, title(found), count(len(found.runs), "run")]),
         Plots([_figure(found)]),
         Heading("Changes"),
         _changes(found),

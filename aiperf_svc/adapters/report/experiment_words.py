@@ -12,7 +12,7 @@ from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Parameters
-from aiperf_svc.domain.number_text import number, readable_unit
+from aiperf_svc.domain.number_text import count, number, readable_unit
 
 LONGEST_VALUE = 40
 """Longest shown value of a parameter, in characters."""
@@ -112,11 +112,8 @@ def runs_text(of: Combination) -> str:
 
 def counts(summary: ExperimentSummary) -> str:
     """Count what was run: `42 trials of 14 combinations`."""
-    trials, combinations = len(summary.rows), len(summary.combinations)
-    return (
-        f"{trials:,} trial{'' if trials == 1 else 's'} of {combinations:,} "
-        f"combination{'' if combinations == 1 else 's'}"
-    )
+    combinations = count(len(summary.combinations), "combination")
+    return f"{count(len(summary.rows), 'trial')} of {combinations}"
 
 
 def not_held(rows: Sequence[TrialRow]) -> list[str]:

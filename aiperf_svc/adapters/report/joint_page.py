@@ -31,22 +31,20 @@ HOW = (
 
 def start(joint: Joint) -> str:
     """Return how close the starts were; empty if there were not two."""
-    if joint.start_spread_ms is None or joint.start_uncertainty_ms is None:
-        return ""
-    return (
-        f"first measured requests within {joint.start_spread_ms:.1f} ms of each other, "
-        f"with a clock uncertainty of ± {joint.start_uncertainty_ms:.1f} ms"
-    )
+    return _starts("requests", joint.start_spread_ms, joint.start_uncertainty_ms)
 
 
 def starts(joint: JointExperiment) -> str:
     """Return how close the starts of the trials were; empty if there were not two."""
-    found = widest_start(each for _, each in joint.trials)
-    if found is None:
+    spread_ms, uncertainty_ms = widest_start(each for _, each in joint.trials) or (None, None)
+    return _starts("requests of each trial", spread_ms, uncertainty_ms)
+
+
+def _starts(what: str, spread_ms: float | None, uncertainty_ms: float | None) -> str:
+    if spread_ms is None or uncertainty_ms is None:
         return ""
-    spread_ms, uncertainty_ms = found
     return (
-        f"first measured requests of each trial within {spread_ms:.1f} ms of each other, "
+        f"first measured {what} within {spread_ms:.1f} ms of each other, "
         f"with a clock uncertainty of ± {uncertainty_ms:.1f} ms"
     )
 

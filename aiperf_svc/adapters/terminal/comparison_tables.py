@@ -59,9 +59,8 @@ def print_comparisons(found: Comparisons, console: Console) -> None:
 def print_history(found: History, console: Console) -> None:
     """Print the plot of a metric over runs, its changes, and the runs that were left out."""
     first, last = (history_views.when(found.runs[at].start_wall_ns) for at in (0, -1))
-    runs = len(found.runs)
     console.print(history_views.title(found), style="bold")
-    console.print(f"{runs} run{'' if runs == 1 else 's'}, {first} to {last} UTC")
+    console.print(f"{count(len(found.runs), 'run')}, {first} to {last} UTC")
     for line in history_views.text_plot(found, console.width):
         console.print(line, no_wrap=True)
     for line in history_views.left_out(found):

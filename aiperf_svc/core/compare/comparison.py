@@ -27,6 +27,7 @@ from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.quality.gate import Agreement
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.errors import ConfigError, Incomparable
+from aiperf_svc.domain.number_text import count
 
 LEAST_RUNS = 3
 """Fewest runs on a side whose differences are judged."""
@@ -414,7 +415,7 @@ def direction(delta: float, info: MetricInfo) -> Word:
 
 def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -> Iterable[str]:
     if missing:
-        runs = f"{missing} run{'' if missing == 1 else 's'}"
+        runs = count(missing, "run")
         yield f"? {key} has no value in {runs}: not judged, and its means are of the others"
     elif min(map(len, values)) < LEAST_RUNS:
         if max(map(len, values)) == 1:

@@ -7,6 +7,8 @@ from itertools import takewhile
 
 import msgspec
 
+from aiperf_svc.domain.number_text import count
+
 
 class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
     """All trials at one value."""
@@ -58,7 +60,7 @@ def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
             (first, a, m), (second, b, n) = blocks[-2:]
             blocks[-2:] = [((first * a + second * b) / (a + b), a + b, m + n)]
-    return [mean for mean, _, count in blocks for _ in range(count)]
+    return [mean for mean, _, times in blocks for _ in range(times)]
 
 
 def crossing(places: Sequence[float], values: Sequence[float], level: float) -> float | None:
@@ -109,7 +111,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def result(self) -> str:
         holds, breaks = self._value(self.holds), self._value(self.breaks)
-        runs = f"{self.confirmations} confirmation{'' if self.confirmations == 1 else 's'}"
+        runs = count(self.confirmations, "confirmation")
         match self.ending:
             case Ending.UNFINISHED:
                 found = [f"holds {holds}"] if self.holds is not None else []

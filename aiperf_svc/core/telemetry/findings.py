@@ -11,7 +11,7 @@ from aiperf_svc.core.telemetry.log import Curve, SourceLog, within
 from aiperf_svc.core.telemetry.series import Gpu
 from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
 from aiperf_svc.core.verdict.check_result import Reason, expect_none, graded, note, worst_of
-from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.number_text import count, significant
 
 ARRIVED_SHARE = 0.10
 """Limit of the share of the requested concurrency that the server has neither running nor waiting.
@@ -314,7 +314,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     checks = []
     if watts:
         metrics["gpu_power"] = sum(watts)
-        text = f"{len(watts)} GPU{'s' * (len(watts) != 1)} drew {sum(watts):,.0f} W on average"
+        text = f"{count(len(watts), 'GPU')} drew {sum(watts):,.0f} W on average"
         if len(joules) >= len(watts):
             text += _energy(sum(joules), facts, metrics)
         elif has_energy:

@@ -10,6 +10,7 @@ from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
 from aiperf_svc.core.telemetry.system_report import SourceReport
+from aiperf_svc.domain.number_text import count
 
 MAX_CLOCK_OFFSET_S = 5.0
 """Largest difference of a source's clock. HTTP dates have whole seconds, and a page may be cached
@@ -77,7 +78,7 @@ def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
     ]
     fell = restarts(counters)
     if fell:
-        return f"its counters restarted {fell} time{'s' if fell > 1 else ''} during the run"
+        return f"its counters restarted {count(fell, 'time')} during the run"
     if (came_back := returns(counters)) >= SEVERAL_RETURNS:
         return f"its counters were gone and came back {came_back} times: it is of several servers"
     loaded = times[(times >= begin_ns) & (times <= end_ns)]
