@@ -132,14 +132,10 @@ def _claimed_below(
 
 def drops(e: StepEvidence) -> Reason | None:
     """Compare dropped packets and UDP errors with the packets of the step."""
-
-    def of(w: RankWitness) -> tuple[int, int]:
-        return w.dropped_packets + w.udp_errors, w.interface_rx_bytes + w.interface_tx_bytes
-
     return _packets(
         e,
         "drops",
-        of,
+        lambda w: (w.dropped_packets + w.udp_errors, w.interface_rx_bytes + w.interface_tx_bytes),
         DROPPED_SHARE,
         "{count:,} packets were dropped at {place} in the step {step}",
         "look at the interface's queues and the socket buffers, or send slower",
@@ -148,14 +144,10 @@ def drops(e: StepEvidence) -> Reason | None:
 
 def retransmits(e: StepEvidence) -> Reason | None:
     """Compare TCP segments that were sent again with the packets of the step."""
-
-    def of(w: RankWitness) -> tuple[int, int]:
-        return w.tcp_retransmits, w.interface_tx_bytes
-
     return _packets(
         e,
         "retransmits",
-        of,
+        lambda w: (w.tcp_retransmits, w.interface_tx_bytes),
         RETRANSMITTED_SHARE,
         "TCP sent {count:,} segments again from {place} in the step {step}",
         "look for a lossy link or a full queue between the nodes",
