@@ -285,7 +285,7 @@ class BenchmarkConfig(Model):
             )
 
     def _check_sounds_alone(self) -> None:
-        dataset, plain = self.dataset, Dataset()
+        dataset = self.dataset
         if dataset.kind is not DatasetKind.SYNTHETIC:
             return
         if dataset.sounds.number != 1:
@@ -293,12 +293,11 @@ class BenchmarkConfig(Model):
                 f"{{dataset.sounds.number}} {dataset.sounds.number}: a synthetic request of "
                 f"{self.endpoint.type} is one sound; set 1"
             )
-        for name in ("input_tokens", "mix", "prefix"):
-            if getattr(dataset, name) != getattr(plain, name):
-                raise ValueError(
-                    f"{{dataset.{name}}} is for texts; a synthetic request of "
-                    f"{self.endpoint.type} is a sound alone (dataset.sounds)"
-                )
+        if name := dataset._first_set("input_tokens", "mix", "prefix"):
+            raise ValueError(
+                f"{{dataset.{name}}} is for texts; a synthetic request of {self.endpoint.type} is "
+                "a sound alone (dataset.sounds)"
+            )
 
     def _check_schedule(self) -> None:
         if self.load.limits_prefill and not self.endpoint.streaming:
@@ -370,12 +369,11 @@ class BenchmarkConfig(Model):
             raise ValueError(
                 f"{{dataset.kind}} {kind} needs {{endpoint.type}} {', '.join(fitting)}, not {api}"
             )
-        for name in ("user_centric", "prefill_concurrency", "cancellation"):
-            if getattr(load, name) is not None:
-                raise ValueError(
-                    f"{{load.{name}}} is for conversations of one stream; leave it out with "
-                    f"{{dataset.kind}} {kind}"
-                )
+        if name := load._first_set("user_centric", "prefill_concurrency", "cancellation"):
+            raise ValueError(
+                f"{{load.{name}}} is for conversations of one stream; leave it out with "
+                f"{{dataset.kind}} {kind}"
+            )
         if load.samples_per_query > 1:
             raise ValueError(
                 f"{{load.samples_per_query}} sends single requests; {{dataset.kind}} {kind} has "
