@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import StringIO
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ Say = Callable[[str], None]
 WIDTH = 100
 """Width of the tables where there is no terminal."""
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+_T = TypeVar("_T")
 
 
 def say(text: str) -> None:
@@ -124,6 +125,17 @@ def print_failure(error: BaseException, reason: str) -> None:
 def print_json(content: object) -> None:
     """Print one JSON value on standard output."""
     print(msgspec.json.format(msgspec.json.encode(content)).decode(), flush=True)
+
+
+def print_found(
+    found: _T, show: Callable[[_T, "Console"], None], *, as_json: bool, width: int = WIDTH
+) -> None:
+    """Print what a command has found, as JSON or as `show` prints it for people."""
+    if as_json:
+        print_json(found)
+        return
+    with console_on(sys.stdout, width=width) as console:
+        show(found, console)
 
 
 def joined(values: Sequence[float], width: int) -> list[float]:

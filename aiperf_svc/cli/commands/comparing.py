@@ -17,7 +17,7 @@ from aiperf_svc.adapters.storage import junit_file
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.storage.bucket_runs import local_folders
 from aiperf_svc.adapters.terminal.comparison_tables import print_comparisons, print_history
-from aiperf_svc.adapters.terminal.output import WIDTH, console_on, print_json
+from aiperf_svc.adapters.terminal.output import WIDTH, console_on, print_found, print_json
 from aiperf_svc.adapters.terminal.qualify_tables import print_changes
 from aiperf_svc.adapters.terminal.rules_tables import print_report
 from aiperf_svc.config.units import parse_share
@@ -64,11 +64,7 @@ def _compare_nodes(args: argparse.Namespace) -> int:
             "node, without them"
         )
     found = changes(*map(read_qualification, args.folders))
-    if args.json:
-        print_json(found)
-    else:
-        with console_on(sys.stdout, width=WIDTH + 20) as console:
-            print_changes(found, console)
+    print_found(found, print_changes, as_json=args.json, width=WIDTH + 20)
     is_worse = any(each.change in ("worse", "gone", "not measured") for each in found)
     return int(ExitCode.WORSE if args.fail_on and is_worse else ExitCode.OK)
 
@@ -120,11 +116,7 @@ def history(args: argparse.Namespace) -> int:
         write_file(args.html, lambda: views.render_page(found))
     if args.csv is not None:
         write_file(args.csv, lambda: views.render_csv(runs))
-    if args.json:
-        print_json(found)
-        return 0
-    with console_on(sys.stdout) as console:
-        print_history(found, console)
+    print_found(found, print_history, as_json=args.json)
     return 0
 
 
@@ -135,9 +127,5 @@ def verify(args: argparse.Namespace) -> int:
     rules: ModuleType = agentx if args.rules == agentx.NAME else mlperf_endpoints
     points = read_points(find_runs([args.folder]), rules.least_duration_s)
     report: RulesReport = rules.verify(points, args.max_concurrency)
-    if args.json:
-        print_json(report)
-    else:
-        with console_on(sys.stdout, width=120) as console:
-            print_report(report, console)
+    print_found(report, print_report, as_json=args.json, width=WIDTH + 20)
     return int(ExitCode.OK if report.is_met else ExitCode.SLO_MISSED)

@@ -1,14 +1,13 @@
 """`aiperf-svc trace`: statistics of a trace of a real service."""
 
 import argparse
-import sys
 from contextlib import closing
 
 from rich.console import Console
 from rich.table import Table
 
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
-from aiperf_svc.adapters.terminal.output import bar_chart, console_on, joined, print_json
+from aiperf_svc.adapters.terminal.output import bar_chart, joined, print_found
 from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.cli.checks import shown_reading
 from aiperf_svc.cli.parsers.tools import TRACE_LIMITS
@@ -61,11 +60,7 @@ def trace(args: argparse.Namespace) -> int:
         limit = args.synthesis_max_isl
         within = f", at most {limit:,} (--synthesis-max-isl) of input" if limit is not None else ""
         raise ConfigError(f"{args.file}: no requests; expected rows with tokens{within}")
-    if args.json:
-        print_json(described)
-    else:
-        with console_on(sys.stdout) as console:
-            _print(described, console)
+    print_found(described, _print, as_json=args.json)
     return int(ExitCode.OK)
 
 
