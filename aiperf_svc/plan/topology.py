@@ -61,6 +61,19 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.ceiling_requests_per_s > 0
 
 
+def share_of(facts: Facts, count: int) -> Facts:
+    """Return what each of `count` parts has of a machine. Raises ConfigError if that is less than a
+    core."""
+    if facts.cores < count:
+        raise ConfigError(
+            f"targets: {count} runs at the same time need {count} cores, and this machine has "
+            f"{facts.cores:g}; run them on a cluster, or let one run send to all of them in turn "
+            "(endpoint.urls)"
+        )
+    memory = facts.memory_bytes // count
+    return msgspec.structs.replace(facts, cores=facts.cores / count, memory_bytes=memory)
+
+
 class Group(msgspec.Struct, frozen=True):
     """A group of identical processes or pods."""
 

@@ -14,8 +14,6 @@ from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 
-import msgspec
-
 from aiperf_svc.adapters.host import processes
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.adapters.host.processes import (
@@ -33,10 +31,10 @@ from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.stack_stages import Stage
-from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, LeakError
+from aiperf_svc.domain.errors import BenchmarkFailed, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
-from aiperf_svc.plan.topology import Facts
+from aiperf_svc.plan.topology import share_of
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner import fork_server
@@ -168,19 +166,6 @@ class ProcessPlacement(Placement):
             return
         with fork_server.starting(is_needed=self._has_forks) as server:
             yield server
-
-
-def share_of(facts: Facts, count: int) -> Facts:
-    """Return what each of `count` parts has of this machine. Raises ConfigError if that is less
-    than a core."""
-    if facts.cores < count:
-        raise ConfigError(
-            f"targets: {count} runs at the same time need {count} cores, and this machine has "
-            f"{facts.cores:g}; run them on a cluster, or let one run send to all of them in turn "
-            "(endpoint.urls)"
-        )
-    memory = facts.memory_bytes // count
-    return msgspec.structs.replace(facts, cores=facts.cores / count, memory_bytes=memory)
 
 
 class LocalServices:

@@ -6,8 +6,8 @@ import pytest
 
 from aiperf_svc.config.load_config import chosen_target, parse_config, target_configs
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.topology import Facts
-from aiperf_svc.runner.process_placement import expand_local, share_of
+from aiperf_svc.plan.topology import Facts, share_of
+from aiperf_svc.runner.process_placement import expand_local
 from aiperf_svc.workloads.trials import trial_configs
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
