@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from aiperf_svc.adapters.pulumi.project import check_packages, read_settings
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.domain.errors import AiperfError, ConfigError
@@ -69,9 +67,7 @@ def objects_text(request: StackRequest, against: Path | None, *, is_markdown: bo
         versions = (_comparable_lines(_version_of(request, against)), _comparable_lines(request))
         lines = list(difflib.unified_diff(*versions, str(against), request.stack, lineterm=""))
         lines = lines or ["the objects are the same"]
-    return "\n".join(
-        [f"#### {title}", "", f"```{language}", *lines, "```"] if is_markdown else lines
-    )
+    return "\n".join(summary.section(title, lines, language) if is_markdown else lines)
 
 
 def _comparable_lines(request: StackRequest) -> list[str]:
@@ -84,7 +80,7 @@ def _comparable_lines(request: StackRequest) -> list[str]:
 def trials_text(request: StackRequest, *, is_markdown: bool) -> str:
     """List the trials of an experiment."""
     lines = trial_lists.as_lines(request.config, request.members)
-    return "\n".join(["#### Trials", "", "```", *lines, "```"] if is_markdown else lines)
+    return "\n".join(summary.section("Trials", lines) if is_markdown else lines)
 
 
 def of_shapes(request: StackRequest, compared: StackChanges, *, is_markdown: bool) -> str:
@@ -96,7 +92,7 @@ def of_shapes(request: StackRequest, compared: StackChanges, *, is_markdown: boo
     texts = [
         trial_lists.shape_title(shapes, 1),
         format_(request.plan, compared).rstrip("\n"),
-        *(["", "#### Shapes", "", "```", *about, "```", ""] if is_markdown else about),
+        *(["", *summary.section("Shapes", about), ""] if is_markdown else about),
         shape_lines.how_to_run(request.stack, shapes, request.used_shape, at_once=at_once),
         "",
         trials_text(request, is_markdown=is_markdown),
@@ -106,18 +102,7 @@ def of_shapes(request: StackRequest, compared: StackChanges, *, is_markdown: boo
 
 def as_json(request: StackRequest) -> dict[str, Any]:
     """Return what a stack needs, and its trials, as the content of a JSON object."""
-    found = [
-        {
-            "parameters": shape.parameters,
-            "trials": [trial.number for trial in shape.trials],
-            "run_id": plan.identity.run_id,
-            "totals": msgspec.to_builtins(plan.totals),
-            "start_s": plan.times.start / 1e9,
-            "load_s": plan.times.load / 1e9 if plan.times.is_bounded else None,
-            "ttl_s": plan.config.deployment.ttl / 1e9,
-        }
-        for shape, plan in zip(request.shapes, request.plans, strict=True)
-    ]
+    found = shape_lines.as_json(request.shapes, request.plans)
     parallel = {"parallel": request.at_once} if len(found) > 1 else {}
     trials = trial_lists.as_json(request.config, request.members)
     return {"stack": request.stack, **parallel, "pods": found, **trials}

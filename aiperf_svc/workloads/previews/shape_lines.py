@@ -2,7 +2,9 @@
 changes from one to the next. Pure."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
@@ -104,6 +106,22 @@ def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
     ]
     more = len(plans) - MOST_SHAPES
     return [*lines, *([f"  … and {more} more shapes"] if more > 0 else [])]
+
+
+def as_json(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[dict[str, Any]]:
+    """Return what each shape needs, and its trials, as the content of a JSON list."""
+    return [
+        {
+            "parameters": shape.parameters,
+            "trials": [trial.number for trial in shape.trials],
+            "run_id": plan.identity.run_id,
+            "totals": msgspec.to_builtins(plan.totals),
+            "start_s": plan.times.start / 1e9,
+            "load_s": plan.times.load / 1e9 if plan.times.is_bounded else None,
+            "ttl_s": plan.config.deployment.ttl / 1e9,
+        }
+        for shape, plan in zip(shapes, plans, strict=True)
+    ]
 
 
 class ShapeTime(NamedTuple):

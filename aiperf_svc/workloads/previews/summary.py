@@ -1,7 +1,7 @@
 """Describes a stack to those who approve it: on a terminal, and in a pull request. Pure."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
@@ -200,6 +200,11 @@ def as_markdown(plan: StackPlan, compared: StackChanges) -> str:
     if plan.notes:
         lines += ["", "#### Notes", "", *(f"- {note}" for note in plan.notes)]
     return "\n".join(lines) + "\n"
+
+
+def section(title: str, lines: Sequence[str], language: str = "") -> list[str]:
+    """Return a section of Markdown that shows these lines as they are."""
+    return [f"#### {title}", "", f"```{language}", *lines, "```"]
 
 
 def _about(compared: StackChanges) -> str:
