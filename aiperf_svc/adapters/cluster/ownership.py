@@ -6,13 +6,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.api.objects import find_object, try_list
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, try_list
+from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects, namespaces_of
 from aiperf_svc.adapters.host.child_processes import is_alive, process_space
 from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.core.cluster.lease import (
@@ -140,6 +141,41 @@ def of_another_state(stack: str, namespaces: Iterable[str], owners: Iterable[str
         f"state than this one's; use another name, or remove it: aiperf-svc gc {stack} "
         "(--take-over while it is in use)"
     )
+
+
+async def refuse_others(there: Iterable[ObjectRef], wanted: StackObjects, cluster: Cluster) -> None:
+    """Check that all objects found are roots of the stack. Raises EnvironmentProblem that names the
+    owners of the others."""
+    others = [each for each in there if each.uid not in (wanted.own or ())]
+    if not others:
+        return
+    places = namespaces_of(others)
+    owners = []
+    for namespace in places:
+        with suppress(Refused):
+            lease = await find_lease(cluster, wanted.stack, namespace)
+            owners += [lease.owner] if lease else []
+    raise EnvironmentProblem(of_another_state(wanted.stack, places, owners))
+
+
+async def made_while_killed(
+    cluster: Cluster,
+    stack: str,
+    objects: Iterable[ObjectRef],
+    making: Collection[tuple[str, str]],
+) -> list[ObjectRef]:
+    """Return those of `objects` that a killed `up` was creating. An object of this name that has a
+    Lease of another owner is not one of them: the Lease is created after it, by a process that was
+    not killed."""
+    found = []
+    for each in objects:
+        if (each.namespace, each.name) in making:
+            with suppress(Refused):
+                lease = await find_lease(cluster, stack, each.namespace or each.name)
+                if lease is not None and lease.owner != owner_name():
+                    continue
+            found.append(each)
+    return found
 
 
 async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, refuse_held
+from aiperf_svc.adapters.cluster.teardown.inventory import namespaces_of
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
 from aiperf_svc.adapters.cluster.watching.startup_failure import rule_remedy
@@ -25,7 +26,6 @@ from aiperf_svc.plan.queue import OPERATIONS
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack.records import namespaces_of
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews import shape_lines, summary
 from aiperf_svc.workloads.previews.changes import StackChanges, changes

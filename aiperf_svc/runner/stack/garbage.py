@@ -15,6 +15,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, take_from_process, this_process
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.event_undo import changed_objects, undo_recorded
+from aiperf_svc.adapters.cluster.teardown.inventory import namespaces_of
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
     find_left,
@@ -260,7 +261,7 @@ async def _end_runner(
     if not holder.isdecimal() or record is None:
         return False
     roots = await find_roots(cluster, stack=stack, or_namespace=record.namespace)
-    places = records.namespaces_of(roots)
+    places = namespaces_of(roots)
     if not await take_from_process(
         cluster, stack, places, pid=int(holder), me=request.me, say=output.say
     ):
@@ -419,7 +420,7 @@ class _Removal:
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
-        for namespace in records.namespaces_of(ours):
+        for namespace in namespaces_of(ours):
             self._is_taken |= await claim(
                 self._cluster,
                 self._stack,
@@ -481,7 +482,7 @@ class _Removal:
         if not (self._request.take_over and self._stack in self._request.stacks):
             refuse_namesakes(record, others)
             return record
-        there = [e.uid for e in others if record.namespace in records.namespaces_of([e])]
+        there = [e.uid for e in others if record.namespace in namespaces_of([e])]
         self._is_proved &= not there
         return msgspec.structs.replace(record, own=(*own, *there))
 

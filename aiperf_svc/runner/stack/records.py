@@ -2,23 +2,22 @@
 told from others of the same name."""
 
 import contextlib
-from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import Catalog, ObjectRef, list_objects
-from aiperf_svc.adapters.cluster.ownership import find_lease, of_another_state, owner_name
-from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
+from aiperf_svc.adapters.cluster.ownership import made_while_killed, refuse_others
+from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
-    Inventory,
     StackObjects,
-    is_name_of,
-    made_by,
+    expiry,
+    refuse_taken,
     take_inventory,
     take_outside,
+    without_own,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     CONFIG_MAP,
@@ -33,12 +32,9 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
-from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.runner.stack.request import StackRequest
-
-GONE_S = 60.0
-"""Longest time for the end of what a killed `up` was creating: an empty namespace or an anchor."""
+from aiperf_svc.runner.stack.teardown import GONE_S
 
 
 async def first_record(
@@ -56,11 +52,9 @@ async def first_record(
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
-    outside = known.outside if known else None
-    if not any(plan.release is not None for plan in request.plans):
-        outside = None
-    elif outside is None:
-        outside = await take_outside(cluster)
+    outside = None
+    if any(plan.release is not None for plan in request.plans):
+        outside = (known.outside if known else None) or await take_outside(cluster)
     record = RunRecord(
         stack=request.stack,
         cluster=cluster.identity,
@@ -71,7 +65,7 @@ async def first_record(
         namespace=wanted.name,
         before=before,
         outside=outside,
-        types=made_types(request),
+        types=made_types(request.plans),
         own=(known.own or ()) if known else (),
     )
     there = await find_roots(cluster, stack=request.stack, or_namespace=wanted.name)
@@ -85,68 +79,6 @@ async def first_record(
     return record
 
 
-def without_own(before: Inventory, own: Collection[str]) -> Inventory:
-    """Return an inventory without the objects that depend on these roots of the stack: a runner
-    made them and died, and this one has no record of its start."""
-    made = made_by(before.objects, own=own)
-    others = tuple(each for each in before.objects if each.uid not in made)
-    return msgspec.structs.replace(before, objects=others)
-
-
-def made_types(request: StackRequest) -> tuple[str, ...]:
-    """Return the types of the objects that the stack makes in its namespace: `deployments.apps`."""
-    made = {
-        f"{right.resource}.{right.group}" if right.group else right.resource
-        for plan in request.plans
-        for right in needed_rights(plan)
-        if right.verb == "create" and right.resource != "namespaces"
-    }
-    return tuple(sorted(made))
-
-
-async def refuse_others(there: Iterable[ObjectRef], record: RunRecord, cluster: Cluster) -> None:
-    """Check that all objects found belong to the record. Raises EnvironmentProblem that names the
-    owners of the others."""
-    others = [each for each in there if each.uid not in (record.own or ())]
-    if not others:
-        return
-    places = namespaces_of(others)
-    owners = []
-    for namespace in places:
-        with contextlib.suppress(Refused):
-            lease = await find_lease(cluster, record.stack, namespace)
-            owners += [lease.owner] if lease else []
-    raise EnvironmentProblem(of_another_state(record.stack, places, owners))
-
-
-def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
-    """Return the namespaces that these roots are, or are in."""
-    return tuple(dict.fromkeys(each.namespace or each.name for each in roots))
-
-
-def refuse_taken(before: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
-    """Refuse names that are in use: server-side apply would take the object over, and `destroy`
-    would delete it with the stack. Raises EnvironmentProblem."""
-    released = {
-        (each["kind"], each["metadata"]["name"])
-        for plan in plans
-        if plan.release is not None
-        for each in plan.release.objects
-    }
-    taken = [
-        each
-        for each in before.objects
-        if is_name_of(each, stack)
-        or ((each.kind, each.name) in released and each.labels.get(STACK_LABEL) != stack)
-    ]
-    if taken:
-        names = ", ".join(f"{each.kind} {each.name}" for each in taken)
-        raise EnvironmentProblem(
-            f"namespace {before.namespace} has {names} already, which stack {stack} would take "
-            "over and delete; use another name for the stack, or another namespace"
-        )
-
-
 async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli, say: Say) -> None:
     """Remove the roots that a killed `up` was creating when it was killed, which the next one would
     refuse because they exist. Raises EnvironmentProblem if they remain."""
@@ -157,7 +89,7 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
         or_namespace=record.namespace,
         selector=f"{STACK_LABEL}={record.stack}",
     )
-    found = await _made_while_killed(cluster, record.stack, listed.objects, making)
+    found = await made_while_killed(cluster, record.stack, listed.objects, making)
     left = [each for each in found if each.uid not in uids]
     if not left:
         return
@@ -168,6 +100,7 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
         stack=record.stack, namespace=shared, own=tuple(each.uid for each in left)
     )
     await remove_by_label(cluster, wanted)
+    # It is an empty namespace or an anchor.
     report = await wait_until_gone(cluster, wanted, timeout_s=GONE_S)
     if report.left:
         raise EnvironmentProblem(f"{report.in_words} of an `up` that was killed: {report.left[0]}")
@@ -176,33 +109,13 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
         raise PulumiFailed("refresh", ended)
 
 
-async def _made_while_killed(
-    cluster: Cluster,
-    stack: str,
-    objects: Iterable[ObjectRef],
-    making: Collection[tuple[str, str]],
-) -> list[ObjectRef]:
-    """Return those of `objects` that a killed `up` was creating. An object of this name that has a
-    Lease of another owner is not one of them: the Lease is created after it, by a process that was
-    not killed."""
-    found = []
-    for each in objects:
-        if (each.namespace, each.name) in making:
-            with contextlib.suppress(Refused):
-                lease = await find_lease(cluster, stack, each.namespace or each.name)
-                if lease is not None and lease.owner != owner_name():
-                    continue
-            found.append(each)
-    return found
-
-
 async def own_in_state(
     cluster: Cluster, state: Json, there: Iterable[ObjectRef], *, stack: str
 ) -> set[str]:
     """Return the UIDs of the roots that a state has made, and of those among `there` that it was
     making when its process was killed. Raises Unreachable."""
     uids, making = deployed.roots_of(state, stack=stack)
-    return {*uids, *(e.uid for e in await _made_while_killed(cluster, stack, there, making))}
+    return {*uids, *(e.uid for e in await made_while_killed(cluster, stack, there, making))}
 
 
 async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:
@@ -231,15 +144,6 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     spaces = ((each.name, each.uid) for each in there if not each.namespace and each.uid in own)
     name, uid = space or next(spaces, (record.namespace, None))
     return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
-
-
-def expiry(root: ObjectRef) -> str:
-    """Return the time at which a stack removes itself, in words; empty if it does not."""
-    ttl = root.annotations.get(TTL_ANNOTATION, "")
-    if not ttl.isdecimal() or not root.created:
-        return ""
-    end = datetime.fromisoformat(root.created) + timedelta(seconds=float(ttl))
-    return f"{end:%Y-%m-%d %H:%M} UTC"
 
 
 def _single(kubeconfig: str) -> str | None:

@@ -15,6 +15,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
+from aiperf_svc.adapters.cluster.teardown.inventory import namespaces_of
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     USUAL_TYPES,
     LeakReport,
@@ -34,7 +35,6 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack.records import namespaces_of
 
 FOLLOW_S = 20.0
 """Time for the cluster's own garbage collection to follow a deletion."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from aiperf_svc.adapters.cluster import ownership
 from aiperf_svc.adapters.cluster.api.connection import Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import StackInUse
@@ -416,7 +417,7 @@ async def test_killed_plain_up_is_proved_by_its_state(
     async def find_lease(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(records, "find_lease", find_lease)
+    monkeypatch.setattr(ownership, "find_lease", find_lease)
     # Pulumi was killed before it wrote that the namespace exists, and had made none before.
     pending = {"type": "kubernetes:core/v1:Namespace", "inputs": {"metadata": {"name": "ours"}}}
     making = [{"type": "creating", "resource": pending}]

@@ -6,10 +6,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from aiperf_svc.adapters.cluster import ownership
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import Listed, ObjectRef
-from aiperf_svc.adapters.cluster.ownership import owner_name
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects
+from aiperf_svc.adapters.cluster.ownership import owner_name, refuse_others
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    Inventory,
+    StackObjects,
+    refuse_taken,
+    without_own,
+)
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
@@ -19,7 +25,7 @@ from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, records
-from aiperf_svc.runner.stack.records import find_own, refuse_others
+from aiperf_svc.runner.stack.records import find_own
 from aiperf_svc.runner.stack.request import StackRequest
 
 RECORD = RunRecord(
@@ -112,7 +118,7 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             created=datetime.now(UTC),
         )
 
-    monkeypatch.setattr(records, "find_lease", find_lease)
+    monkeypatch.setattr(ownership, "find_lease", find_lease)
     return found
 
 
@@ -275,10 +281,10 @@ def test_existing_objects_with_stack_names_are_refused() -> None:
     taken = ObjectRef(kind="Deployment", namespace="n", name="worker-s", uid="1", path="")
     other = ObjectRef(kind="Deployment", namespace="n", name="web-s", uid="2", path="")
     free = Inventory(namespace="n", objects=(other,), not_listed=())
-    records.refuse_taken(free, stack="s", plans=())
+    refuse_taken(free, stack="s", plans=())
     before = Inventory(namespace="n", objects=(other, taken), not_listed=())
     with pytest.raises(EnvironmentProblem, match="namespace n has Deployment worker-s already"):
-        records.refuse_taken(before, stack="s", plans=())
+        refuse_taken(before, stack="s", plans=())
 
 
 def test_objects_of_dead_runner_are_not_foreign() -> None:
@@ -286,8 +292,8 @@ def test_objects_of_dead_runner_are_not_foreign() -> None:
         kind="Secret", namespace="n", name="keys-s", uid="1", path="", owners=("anchor",)
     )
     before = Inventory(namespace="n", objects=(ANCHOR, left), not_listed=())
-    assert records.without_own(before, ("anchor",)).objects == ()
-    assert records.without_own(before, ()) == before
+    assert without_own(before, ("anchor",)).objects == ()
+    assert without_own(before, ()) == before
 
 
 async def test_stack_of_another_state_is_refused(leases: dict[str, str]) -> None:

@@ -116,6 +116,17 @@ OF_EVENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 what they disturb."""
 
 
+def made_types(plans: Iterable[StackPlan]) -> tuple[str, ...]:
+    """Return the types of the objects that a stack makes in its namespace: `deployments.apps`."""
+    made = {
+        f"{right.resource}.{right.group}" if right.group else right.resource
+        for plan in plans
+        for right in needed_rights(plan)
+        if right.verb == "create" and right.resource != "namespaces"
+    }
+    return tuple(sorted(made))
+
+
 def event_rights(plan: StackPlan) -> list[Right]:
     config, rights = plan.config.inference, list[Right]()
     for event in config.events if config is not None else ():

@@ -3,6 +3,7 @@ depends on which."""
 
 import re
 from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -10,9 +11,11 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import Catalog, ObjectRef, list_objects, read_catalog
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_LABEL, STACK_LABEL
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.index_pods import COLLECTOR, INDEX
 from aiperf_svc.plan.release import READINESS
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.services import Service
 
 AUTOMATIC: Final = frozenset(
@@ -225,6 +228,51 @@ def hanging_on(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> fr
     spaces = {each.name for each in roots if each.kind == "Namespace"}
     inside = [each.uid for each in objects if each.namespace in spaces]
     return frozenset(_with_owned((*(each.uid for each in roots), *inside), objects))
+
+
+def without_own(before: Inventory, own: Collection[str]) -> Inventory:
+    """Return an inventory without the objects that depend on these roots of the stack: a runner
+    made them and died, and this one has no record of its start."""
+    made = made_by(before.objects, own=own)
+    others = tuple(each for each in before.objects if each.uid not in made)
+    return msgspec.structs.replace(before, objects=others)
+
+
+def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
+    """Return the namespaces that these roots are, or are in."""
+    return tuple(dict.fromkeys(each.namespace or each.name for each in roots))
+
+
+def expiry(root: ObjectRef) -> str:
+    """Return the time at which a stack removes itself, in words; empty if it does not."""
+    ttl = root.annotations.get(TTL_ANNOTATION, "")
+    if not ttl.isdecimal() or not root.created:
+        return ""
+    end = datetime.fromisoformat(root.created) + timedelta(seconds=float(ttl))
+    return f"{end:%Y-%m-%d %H:%M} UTC"
+
+
+def refuse_taken(before: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
+    """Refuse names that are in use: server-side apply would take the object over, and `destroy`
+    would delete it with the stack. Raises EnvironmentProblem."""
+    released = {
+        (each["kind"], each["metadata"]["name"])
+        for plan in plans
+        if plan.release is not None
+        for each in plan.release.objects
+    }
+    taken = [
+        each
+        for each in before.objects
+        if is_name_of(each, stack)
+        or ((each.kind, each.name) in released and each.labels.get(STACK_LABEL) != stack)
+    ]
+    if taken:
+        names = ", ".join(f"{each.kind} {each.name}" for each in taken)
+        raise EnvironmentProblem(
+            f"namespace {before.namespace} has {names} already, which stack {stack} would take "
+            "over and delete; use another name for the stack, or another namespace"
+        )
 
 
 def _with_owned(uids: Iterable[str], objects: Collection[ObjectRef]) -> set[str]:
