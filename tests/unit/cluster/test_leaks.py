@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
@@ -68,6 +69,8 @@ def test_leak_report_claims_only_listed_types(report: LeakReport, words: str) ->
 class Api:
     """A cluster that lists nothing of these types, and has or hides the stack's namespace."""
 
+    objects: tuple[ObjectRef, ...] = ()
+
     def __init__(self, *not_listed: str, status: int = 404, allowed: bool = True) -> None:
         self.not_listed, self.status, self.allowed = not_listed, status, allowed
 
@@ -85,7 +88,7 @@ class Api:
 @pytest.fixture(autouse=True)
 def lists(monkeypatch: pytest.MonkeyPatch) -> None:
     async def list_objects(cluster: Api, *_: object, **__: object) -> Listed:
-        return Listed((), cluster.not_listed)
+        return Listed(cluster.objects, cluster.not_listed)
 
     async def read_catalog(_: object) -> Catalog:
         return Catalog((), ())
@@ -99,8 +102,8 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _left(api: Api, **more: Any) -> LeakReport:
-    how: dict[str, Any] = {"before": EMPTY, **more}
-    wanted = StackObjects(stack="s", namespace="n", own=("anchor",), **how)
+    how: dict[str, Any] = {"before": EMPTY, "own": ("anchor",), **more}
+    wanted = StackObjects(stack="s", namespace="n", **how)
     return await find_left(api.typed, wanted)
 
 
@@ -110,6 +113,27 @@ async def test_existing_namespace_needs_all_types_listed() -> None:
     assert set(report.not_checked) == {NODES, OUTSIDE, PODS, JOBS}
     assert (await _left(Api(JOBS), types=("jobs.batch",))).unverified == (JOBS,)
     assert (await _left(Api(NODES, OUTSIDE))).unverified == ()
+
+
+async def test_pods_that_outlive_their_owners_are_left() -> None:
+    def ref(uid: str, owner: str, namespace: str = "n") -> ObjectRef:
+        owners = (owner,) if owner else ()
+        return msgspec.structs.replace(
+            POD, name=uid, uid=uid, namespace=namespace, labels=LABELS, owners=owners
+        )
+
+    api, old = Api(), ref("old", "gone")
+    before = Inventory(namespace="n", objects=(old,), not_listed=())
+    api.objects = (
+        old, ref("held", "gone"), ref("by-hand", ""), ref("of-old", "old"),
+        ref("elsewhere", "gone", "m"), ref("of-elsewhere", "elsewhere", "m"),
+    )  # fmt: skip
+    report = await _left(api, before=before)
+    assert [each.uid for each in report.left] == ["held"]
+    assert [each.uid for each in report.strays] == [
+        "elsewhere", "of-elsewhere", "by-hand", "of-old", "old"
+    ]  # fmt: skip
+    assert (await _left(api, before=before, own=())).left == ()
 
 
 async def test_gone_namespace_is_verified() -> None:

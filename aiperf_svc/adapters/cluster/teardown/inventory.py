@@ -169,6 +169,25 @@ def made_by(
     return hanging_on(roots, new)
 
 
+def outliving_owners(objects: Collection[ObjectRef], wanted: StackObjects) -> frozenset[str]:
+    """Return the UIDs of objects in the stack's namespace that its runs have created and whose
+    owners are gone, from all objects with its label. Kueue holds pods that have never run."""
+    if not wanted.own:
+        return frozenset()
+    known = wanted.before.uids if wanted.before else frozenset()
+    uids = {each.uid for each in objects}
+    return frozenset(
+        each.uid
+        for each in objects
+        if each.namespace == wanted.namespace
+        and RUN_LABEL in each.labels
+        and each.owners
+        and not uids & set(each.owners)
+        and each.uid not in known
+        and not known & set(each.owners)
+    )
+
+
 def is_labelled(found: ObjectRef, stack: str) -> bool:
     return found.labels.get(STACK_LABEL) == stack
 

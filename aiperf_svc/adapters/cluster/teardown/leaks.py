@@ -39,6 +39,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     is_claim_of,
     made_by,
     made_outside,
+    outliving_owners,
     roots_of,
     take_inventory,
     take_outside,
@@ -116,6 +117,7 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     others = others_of(labelled.objects, stack, own)
     theirs = hanging_on(others, labelled.objects)
     ours = made_by(labelled.objects, own=own, before=before)
+    ours |= outliving_owners(labelled.objects, wanted)
     left = {each.uid: each for each in labelled.objects if each.uid in ours}
     strays = [each for each in labelled.objects if each.uid not in ours | theirs]
     not_checked = dict.fromkeys(labelled.not_listed)
