@@ -5,14 +5,13 @@ import contextlib
 import re
 import socket
 import struct
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from time import time_ns
 
 from aiperf_svc.domain.request_ids import INDEX_BASE
 from benchmarks.fuzz.reply import Ending, Reply, Truth
-from benchmarks.stream_server import stream_server
+from benchmarks.stream_server import server_in_thread
 
 _REQUEST_ID = re.compile(rb"\r\nx-request-id: *\S*-(\d+)\r\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -32,37 +31,21 @@ class FuzzServer:
         self.ended_wall_ns: dict[int, int] = {}
         """When the last byte of each response had been written."""
         self.port = 0
-        self._loop = asyncio.new_event_loop()
-        self._is_ready = threading.Event()
-        self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+        self._open = contextlib.ExitStack()
 
     def start(self) -> None:
         """Listen on a free port of the loopback interface."""
-        self._thread.start()
-        self._is_ready.wait()
+        self.port = self._open.enter_context(server_in_thread(self._connection, backlog=1024))
 
     def close(self) -> None:
         """End every connection and the thread; harmless when done before."""
-        if self._loop.is_closed():
-            return
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-        self._loop.close()
-
-    async def _run(self) -> None:
-        async with stream_server(self._connection, backlog=1024) as self.port:
-            self._is_ready.set()
-            await self._ended.wait()
+        self._open.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # `drain` then waits until the kernel has all bytes, so that `ended_wall_ns` is true.
         writer.transport.set_write_buffer_limits(high=0)
-        # A client that cuts its connection is no failure here.
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while await self._one(reader, writer):
-                pass
-        writer.transport.abort()
+        while await self._one(reader, writer):
+            pass
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Respond to one request; whether the connection goes on."""

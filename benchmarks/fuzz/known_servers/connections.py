@@ -23,7 +23,7 @@ from aiperf_svc.mock_server.running import running
 from benchmarks.fuzz.known_servers import streams
 from benchmarks.fuzz.known_servers.known_server import KnownServer, Quiet, handling, stream
 from benchmarks.fuzz.reply import Reply
-from benchmarks.stream_server import stream_server
+from benchmarks.stream_server import server_in_thread
 from benchmarks.truth.client_runs import ClientRun
 
 HANDSHAKE_S = 0.3
@@ -53,42 +53,21 @@ def slow_handshakes() -> Iterator[str]:
 @contextlib.contextmanager
 def _relay(target_port: int) -> Iterator[int]:
     """Relay connections to a port of this machine in a thread; yields the port of the relay."""
-    loop = asyncio.new_event_loop()
-    ended = asyncio.Event()
-    ports: list[int] = []
-    is_ready = threading.Event()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 writer.write(data)
                 await writer.drain()
-            writer.close()
-            await writer.wait_closed()
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(HANDSHAKE_S)
-        backend = await asyncio.open_connection("127.0.0.1", target_port)
-        try:
-            await asyncio.gather(copy(reader, backend[1]), copy(backend[0], writer))
-        finally:
-            backend[1].transport.abort()
+        from_there, to_there = await asyncio.open_connection("127.0.0.1", target_port)
+        with contextlib.closing(to_there):
+            await asyncio.gather(copy(reader, to_there), copy(from_there, writer))
 
-    async def serve() -> None:
-        async with stream_server(connection) as port:
-            ports.append(port)
-            is_ready.set()
-            await ended.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    is_ready.wait()
-    try:
-        yield ports[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-        loop.close()
+    with server_in_thread(connection) as port:
+        yield port
 
 
 def handshakes_are_waited_for(run: ClientRun) -> list[str]:
