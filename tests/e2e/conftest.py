@@ -1,10 +1,19 @@
 """What the tests of whole runs share."""
 
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """A URL at which nobody listens, and nobody else will."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@ printed."""
 
 import json
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.running_command import FINISHED, Command, artifacts
 from tests.support.system_tools import SYSTEM_PATH, needs
 
@@ -40,13 +40,6 @@ def value(results: dict[str, Any], tag: str) -> float:
 def outputs(folder: Path, pattern: str, file: str = "stdout") -> list[str]:
     """A file of each command, by a pattern of their folders below `raw/`."""
     return [path.read_text() for path in sorted(artifacts(folder).glob(f"raw/{pattern}/{file}"))]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        port: int = sock.getsockname()[1]
-    return port
 
 
 @pytest.mark.parametrize(

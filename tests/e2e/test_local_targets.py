@@ -3,7 +3,6 @@
 import hashlib
 import json
 import signal
-import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,14 +206,6 @@ def test_ctrl_c_stops_all_targets_and_keeps_results(
     assert said["results"]["total_of"] == ["there", "same"]
     assert said["results"]["total"]["request_count"]["avg"] > 0
     command.assert_nothing_is_left()
-
-
-@pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address at which nobody listens, and nobody else will."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
 def test_addresses_are_used_in_turn(mock: RunningMockServer, nobody: str, tmp_path: Path) -> None:

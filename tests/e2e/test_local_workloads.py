@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.ports import free_port
 from tests.support.running_command import (
     Command,
     artifacts,
@@ -86,6 +87,8 @@ def test_failed_step_has_reason_and_output(
     assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
     ((_, _, _, problem),) = steps_of(printed)
     assert said in problem
+    assert printed["exit_code"] == command.code
+    assert printed["reason"].startswith("step ")
     assert printed["results"]["verdict"] == "invalid"
     assert (artifacts(tmp_path) / "raw/001-command").is_dir()
 
@@ -191,27 +194,25 @@ def test_killed_runner_leaves_no_process(start: Callable[..., Command], tmp_path
     wait_gone(*gone)
 
 
-def test_missing_tool_is_named_with_its_package(tmp_path: Path) -> None:
-    command = Command(tmp_path, None, "--workload", "iperf", PATH="/nowhere")
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ("iperf",),
+            "iperf3, which is not on this machine; install the Debian package iperf3",
+        ),
+        (("iperf", "--concurrency", "3"), "--concurrency: for inference servers only"),
+        (("command", r'files={a: "\d"}'), "--workload files="),
+        (("command", r'files={a: "\d"}'), "unknown escape character"),
+    ],
+)
+def test_impossible_workload_is_refused_in_words(
+    tmp_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    command = Command(tmp_path, None, "--workload", *flags, PATH="/nowhere")
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG
-    assert "needs iperf3, which is not on this machine" in command.errors
-    assert "Debian package iperf3" in command.errors
-
-
-def test_server_flags_are_refused_beside_a_workload(tmp_path: Path) -> None:
-    command = Command(tmp_path, None, "--workload", "iperf", "--concurrency", "3")
-    command.finish()
-    assert command.code == ExitCode.BAD_CONFIG
-    assert "--concurrency: for inference servers only" in command.errors
-
-
-def test_invalid_yaml_value_is_refused_by_key(tmp_path: Path) -> None:
-    command = Command(tmp_path, None, "--workload", "command", r'files={a: "\d"}')
-    command.finish()
-    assert command.code == ExitCode.BAD_CONFIG
-    assert "--workload files=" in command.errors
-    assert "unknown escape character" in command.errors
+    assert words in command.errors
 
 
 LIAR = """#!{python}
@@ -234,7 +235,7 @@ def test_unseen_bytes_of_a_tool_are_not_trusted(tmp_path: Path) -> None:
     recorded = Path(__file__).parents[1] / "unit/workloads/recorded/iperf"
     (tools / "iperf3").write_text(LIAR.format(python=sys.executable, recorded=str(recorded)))
     (tools / "iperf3").chmod(0o755)
-    keys = ("duration=3s", "omit=1s", "streams=2", "port=15371")
+    keys = ("duration=3s", "omit=1s", "streams=2", f"port={free_port()}")
     path = f"{tools}:{os.environ['PATH']}"
     command = Command(tmp_path, None, "--workload", "iperf", *keys, PATH=path)
     results = command.finish()["results"]

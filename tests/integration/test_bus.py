@@ -1,7 +1,6 @@
 """One contract for every transport: within a loop, over ipc, over TCP, over TCP with CURVE."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,18 +15,11 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.credits import WorkerAttached
 from aiperf_svc.protocol.messages.events import CancelRequested
 from aiperf_svc.protocol.ports import Port
+from tests.support.ports import free_addresses
 
 TRANSPORTS = ("inproc", "ipc", "tcp", "curve")
 MESSAGE = CancelRequested("run", "me", 1, reason="test")
 WAIT_S = 10.0
-
-
-def free_ports() -> dict[str, int]:
-    sockets = {port.name: socket.create_server(("127.0.0.1", 0)) for port in Port}
-    numbers = {name: sock.getsockname()[1] for name, sock in sockets.items()}
-    for sock in sockets.values():
-        sock.close()
-    return numbers
 
 
 def addresses(transport: str, folder: Path) -> Addresses:
@@ -35,7 +27,7 @@ def addresses(transport: str, folder: Path) -> Addresses:
         return Addresses("inproc://test")
     if transport == "ipc":
         return Addresses(f"ipc://{folder}")
-    return Addresses("tcp://127.0.0.1", ports=free_ports())
+    return free_addresses()
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -1,7 +1,6 @@
 """Who gets in where, by the keys of real sockets over TCP: each service has its own."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_report
 from tests.support.in_one_loop import config, server, stack
+from tests.support.ports import free_addresses
 
 WAIT_S = 10.0
 PEER = {
@@ -37,18 +37,11 @@ PEER = {
     Port.RAW_BACK: zmq.DEALER,
     Port.RAW_DIRECT: zmq.DEALER,
 }
+
 REFUSED = {zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_AUTH}
 REFUSED |= {zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
 MESSAGE = CancelRequested("run", "me", 1, reason="test")
 STRANGER = KeyPair(*zmq.curve_keypair())
-
-
-def free_addresses() -> Addresses:
-    held = {port.name: socket.create_server(("127.0.0.1", 0)) for port in Port}
-    numbers = {name: sock.getsockname()[1] for name, sock in held.items()}
-    for sock in held.values():
-        sock.close()
-    return Addresses("tcp://127.0.0.1", ports=numbers)
 
 
 @asynccontextmanager

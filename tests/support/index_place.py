@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -36,16 +35,11 @@ from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.fake_results import as_json
 from tests.support.forked_commands import finished
+from tests.support.ports import free_port
 
 JOB = "index-1-s"
 RUN_ID, TOKEN = "0123456789abcdef", "of-the-test"
 INDEX_S = 90.0
-
-
-def free_port() -> int:
-    with contextlib.closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class FakeIndexCluster:

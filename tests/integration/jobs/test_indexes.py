@@ -12,7 +12,8 @@ import pytest
 from aiperf_svc.adapters.jobs.index_pod import BUILT, why_not_ready
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.fake_results import as_json
-from tests.support.index_place import Place, free_port, until
+from tests.support.index_place import Place, until
+from tests.support.ports import free_port
 from tests.support.threaded_server import in_thread
 
 pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
