@@ -19,7 +19,7 @@ from tests.support.ports import free_addresses
 
 TRANSPORTS = ("inproc", "ipc", "tcp", "curve")
 MESSAGE = CancelRequested("run", "me", 1, reason="test")
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def addresses(transport: str, folder: Path) -> Addresses:

@@ -17,6 +17,7 @@ from aiperf_svc.adapters.cluster.api.connection import Refused, Unreachable, con
 from aiperf_svc.adapters.cluster.api.objects import list_objects, read_catalog
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.domain.errors import EnvironmentProblem
+from tests.support.scripted_server import served
 
 Responses = dict[str, Any]
 FINE: Responses = {
@@ -68,14 +69,8 @@ def _status(code: int, reason: str) -> web.Response:
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
     server = ApiServer()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield server
-    await runner.cleanup()
+    async with served("/{path:.*}", server.handle) as server.url:
+        yield server
 
 
 @pytest.fixture

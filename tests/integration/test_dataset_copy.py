@@ -104,17 +104,18 @@ async def test_copy_equals_what_the_dataset_manager_writes(tmp_path: Path) -> No
     [
         (100, -1, -1, "it would be larger than 0 MiB"),
         (10_000, 1, -1, "the dataset manager has no block 1"),
-        (10_000, -1, 1, "the dataset manager has not sent block 1 in 0.2 s"),
+        (10_000, -1, 0, "the dataset manager has not sent block 0 in 0.2 s"),
     ],
     ids=["too large", "not there", "silent"],
 )
 async def test_inputs_that_cannot_be_copied_are_left_out(
     tmp_path: Path, limit: int, without: int, silent: int, words: str
 ) -> None:
+    block_s = 30.0 if silent < 0 else 0.2
     async with served(without=without, silent=silent) as socket:
         with pytest.raises(EnvironmentProblem, match=f"inputs.json is left out: {words}"):
             await copy_inputs(
-                socket, HEADER, tmp_path / "inputs.json", limit_bytes=limit, block_s=0.2
+                socket, HEADER, tmp_path / "inputs.json", limit_bytes=limit, block_s=block_s
             )
     assert files_in(tmp_path) == []
 

@@ -15,6 +15,7 @@ from aiperf_svc.adapters.datasets.builder import build_dataset
 from aiperf_svc.adapters.datasets.downloads import MAX_FRUITLESS_ATTEMPTS, Downloaded, download
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError, DatasetError, EnvironmentProblem
+from tests.support.scripted_server import served
 
 OLD = b"old " * 100_000
 NEW = b"NEWER" * 90_000
@@ -74,15 +75,9 @@ class Server:
 async def server() -> AsyncIterator[Server]:
     """A running server on a free port."""
     state = Server()
-    app = web.Application()
-    app.router.add_get("/data.json", state.respond)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    state.url = f"http://127.0.0.1:{runner.addresses[0][1]}/data.json"
-    yield state
-    await runner.cleanup()
+    async with served("/data.json", state.respond) as url:
+        state.url = f"{url}/data.json"
+        yield state
 
 
 async def fetch(
@@ -220,16 +215,9 @@ async def test_failing_server_is_asked_a_few_times(server: Server, tmp_path: Pat
     assert len(server.statuses) == 100 - MAX_FRUITLESS_ATTEMPTS
 
 
-async def test_missing_server_is_a_problem_with_a_remedy(
-    tmp_path: Path, unused_tcp_port: int
-) -> None:
+async def test_missing_server_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match=r"give a local copy as dataset\.file"):
-        await download(
-            f"http://127.0.0.1:{unused_tcp_port}/x",
-            folder=tmp_path,
-            max_bytes=1024,
-            retry_delay_s=0,
-        )
+        await download("http://127.0.0.1:1/x", folder=tmp_path, max_bytes=1024, retry_delay_s=0)
 
 
 async def test_invalid_address_is_refused(tmp_path: Path) -> None:

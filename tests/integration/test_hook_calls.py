@@ -18,6 +18,7 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.timing_manager import HookCalls
 from benchmarks.stream_server import stream_server
 from tests.support.in_one_loop import WAIT_S, config, stack
+from tests.support.scripted_server import served
 
 
 async def test_stop_at_a_hook_timeout_is_no_failure() -> None:
@@ -74,6 +75,8 @@ class Server:
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "GET":  # a look for a page of metrics
+            raise web.HTTPNotFound
         if request.path != CHAT:
             self.was_called.set()
             await self.goes_on.wait()
@@ -84,14 +87,8 @@ class Server:
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     found = Server()
-    app = web.Application()
-    app.router.add_post("/{path:.*}", found.handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield found
-    await runner.cleanup()
+    async with served("/{path:.*}", found.handle) as found.url:
+        yield found
 
 
 def profiled(server: Server, **load: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from aiohttp import web
 from arro3.io import read_parquet
 
 from aiperf_svc.adapters.exports.parquet_export import CLOCKS_KEY
@@ -29,6 +30,7 @@ from aiperf_svc.services.record_processor import RecordProcessor
 from tests.support import in_one_loop
 from tests.support.fake_results import as_json
 from tests.support.in_one_loop import WAIT_S, config, lines, server, stack
+from tests.support.scripted_server import served
 
 SECOND_NS = 10**9
 
@@ -255,16 +257,24 @@ async def test_bad_input_found_by_service_fails_run(
 
 
 async def test_run_waits_for_a_loading_server(tmp_path: Path) -> None:
-    with server(tokens=2, slow_start="3s") as mock:
-        settings = config(mock.url, concurrency=1, requests=5)
-        settings["endpoint"] |= {"wait_for_server": "60s"}
-        async with stack(settings, tmp_path) as run:
-            await run.wait_for_state("configuring")
+    is_loaded = asyncio.Event()
+
+    async def respond(request: web.Request) -> web.Response:
+        if request.method == "GET" and not is_loaded.is_set():
+            return web.json_response({"error": {"message": "loading"}}, status=503)
+        message = {"role": "assistant", "content": "a"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    async with served("/{path:.*}", respond) as url:
+        settings = config(url, concurrency=1, requests=5)
+        settings["endpoint"] |= {"wait_for_server": "1h", "streaming": False}
+        async with stack(settings, tmp_path) as run, asyncio.timeout(WAIT_S):
             manager = run.records_manager
             while "server" not in (said := manager.status().message):
                 await manager.wait_change(manager.status().number, 1)
+            is_loaded.set()
             summary = await run.results()
-    assert said == "waiting for the server: /health: status 503: the server is starting"
+    assert said == "waiting for the server: /health: status 503: loading"
     assert summary["request_count"]["avg"] == 5
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
 

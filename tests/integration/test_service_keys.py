@@ -23,7 +23,7 @@ from aiperf_svc.services.base import is_report
 from tests.support.in_one_loop import config, server, stack
 from tests.support.ports import free_addresses
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 PEER = {
     Port.RECORDS: zmq.PUSH,
     Port.CREDIT_DROP: zmq.DEALER,

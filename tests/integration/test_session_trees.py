@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -115,81 +116,80 @@ async def test_user_has_one_live_tree(tmp_path: Path) -> None:
     assert max(itertools.accumulate(step for _, step in edges)) == 3
 
 
-async def test_live_responses_are_in_the_prompts_of_forks(tmp_path: Path) -> None:
-    hello = {"role": "user", "content": "Hello"}
-    turn = {"messages": [hello]}
-    lines: list[dict[str, Any]] = [
-        {"session_id": "a", "turns": [turn, turn | {"forks": ["b"]}]},
-        {"session_id": "b", "turns": [turn]},
-    ]
-    prompts: list[list[dict[str, str]]] = []
+HELLO = {"role": "user", "content": "Hello"}
+Prompts = list[list[dict[str, Any]]]
+
+
+def message(content: str | None, *call_ids: str) -> dict[str, Any]:
+    """A response's message, with calls of tools."""
+    function = {"name": "f", "arguments": "{}"}
+    calls = [{"id": each, "type": "function", "function": function} for each in call_ids]
+    made: dict[str, Any] = {"role": "assistant", "content": content}
+    return made | ({"tool_calls": calls} if calls else {})
+
+
+def as_lines(*sessions: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(each).encode() for each in sessions]
+
+
+async def prompts_of(
+    folder: Path, given: dict[str, Any], reply: Callable[[int], dict[str, Any]], *, requests: int
+) -> tuple[Prompts, dict[str, Any]]:
+    """Return the prompts that a server got in turn, and the results. It responds to request `n`,
+    from 1, by the message `reply(n)`."""
+    prompts: Prompts = []
 
     async def respond(request: web.Request) -> web.Response:
         prompts.append((await request.json())["messages"])
-        message = {"role": "assistant", "content": f"answer {len(prompts)}"}
-        return web.json_response({"choices": [{"index": 0, "message": message}]})
+        return web.json_response({"choices": [{"index": 0, "message": reply(len(prompts))}]})
 
-    given = dataset(tmp_path, "dag_jsonl", *(json.dumps(each).encode() for each in lines))
     async with served("/v1/chat/completions", respond) as url:
-        settings = config(url, dataset=given, concurrency=1, requests=3)
+        settings = config(url, dataset=given, concurrency=1, requests=requests)
         settings["endpoint"] |= {"streaming": False}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
-    one, two = ({"role": "assistant", "content": f"answer {number}"} for number in (1, 2))
-    assert prompts == [[hello], [hello, one, hello], [hello, one, hello, two, hello]]
+        async with stack(settings, folder) as run:
+            return prompts, await run.results()
+
+
+async def test_live_responses_are_in_the_prompts_of_forks(tmp_path: Path) -> None:
+    turn = {"messages": [HELLO]}
+    lines = as_lines(
+        {"session_id": "a", "turns": [turn, turn | {"forks": ["b"]}]},
+        {"session_id": "b", "turns": [turn]},
+    )
+    given = dataset(tmp_path, "dag_jsonl", *lines)
+    prompts, _ = await prompts_of(tmp_path, given, lambda n: message(f"answer {n}"), requests=3)
+    one, two = (message(f"answer {number}") for number in (1, 2))
+    assert prompts == [[HELLO], [HELLO, one, HELLO], [HELLO, one, HELLO, two, HELLO]]
 
 
 async def test_tool_results_get_ids_of_live_calls(tmp_path: Path) -> None:
-    hello = {"role": "user", "content": "Hello"}
     result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
-    line = {"session_id": "a", "turns": [{"messages": [hello]}, {"messages": [result, hello]},
-                                         {"messages": [hello]}]}  # fmt: skip
-    prompts: list[list[dict[str, Any]]] = []
+    turns = [{"messages": each} for each in ([HELLO], [result, HELLO], [HELLO])]
 
-    async def respond(request: web.Request) -> web.Response:
-        prompts.append((await request.json())["messages"])
-        calls = [call_of(f"live-{len(prompts)}-{number}") for number in range(2)]
-        message = {"role": "assistant", "content": None, "tool_calls": calls}
-        return web.json_response({"choices": [{"index": 0, "message": message}]})
-
-    def call_of(name: str) -> dict[str, Any]:
-        return {"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    def reply(turn: int) -> dict[str, Any]:
+        return message(None, f"live-{turn}-0", f"live-{turn}-1")
 
     def answered(turn: int, content: str) -> list[dict[str, Any]]:
         """The message of a response, and the results of its calls."""
-        names = [f"live-{turn}-{number}" for number in range(2)]
-        results = [{"role": "tool", "tool_call_id": name, "content": content} for name in names]
-        calls = [call_of(name) for name in names]
-        return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
+        made = reply(turn)
+        ids = [each["id"] for each in made["tool_calls"]]
+        return [made, *({"role": "tool", "tool_call_id": n, "content": content} for n in ids)]
 
-    given = dataset(tmp_path, "dag_jsonl", json.dumps(line).encode())
-    async with served("/v1/chat/completions", respond) as url:
-        settings = config(url, dataset=given, concurrency=1, requests=3)
-        settings["endpoint"] |= {"streaming": False}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+    given = dataset(tmp_path, "dag_jsonl", *as_lines({"session_id": "a", "turns": turns}))
+    prompts, _ = await prompts_of(tmp_path, given, reply, requests=3)
     # The last recorded result stands for further calls; without one it is "ok".
     first, second = answered(1, "12 °C"), answered(2, "ok")
-    assert prompts == [[hello], [hello, *first, hello], [hello, *first, hello, *second, hello]]
+    assert prompts == [[HELLO], [HELLO, *first, HELLO], [HELLO, *first, HELLO, *second, HELLO]]
 
 
 async def test_response_before_several_forks_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hello = {"role": "user", "content": "Hello"}
     results = [{"role": "tool", "tool_call_id": "recorded", "content": text} for text in "bc"]
-    lines = [
-        {"session_id": "a", "turns": [{"messages": [hello], "forks": ["b", "c"]}]},
+    lines = as_lines(
+        {"session_id": "a", "turns": [{"messages": [HELLO], "forks": ["b", "c"]}]},
         *({"session_id": each["content"], "turns": [{"messages": [each]}]} for each in results),
-    ]
-    prompts: list[list[dict[str, Any]]] = []
-
-    async def respond(request: web.Request) -> web.Response:
-        prompts.append((await request.json())["messages"])
-        call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        message = {"role": "assistant", "content": None, "tool_calls": [call]}
-        return web.json_response({"choices": [{"index": 0, "message": message}]})
-
+    )
     reads = list[bytes]()
 
     def read(data: bytes, **how: Any) -> Reply:
@@ -197,35 +197,18 @@ async def test_response_before_several_forks_is_read_once(
         return reply_of(data, **how)
 
     monkeypatch.setattr(worker, "reply_of", read)
-    given = dataset(tmp_path, "dag_jsonl", *(json.dumps(each).encode() for each in lines))
-    async with served("/v1/chat/completions", respond) as url:
-        settings = config(url, dataset=given, concurrency=1, requests=3)
-        settings["endpoint"] |= {"streaming": False}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+    given = dataset(tmp_path, "dag_jsonl", *lines)
+    prompts, _ = await prompts_of(tmp_path, given, lambda _: message(None, "x"), requests=3)
     assert sorted(prompt[-1]["content"] for prompt in prompts[1:]) == ["b", "c"]
     assert len(reads) == 1
 
 
 async def test_tool_results_without_live_call_become_user_text(tmp_path: Path) -> None:
-    hello = {"role": "user", "content": "Hello"}
     result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
-    line = {"session_id": "a", "turns": [{"messages": [hello]}, {"messages": [result]}]}
-    prompts: list[list[dict[str, Any]]] = []
-
-    async def respond(request: web.Request) -> web.Response:
-        prompts.append((await request.json())["messages"])
-        message = {"role": "assistant", "content": "no call"}
-        return web.json_response({"choices": [{"index": 0, "message": message}]})
-
-    given = dataset(tmp_path, "dag_jsonl", json.dumps(line).encode())
-    async with served("/v1/chat/completions", respond) as url:
-        settings = config(url, dataset=given, concurrency=1, requests=2)
-        settings["endpoint"] |= {"streaming": False}
-        async with stack(settings, tmp_path) as run:
-            results = await run.results()
-    said = {"role": "assistant", "content": "no call"}
-    assert prompts[1] == [hello, said, {"role": "user", "content": "12 °C"}]
+    turns = [{"messages": [HELLO]}, {"messages": [result]}]
+    given = dataset(tmp_path, "dag_jsonl", *as_lines({"session_id": "a", "turns": turns}))
+    prompts, results = await prompts_of(tmp_path, given, lambda _: message("no call"), requests=2)
+    assert prompts[1] == [HELLO, message("no call"), {"role": "user", "content": "12 °C"}]
     checks = results["aiperf_svc"]["reasons"]
     assert [each["check"] for each in checks if each["check"] == "histories"] == ["histories"]
 
@@ -359,22 +342,10 @@ async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
 
 
 async def test_complete_messages_are_sent_without_a_history(tmp_path: Path) -> None:
-    user, answer = {"role": "user", "content": "u"}, {"role": "assistant", "content": "recorded"}
-    arrays = [[user], [user, answer, user]]
-    prompts: list[list[dict[str, str]]] = []
-
-    async def respond(request: web.Request) -> web.Response:
-        prompts.append((await request.json())["messages"])
-        message = {"role": "assistant", "content": "live"}
-        return web.json_response({"choices": [{"index": 0, "message": message}]})
-
-    rows = [json.dumps({"session_id": "a", "messages": each}).encode() for each in arrays]
-    given = dataset(tmp_path, "mooncake_trace", *rows)
-    async with served("/v1/chat/completions", respond) as url:
-        settings = config(url, dataset=given, concurrency=1, requests=2)
-        settings["endpoint"] |= {"streaming": False}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+    arrays = [[HELLO], [HELLO, message("recorded"), HELLO]]
+    lines = as_lines(*({"session_id": "a", "messages": each} for each in arrays))
+    given = dataset(tmp_path, "mooncake_trace", *lines)
+    prompts, _ = await prompts_of(tmp_path, given, lambda _: message("live"), requests=2)
     assert prompts == arrays
 
 

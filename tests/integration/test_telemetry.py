@@ -15,7 +15,7 @@ from arro3.io import read_parquet
 
 from aiperf_svc.adapters.telemetry.pages import PageClient
 from tests.support.in_one_loop import config, server, stack, talks
-from tests.support.scripted_server import pages, with_telemetry
+from tests.support.scripted_server import pages, served, with_telemetry
 
 DCGM = (Path(__file__).parents[1] / "data/telemetry/dcgm.txt").read_text()
 TTFT = "time_to_first_token_seconds"
@@ -37,20 +37,13 @@ async def test_key_of_pages_is_in_no_file(tmp_path: Path, monkeypatch: pytest.Mo
         return web.Response(text="up 1\n")
 
     monkeypatch.setenv("PAGES", "s3cret-token\n")
-    app = web.Application()
-    app.router.add_get("/metrics", respond)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"
+    async with served("/metrics", respond) as target:
+        url = f"{target}/metrics"
         with server(tokens=3) as mock:
             base = config(mock.url, concurrency=2, requests=20)
             wanted = {"server_metrics": [url], "key_env": "PAGES"}
             async with stack(with_telemetry(base, **wanted), tmp_path) as run:
                 summary = await run.results()
-    finally:
-        await runner.cleanup()
     sources = {each["url"]: each for each in summary["aiperf_svc"]["system"]["sources"]}
     assert sources[url]["failures"] == 0
     assert set(asked) == {"Bearer s3cret-token"}
@@ -143,7 +136,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     assert {row[5] for row in ttft} == {"0"}
     gpus = [json.loads(x) for x in (folder / "gpu_telemetry_export.jsonl").read_text().splitlines()]
     assert {line["gpu_uuid"] for line in gpus} == {"GPU-6f1c0b40", "GPU-6f1c0b41"}
-    assert len({line["telemetry_data"]["gpu_power_usage"] for line in gpus}) > 10
+    assert len({line["telemetry_data"]["gpu_power_usage"] for line in gpus}) > 5
     table = read_parquet(folder / "telemetry.parquet").read_all()
     assert set(table.column_names) == {"source", "metric", "labels", "type", "wall_ns", "value"}
     sources = {str(source) for source in table.column("source").to_numpy()}

@@ -20,7 +20,7 @@ from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 from benchmarks.stream_server import Serve, stream_server
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 MS = 1_000_000
 SYSTEM_GETADDRINFO = socket.getaddrinfo
 

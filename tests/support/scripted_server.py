@@ -67,18 +67,8 @@ async def pages(**texts: Any) -> AsyncIterator[str]:
         text = texts[name]
         return web.Response(text=text(reads[name]) if callable(text) else text)
 
-    app = web.Application()
-    app.router.add_get("/{name}", respond)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        await web.TCPSite(runner, SECOND_HOST, port).start()
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        await runner.cleanup()
+    async with served("/{name}", respond, SECOND_HOST) as url:
+        yield url
 
 
 def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
@@ -88,15 +78,19 @@ def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def served(
-    path: str, respond: Callable[[web.Request], Awaitable[web.Response]]
+    path: str, respond: Callable[[web.Request], Awaitable[web.StreamResponse]], *others: str
 ) -> AsyncIterator[str]:
-    """A server that responds to POST requests at one path."""
+    """A server that responds to requests at one path; `/{path:.*}` is any.
+    `others` are more addresses of it."""
     app = web.Application()
-    app.router.add_post(path, respond)
+    app.router.add_route("*", path, respond)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        port = runner.addresses[0][1]
+        for host in others:
+            await web.TCPSite(runner, host, port).start()
+        yield f"http://127.0.0.1:{port}"
     finally:
         await runner.cleanup()

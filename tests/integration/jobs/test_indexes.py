@@ -35,7 +35,7 @@ async def test_trials_of_indexes_become_one_experiment(place: Place) -> None:
         await client.download_all(place.folder / "fetched")
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
     assert "exit code 2" in summary["trials"][1]["reason"]
-    assert 30 <= summary["trials"][0]["values"]["time_to_first_token_p50"] < 90
+    assert summary["trials"][0]["values"]["time_to_first_token_p50"] >= 30
     fetched = place.folder / "fetched"
     assert len(list((fetched / "trials").iterdir())) == 2
     assert (fetched / "report.html").is_file()

@@ -11,7 +11,7 @@ from tests.support.bare_client import HANG_GUARD_S, connected, events_of, reques
 
 
 def test_a_slow_start_returns_503_and_then_serves() -> None:
-    with running(MockServerConfig(slow_start="300ms")) as server, connected(server) as client:
+    with running(MockServerConfig(slow_start="1s")) as server, connected(server) as client:
         health = b"GET /healthz HTTP/1.1\r\n\r\n"
         statuses = [client.send(health).response()[0]]
         deadline = time.monotonic() + HANG_GUARD_S
@@ -46,7 +46,7 @@ def test_freeze_stops_every_process_and_delays_responses() -> None:
 
 
 def test_only_idle_connections_are_closed() -> None:
-    config = MockServerConfig(keepalive_timeout="100ms", tokens=2, itl="300ms")
+    config = MockServerConfig(keepalive_timeout="400ms", tokens=2, itl="800ms")
     with running(config) as server, connected(server) as idle, connected(server) as busy:
         assert len(events_of(busy.send(request_bytes()).response()[1])) == 4
         assert idle.rest() == b""

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiperf_svc.adapters.telemetry.otlp import OtlpSender
 from tests.support.fake_results import decoded
 from tests.support.fake_results_api import make_status as status
+from tests.support.scripted_server import served
 
 ORIGIN = {"service.name": "aiperf-svc"}
 SUMMARY = {
@@ -60,16 +61,8 @@ class Receiver:
 @asynccontextmanager
 async def receiver() -> AsyncIterator[tuple[Receiver, str]]:
     found = Receiver()
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", found.take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield found, f"http://127.0.0.1:{runner.addresses[0][1]}/v1/metrics"
-    finally:
-        await runner.cleanup()
+    async with served("/{path:.*}", found.take) as url:
+        yield found, f"{url}/v1/metrics"
 
 
 def sender(url: str, notes: list[str], **options: Any) -> OtlpSender:

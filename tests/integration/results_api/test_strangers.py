@@ -124,7 +124,7 @@ async def test_stranger_is_cut_after_its_time(tmp_path: Path, play: Play) -> Non
 
 
 async def test_authorised_client_may_take_longer(tmp_path: Path) -> None:
-    limits = ConnectionLimits(unauthenticated=1, unauthenticated_s=0.2)
+    limits = ConnectionLimits(unauthenticated=1, unauthenticated_s=0.5)
     async with serving(tmp_path, limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         request = f"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Aiperf-Token: {TOKEN}\r\n\r\n"
