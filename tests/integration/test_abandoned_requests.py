@@ -11,7 +11,7 @@ from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.services.abandonments import LEAST_LOOK_NS, PRUNED_AT, Abandonments
-from tests.support.in_one_loop import config, lines, server, stack, talks
+from tests.support.in_one_loop import config, lines, results_of, server, stack, talks
 
 
 def chosen(count: int, share: float) -> set[int]:
@@ -54,8 +54,7 @@ async def test_response_before_the_delay_is_complete(tmp_path: Path) -> None:
     with server(ttft="5ms", tokens=1) as mock:
         load: dict[str, Any] = {"request_rate": 200, "requests": 100}
         load |= {"cancellation": {"rate": "100%", "delay": "20s"}}
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, **load), tmp_path)
         truth = mock.truth()
     accounts = summary["aiperf_svc"]["accounts"]
     assert truth["disconnected"] == accounts["abandoned"] == 0
@@ -70,8 +69,7 @@ async def test_each_target_sees_its_abandonments(tmp_path: Path) -> None:
         load["cancellation"] = {"rate": "40%", "delay": "20ms"}
         settings = config(one.url, **load)
         settings["endpoint"] |= {"urls": [other.url], "url_strategy": "least_in_flight"}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
         left = [one.truth()["disconnected"], other.truth()["disconnected"]]
     accounts = summary["aiperf_svc"]["accounts"]
     assert (sum(left), accounts["abandoned"]) == (len(chosen(100, 0.4)),) * 2
@@ -84,8 +82,7 @@ async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> No
     with server(ttft="700ms", tokens=1) as mock:
         load: dict[str, Any] = {"concurrency": 30, "requests": 90}
         load |= {"cancellation": {"rate": "30%", "delay": "10ms"}}
-        async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, dataset=dataset, **load), tmp_path)
         truth = mock.truth()
     choice = Abandonment(share=0.3, delay_ns=0, seed=0)
     turns = [[turn for turn in range(3) if choice.is_chosen(i, turn)] for i in range(30)]
@@ -105,8 +102,7 @@ async def test_clients_leave_in_grace_period_but_not_warmup(tmp_path: Path) -> N
             "arrival": {"pattern": "constant"},
         }
         load |= {"cancellation": {"rate": "100%", "delay": "300ms"}, "warmup": {"requests": 3}}
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, **load), tmp_path)
         truth = mock.truth()
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["abandoned"] == accounts["issued"] - accounts["unsent"]

@@ -33,7 +33,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.start_gate import Offset
 from tests.support import fake_run, fake_steps
 from tests.support.fake_folders import write_run, write_trials
-from tests.support.in_one_loop import stack
+from tests.support.in_one_loop import results_of
 
 KEYS = Path(__file__).with_name("artifact_keys.json")
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
@@ -210,8 +210,7 @@ async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
             "artifacts": {"http_trace": True, "slice_duration": "300ms"},
             "random_seed": 7,
         }
-        async with stack(config, folder) as run:
-            await run.results()
+        await results_of(config, folder)
     files = sorted((folder / "artifacts").iterdir())
     return {file.name: names_in(file) for file in files if file.is_file()}
 

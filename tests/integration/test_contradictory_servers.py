@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.support.in_one_loop import config, stack, talks
+from tests.support.in_one_loop import config, results_of, talks
 from tests.support.scripted_server import served
 
 REQUESTS = 10
@@ -52,8 +52,7 @@ async def test_contradiction_is_named(
     async with served("/v1/chat/completions", respond) as url:
         settings = config(url, dataset=dataset, concurrency=1, requests=REQUESTS)
         settings["endpoint"] |= {"streaming": True}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["request_count"]["avg"] == REQUESTS
     reasons = {each["check"]: each["text"] for each in summary["aiperf_svc"]["reasons"]}
     assert text in reasons[check]

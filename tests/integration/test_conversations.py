@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
-from tests.support.in_one_loop import config, server, stack, talks
+from tests.support.in_one_loop import config, results_of, server, stack, talks
 
 
 async def test_conversations_keep_history_order_and_pauses(
@@ -17,8 +17,7 @@ async def test_conversations_keep_history_order_and_pauses(
     dataset = talks(tmp_path, *turns, count=4)
     with server(ttft="5ms", tokens=3) as mock:
         settings = config(mock.url, dataset=dataset, concurrency=2, requests=12)
-        async with stack(settings, tmp_path, workers=1) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path, workers=1)
         rows = {row["request_id"]: row for row in mock.truth(rows=True)["rows"]}
     assert summary["request_count"]["avg"] == 12
     assert summary["aiperf_svc"]["accounts"]["issued"] == 4
@@ -32,8 +31,7 @@ async def test_a_request_count_ends_within_a_conversation(tmp_path: Path) -> Non
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=5)
     with server(tokens=2) as mock:
         settings = config(mock.url, dataset=dataset, concurrency=1, requests=8)
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
         assert mock.truth()["requests"] == 8
     assert summary["request_count"]["avg"] == 8
 
@@ -46,8 +44,7 @@ async def test_conversations_cut_by_duration_have_an_outcome(
     # A conversation takes a second, so that none which has begun can be over.
     with server(ttft="100ms", tokens=2) as mock:
         settings = config(mock.url, dataset=dataset, duration=0.5, **load)
-        async with stack(settings, tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path, workers=2)
         sent = mock.truth()["requests"]
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["cancelled"] > 0

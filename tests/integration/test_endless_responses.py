@@ -13,7 +13,7 @@ from aiperf_svc.core.responses.sse import MAX_EVENT_BYTES
 from aiperf_svc.services.record_processor import RecordProcessor
 from aiperf_svc.services.worker import Worker
 from tests.support.endless_server import MIB, RESPONSE_BYTES, endless_server, lowered_bounds
-from tests.support.in_one_loop import Stack, config, server, stack
+from tests.support.in_one_loop import Stack, config, results_of, server, stack
 
 PAGE = Path(__file__).parents[2] / "docs/decisions/0026-every-queue-is-bounded.md"
 FULL_BYTES = 4 * MIB
@@ -135,8 +135,7 @@ async def test_endless_response_is_cut_off_with_a_reason(
         settings = config(endless.url, concurrency=1, requests=1)
         # It would read from the same server.
         settings["telemetry"] = {"target": False}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     (entry,) = summary["error_summary"]
     assert entry["error_details"]["type"] == "TooLarge"
     assert message in entry["error_details"]["message"]
@@ -165,7 +164,6 @@ async def test_record_is_awaited_while_its_processor_reads(
 
     monkeypatch.setattr(RecordProcessor, "_process", slow)
     with server(ttft="1ms", itl="5ms", tokens=200) as mock:
-        async with stack(config(mock.url, concurrency=1, requests=1), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, concurrency=1, requests=1), tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["records"], accounts["records_lost"]) == (1, 0)

@@ -12,7 +12,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.services import target_lookup
 from tests.support.fake_results import decoded
-from tests.support.in_one_loop import WAIT_S, config, lines, stack
+from tests.support.in_one_loop import WAIT_S, config, lines, results_of, stack
 from tests.support.scripted_server import Respond, ScriptedServer
 
 TTFT_P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "5s"}
@@ -73,8 +73,7 @@ async def test_two_successes_among_98_refusals_hold_no_objective(tmp_path: Path)
             "objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}],
             "goodput": {"time_to_first_token": "5s"},
         }
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     latency, throughput = summary["aiperf_svc"]["slo"]
     assert (latency["ok"], throughput["ok"]) == (False, False)
     assert "leaves out 98 of 100 requests (98 failed)" in latency["reason"]
@@ -104,8 +103,7 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
         settings = config(server.url, concurrency=30, requests=60)
         settings["endpoint"]["request_timeout"] = "1s"
         settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
         stuck.set()
     assert summary["timed_out_request_count"]["avg"] == 20
     latency, throughput = summary["aiperf_svc"]["slo"]
@@ -166,9 +164,7 @@ async def test_absent_target_gives_no_client_advice(
     server = ScriptedServer(stream_at_once)
     await server.start()
     await server.stop()
-    settings = config(server.url, concurrency=5, duration="500ms")
-    async with stack(settings, tmp_path) as run:
-        summary = await run.results()
+    summary = await results_of(config(server.url, concurrency=5, duration="500ms"), tmp_path)
     assert summary["aiperf_svc"]["cause"] == "target-failing"
     assert "more CPU" not in advice(summary)
     assert ended(summary) is ExitCode.BENCHMARK_FAILED
@@ -182,8 +178,7 @@ async def test_few_failures_within_the_budget_are_no_reason(tmp_path: Path) -> N
     async with serving(refuse_one) as server:
         settings = config(server.url, concurrency=4, requests=110)
         settings["slo"] = {"objectives": [TTFT_P99]}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert [o["ok"] for o in summary["aiperf_svc"]["slo"]] == [True]
     assert [o["reason"] for o in summary["aiperf_svc"]["slo"]] == [""]
 
@@ -192,8 +187,7 @@ async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> N
     async with serving(stream_at_once) as server:
         # A server of plain HTTP waits for the end of a ClientHello that it takes for a request.
         settings = config(server.url.replace("http", "https"), request_rate=50, duration="1s")
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     found = findings(summary)
     assert summary["unsent_request_count"]["avg"] > 0
     assert "still waited for a connection at the stop" in found["successes"]["text"]
@@ -204,9 +198,7 @@ async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> N
 
 async def test_stream_in_one_read_is_reported(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
-        settings = config(server.url, concurrency=4, requests=40)
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(server.url, concurrency=4, requests=40), tmp_path)
     found = findings(summary)["single_reads"]
     assert found["measured"] == 1.0
     assert "40 of 40 streams" in found["text"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.in_one_loop import config, server, stack, talks
+from tests.support.in_one_loop import config, results_of, server, talks
 
 TOOLS: dict[str, Any] = {
     "chat": {"type": "function", "function": {"name": "lookup", "parameters": {}}},
@@ -32,8 +32,7 @@ async def run_of(folder: Path, url: str, endpoint: dict[str, Any], **dataset: An
         url, dataset=talks(folder, *TURNS, count=5) | dataset, concurrency=2, requests=5 * REQUESTS
     )
     settings["endpoint"] |= endpoint
-    async with stack(settings, folder) as run:
-        return await run.results()
+    return await results_of(settings, folder)
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
@@ -74,8 +73,7 @@ async def test_agents_send_back_unaltered_on_every_api(api: str, tmp_path: Path)
         dataset = {"kind": "dag_jsonl", "file": str(file)}
         settings = config(mock.url, dataset=dataset, concurrency=2, requests=9)
         settings["endpoint"] |= {"type": api}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["error_summary"] == []
     assert summary["request_count"]["avg"] == 9
 
@@ -102,8 +100,7 @@ async def test_recorded_responses_go_into_the_history(api: str, tmp_path: Path) 
     settings["dataset"]["history"] = "recorded"
     with server(check_history=True, prefix_cache_block=1, tokens=4) as mock:
         settings["endpoint"] |= {"url": mock.url, "session_headers": []}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["error_summary"] == []
     assert summary["request_count"]["avg"] == 9
     turns = summary["aiperf_svc"]["cache"]["turns"]
@@ -119,7 +116,6 @@ async def test_server_detects_altered_history(tmp_path: Path) -> None:
     settings["dataset"]["history"] = "recorded"
     with server(check_history=True) as mock:
         settings["endpoint"]["url"] = mock.url
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     (error,) = summary["error_summary"]
     assert "response 1 was altered" in error["error_details"]["message"]

@@ -9,7 +9,7 @@ import pytest
 from aiperf_svc.cli.main import main
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
-from tests.support.in_one_loop import stack
+from tests.support.in_one_loop import results_of
 
 ALL = "profile_export_all.jsonl"
 
@@ -35,8 +35,7 @@ async def run_once(folder: Path, *, model: str = "mock", **load: Any) -> Path:
             "load": load,
             "dataset": {"entries": 20, "input_tokens": {"mean": 20}},
         }
-        async with stack(config, folder, workers=2, processors=2) as run:
-            await run.results()
+        await results_of(config, folder, workers=2, processors=2)
     return folder / "artifacts"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.in_one_loop import config, lines, server, stack, talks
+from tests.support.in_one_loop import config, lines, results_of, server, stack, talks
 
 
 def due_times(folder: Path) -> dict[str, int]:
@@ -19,13 +19,8 @@ def due_times(folder: Path) -> dict[str, int]:
 
 async def test_open_loop_sends_when_due(tmp_path: Path) -> None:
     with server(ttft="50ms", tokens=1) as mock:
-        load: dict[str, Any] = {
-            "request_rate": 200,
-            "requests": 200,
-            "arrival": {"pattern": "constant"},
-        }
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        settings = config(mock.url, request_rate=200, requests=200, arrival={"pattern": "constant"})
+        summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     assert summary["request_count"]["avg"] == truth["requests"] == 200
     arrivals = {row["request_id"]: row["arrival_wall_ns"] for row in truth["rows"]}
@@ -43,9 +38,7 @@ async def test_open_loop_sends_when_due(tmp_path: Path) -> None:
 
 async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
     with server(tokens=1) as mock:
-        load: dict[str, Any] = {"request_rate": 400, "requests": 300}
-        async with stack(config(mock.url, **load), tmp_path, workers=2) as run:
-            await run.results()
+        await results_of(config(mock.url, request_rate=400, requests=300), tmp_path, workers=2)
         arrivals = {
             row["request_id"]: row["arrival_wall_ns"] for row in mock.truth(rows=True)["rows"]
         }
@@ -61,8 +54,7 @@ async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
 async def test_duration_ends_sending_and_grace_ends_waiting(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="20ms", tokens=500) as mock:
         settings = config(mock.url, concurrency=5, duration="300ms", grace_period="200ms")
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["cancelled"] == 5 == accounts["issued"]
@@ -72,9 +64,7 @@ async def test_duration_ends_sending_and_grace_ends_waiting(tmp_path: Path) -> N
 
 async def test_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> None:
     with server(ttft="1s", tokens=1) as mock:
-        settings = config(mock.url, concurrency=10, requests=10, ramp="500ms")
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+        await results_of(config(mock.url, concurrency=10, requests=10, ramp="500ms"), tmp_path)
         rows = mock.truth(rows=True)["rows"]
     due = due_times(tmp_path)
     assert np.diff(np.sort(list(due.values()))) / 1e6 == pytest.approx([50] * 9, abs=0.001)
@@ -83,9 +73,8 @@ async def test_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> None:
 
 async def test_cap_delays_open_loop_requests_and_reports_it(tmp_path: Path) -> None:
     with server(ttft="100ms", tokens=1) as mock:
-        load: dict[str, Any] = {"request_rate": 100, "concurrency": 4, "requests": 60}
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        settings = config(mock.url, request_rate=100, concurrency=4, requests=60)
+        summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     assert truth["max_in_flight"] == 4
     assert truth["requests"] == 60
@@ -101,9 +90,8 @@ async def test_cap_delays_open_loop_requests_and_reports_it(tmp_path: Path) -> N
 async def test_request_count_ends_under_a_tight_cap(tmp_path: Path) -> None:
     with server(ttft="20ms", tokens=1) as mock:
         # All are due before the first response; from then on only an end can free a place.
-        load: dict[str, Any] = {"request_rate": 50_000, "concurrency": 2, "requests": 40}
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        settings = config(mock.url, request_rate=50_000, concurrency=2, requests=40)
+        summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     assert truth["max_in_flight"] == 2
     accounts = summary["aiperf_svc"]["accounts"]
@@ -116,8 +104,7 @@ async def test_briefly_reached_cap_delays_nothing(tmp_path: Path) -> None:
         # Few enough to be granted at once: after that nothing but their own timer wakes the worker.
         load: dict[str, Any] = {"request_rate": 200, "concurrency": 1, "requests": 20}
         load |= {"arrival": {"pattern": "constant"}}
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, **load), tmp_path)
         truth = mock.truth(rows=True)
     assert truth["max_in_flight"] == 1
     assert summary["aiperf_svc"]["accounts"]["completed"] == truth["requests"] == 20
@@ -126,9 +113,8 @@ async def test_briefly_reached_cap_delays_nothing(tmp_path: Path) -> None:
 async def test_cap_does_not_end_conversations_or_failing_requests(tmp_path: Path) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b", "delay": 20}, count=10)
     with server(ttft="5ms", tokens=1, error_rate=0.5) as mock:
-        load = {"request_rate": 1_000, "concurrency": 1, "requests": 20}
-        async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
-            summary = await run.results()
+        settings = config(mock.url, dataset=dataset, request_rate=1_000, concurrency=1, requests=20)
+        summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]
     assert truth["max_in_flight"] == 1
@@ -138,14 +124,14 @@ async def test_cap_does_not_end_conversations_or_failing_requests(tmp_path: Path
 
 async def test_due_requests_held_by_a_cap_are_unsent(tmp_path: Path) -> None:
     with server(ttft="400ms", tokens=1) as mock:
-        load: dict[str, Any] = {
-            "request_rate": 100,
-            "concurrency": 2,
-            "duration": "1s",
-            "arrival": {"pattern": "constant"},
-        }
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        settings = config(
+            mock.url,
+            request_rate=100,
+            concurrency=2,
+            duration="1s",
+            arrival={"pattern": "constant"},
+        )
+        summary = await results_of(settings, tmp_path)
         sent = mock.truth()["requests"]
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["issued"] == 100
@@ -159,8 +145,7 @@ async def test_stages_have_their_rates_on_the_servers_side(tmp_path: Path) -> No
     stages = [{"rate": 100, "duration": "500ms"}, {"rate": 300, "duration": "500ms"}]
     load: dict[str, Any] = {"stages": stages, "arrival": {"pattern": "constant"}}
     with server(tokens=1) as mock:
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, **load), tmp_path)
         arrivals = np.sort([row["arrival_wall_ns"] for row in mock.truth(rows=True)["rows"]])
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["issued"] == 200
@@ -187,8 +172,7 @@ async def test_replay_sends_each_row_at_its_scaled_time(tmp_path: Path) -> None:
     load = {"fixed_schedule": True, "replay_speedup": 2, "warmup": {"requests": 5}}
     with server(tokens=1) as mock:
         settings = config(mock.url, dataset=trace(tmp_path, rows), **load)
-        async with stack(settings, tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path, workers=2)
         seen = mock.truth(rows=True)["rows"]
     due = due_times(tmp_path)
     # Every row is due at its time to a microsecond, and the server has seen it then or later.
@@ -218,8 +202,7 @@ async def test_replayed_session_sends_turns_at_trace_times(tmp_path: Path) -> No
     ]
     with server(ttft="100ms", tokens=1) as mock:
         settings = config(mock.url, dataset=trace(tmp_path, rows), fixed_schedule=True)
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["request_count"]["avg"] == 6
     found = {}
     for line in lines(tmp_path / "artifacts"):

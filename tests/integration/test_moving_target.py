@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.client_bench import resolver
-from tests.support.in_one_loop import WAIT_S, config, stack
+from tests.support.in_one_loop import WAIT_S, config, results_of, stack
 from tests.support.scripted_server import RESPONSE, ScriptedServer
 
 
@@ -58,8 +58,7 @@ async def test_results_state_the_load_of_each_replica(
     async with replicas(*hosts) as servers:
         settings = config(f"http://target.test:{servers[0].port}", concurrency=6, requests=120)
         settings["load"]["warmup"] = {"requests": 12}
-        async with stack(settings, tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path, workers=2)
         uses = use_of(summary)
         assert {host: uses[host]["connections"] for host in hosts} == dict.fromkeys(hosts, 2)
         assert sum(use["requests"] for use in uses.values()) == 120

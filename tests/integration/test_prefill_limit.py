@@ -19,7 +19,7 @@ from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, Ph
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.generators import PrefillGenerator
-from tests.support.in_one_loop import config, lines, server, stack, talks
+from tests.support.in_one_loop import config, lines, results_of, server, stack, talks
 
 
 def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
@@ -39,9 +39,8 @@ def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
 async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
     # The role comes at once and is no token.
     with server(ttft="20ms", itl="3ms", tokens=30, role_chunk=True) as mock:
-        load: dict[str, Any] = {"concurrency": 24, "requests": 120, "prefill_concurrency": 3}
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        settings = config(mock.url, concurrency=24, requests=120, prefill_concurrency=3)
+        summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["completed"] == truth["completed"] == 120
@@ -80,8 +79,7 @@ async def test_requests_without_a_first_token_free_their_slot(tmp_path: Path) ->
     with server(ttft="10ms", itl="2ms", tokens=20, error_rate=0.3, cut_rate=0.2) as mock:
         load: dict[str, Any] = {"concurrency": 10, "requests": 100, "prefill_concurrency": 2}
         load |= {"cancellation": {"rate": "20%", "delay": "5ms"}, "duration": "20s"}
-        async with stack(config(mock.url, **load), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, **load), tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert (
         accounts["issued"]
@@ -95,8 +93,7 @@ async def test_stop_ends_requests_waiting_for_a_slot(tmp_path: Path) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, count=30)
     with server(ttft="60ms", tokens=1) as mock:
         load = {"request_rate": 100, "duration": "600ms", "prefill_concurrency": 2}
-        async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, dataset=dataset, **load), tmp_path)
         truth = mock.truth()
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["violations"] == []

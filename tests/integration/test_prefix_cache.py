@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.mock_server.requests import PrefixCache
-from tests.support.in_one_loop import config, server, stack, talks
+from tests.support.in_one_loop import config, results_of, server, talks
 
 BLOCK = 4
 TURNS = 4
@@ -31,8 +31,7 @@ async def test_cache_hits_by_turn_equal_the_servers(
         settings = config(mock.url, dataset=dataset, concurrency=1, requests=2 * TURNS)
         settings["endpoint"] |= {"type": api, "streaming": streaming}
         settings["telemetry"] = {"server_metrics": [mock.url], "interval": "100ms"}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     own = summary["aiperf_svc"]
     # Turn n has 10 (n + 1) + 6 n words; of the second conversation all whole blocks are known.
     words = [10 * (turn + 1) + 6 * turn for turn in range(TURNS)]

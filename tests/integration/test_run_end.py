@@ -15,7 +15,7 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.services import system_controller
 from aiperf_svc.services.records_manager import RecordsManager
 from aiperf_svc.services.system_controller import SystemController
-from tests.support.in_one_loop import config, controller_context, server, stack
+from tests.support.in_one_loop import config, controller_context, results_of, server, stack
 
 CONFIG = {
     "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
@@ -91,5 +91,4 @@ async def test_reports_of_events_and_replicas_are_awaited_together(
     for name in is_waiting:
         monkeypatch.setattr(RecordsManager, name, waits_for_the_other(name))
     with server(ttft="1ms", tokens=2) as mock:
-        async with stack(config(mock.url, concurrency=1, requests=1), tmp_path) as run:
-            await run.results()
+        await results_of(config(mock.url, concurrency=1, requests=1), tmp_path)

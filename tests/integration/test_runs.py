@@ -29,7 +29,7 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.record_processor import RecordProcessor
 from tests.support import in_one_loop
 from tests.support.fake_results import as_json
-from tests.support.in_one_loop import WAIT_S, config, lines, server, stack
+from tests.support.in_one_loop import WAIT_S, config, lines, results_of, server, stack
 from tests.support.scripted_server import served
 
 SECOND_NS = 10**9
@@ -37,8 +37,7 @@ SECOND_NS = 10**9
 
 async def test_closed_loop_sends_exact_count_at_exact_concurrency(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="1ms", tokens=5) as mock:
-        async with stack(config(mock.url, concurrency=8, requests=200), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(config(mock.url, concurrency=8, requests=200), tmp_path)
         truth = mock.truth(rows=True)
     assert truth["requests"] == 200
     assert truth["max_in_flight"] == 8
@@ -50,8 +49,7 @@ async def test_closed_loop_sends_exact_count_at_exact_concurrency(tmp_path: Path
 
 async def test_every_request_has_one_line_with_server_times(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="2ms", tokens=10) as mock:
-        async with stack(config(mock.url, concurrency=4, requests=60), tmp_path) as run:
-            await run.results()
+        await results_of(config(mock.url, concurrency=4, requests=60), tmp_path)
         rows = {row["request_id"]: row for row in mock.truth(rows=True)["rows"]}
     records = lines(tmp_path / "artifacts")
     assert {r["metadata"]["x_request_id"] for r in records} == set(rows)
@@ -79,9 +77,7 @@ async def test_remote_worker_knows_the_clock_within_its_uncertainty(
 
     monkeypatch.setattr(in_one_loop, "RunContext", context)
     with server(ttft="20ms", tokens=2) as mock:
-        load = config(mock.url, request_rate=40, duration="3s")
-        async with stack(load, tmp_path, workers=2) as run:
-            await run.results()
+        await results_of(config(mock.url, request_rate=40, duration="3s"), tmp_path, workers=2)
     metadata = read_parquet(tmp_path / "artifacts" / "records.parquet").schema.metadata
     workers = json.loads(metadata[CLOCKS_KEY.encode()])
     other, same = workers["0"]["offsets"], workers["1"]["offsets"]
@@ -137,8 +133,7 @@ async def test_pause_of_all_services_loses_no_worker(tmp_path: Path, quickly_los
 async def test_the_warmup_is_sent_first_and_left_out(tmp_path: Path) -> None:
     with server(ttft="2ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=4, requests=40, warmup={"requests": 12})
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
         rows = mock.truth(rows=True)["rows"]
     warmup = [row for row in rows if row["request_id"].startswith(id_prefix("test", Phase.WARMUP))]
     profiling = [
@@ -221,8 +216,7 @@ async def test_request_content_depends_on_index_and_seed_only(tmp_path: Path) ->
         folder.mkdir()
         with server(tokens=1) as mock:
             settings = config(mock.url, concurrency=100, requests=150)
-            async with stack(settings, folder, workers=workers) as run:
-                await run.results()
+            await results_of(settings, folder, workers=workers)
         sent.append(
             {
                 r["metadata"]["session_num"]: r["metadata"]["conversation_id"]
@@ -311,8 +305,7 @@ async def test_refusing_url_is_an_error_of_that_target(tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         base = config(mock.url, concurrency=2, requests=20)
         base["endpoint"]["urls"] = [f"http://127.0.0.1:{unused.getsockname()[1]}"]
-        async with stack(base, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(base, tmp_path)
     assert summary["request_count"]["avg"] == summary["error_request_count"]["avg"] == 10
 
 
@@ -320,8 +313,7 @@ async def test_response_without_stream_has_only_a_latency(tmp_path: Path) -> Non
     with server(ttft="5ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=2, requests=20)
         settings["endpoint"] |= {"streaming": False}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["request_latency"]["count"] == 20
     assert "time_to_first_token" not in summary
 
@@ -333,8 +325,7 @@ async def test_the_other_endpoints_work_the_same_way(tmp_path: Path, kind: str) 
     with server(ttft="5ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=2, requests=20)
         settings["endpoint"] |= {"type": kind, "streaming": kind == "completions"}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["request_count"]["avg"] == 20
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
 
@@ -348,8 +339,7 @@ async def test_other_apis_count_the_servers_tokens(
         dataset = {"entries": 5, "input_tokens": {"mean": 6}, "output_tokens": {"mean": 6}}
         settings = config(mock.url, dataset=dataset, concurrency=2, requests=20)
         settings["endpoint"] |= {"type": kind, "streaming": streaming}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
     assert summary["request_count"]["avg"] == 20
     found = lines(tmp_path / "artifacts")
@@ -380,8 +370,7 @@ async def test_described_api_is_measured_like_any_other(
             "response_field": "choices[0].text",
             "streaming": streaming,
         }
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
     assert summary["request_count"]["avg"] == 20
     found = lines(tmp_path / "artifacts")
@@ -396,8 +385,7 @@ async def test_sounds_are_uploaded_and_their_texts_counted(tmp_path: Path, strea
     with server(ttft="5ms", tokens=7) as mock:
         settings = config(mock.url, dataset=dataset, concurrency=2, requests=10)
         settings["endpoint"] |= {"type": "audio_transcription", "streaming": streaming}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
     assert summary["request_count"]["avg"] == 10
     for line in lines(tmp_path / "artifacts"):
@@ -424,8 +412,7 @@ async def test_first_generated_picture_of_a_stream_is_timed(
             "streaming": streaming,
             "extra_inputs": {"partial_images": 2} if streaming else {"n": 2},
         }
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
     assert summary["request_count"]["avg"] == 5
     assert summary["input_sequence_length"]["avg"] == 6
@@ -449,8 +436,7 @@ async def test_place_missing_in_responses_is_reported_once(tmp_path: Path) -> No
             "response_field": "answer.text",
             "streaming": False,
         }
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     (found,) = summary["error_summary"]
     assert found["count"] == 3
     assert (

@@ -13,7 +13,7 @@ from aiperf_svc.services import target_lookup
 from benchmarks.stream_server import stream_server
 from tests.support.client_bench import read_request
 from tests.support.endless_server import RESPONSE_BYTES, lowered_bounds
-from tests.support.in_one_loop import config, lines, server, stack
+from tests.support.in_one_loop import config, lines, results_of, server, stack
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -111,8 +111,7 @@ async def test_each_fault_is_counted_by_kind(tmp_path: Path, model: str, code: i
         # Only a server that hangs is to run into the limit, however busy the machine is.
         limit = "300ms" if model == "mock-hang" else "60s"
         settings["endpoint"] |= {"model": model, "request_timeout": limit}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["errored"], accounts["issued"]) == (9, 9)
     assert accounts["violations"] == []
@@ -127,9 +126,7 @@ async def test_refused_connections_are_counted_errors(
 ) -> None:
     # It was there when the worker looked.
     monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
-    settings = config("http://127.0.0.1:1", concurrency=3, requests=9)
-    async with stack(settings, tmp_path) as run:
-        summary = await run.results()
+    summary = await results_of(config("http://127.0.0.1:1", concurrency=3, requests=9), tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["errored"], accounts["requests_sent"]) == (9, 0)
     assert "refused" in summary["error_summary"][0]["error_details"]["message"].lower()
@@ -176,8 +173,7 @@ async def test_invalid_utf8_fails_and_huge_text_does_not(
         settings = config(mock.url, dataset=dataset, concurrency=1, requests=4)
         settings["endpoint"] |= {"model": faults[0], "models": faults[1:]}
         settings["endpoint"] |= {"type": kind, "http2": http2}
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     models = {each["model"]: each for each in summary["aiperf_svc"]["models"]}
     assert [models[name]["request_count"]["avg"] for name in faults] == [0, 2]
     assert [models[name]["error_request_count"]["avg"] for name in faults] == [2, 0]

@@ -20,7 +20,7 @@ from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, REPLICAS, Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_report
-from tests.support.in_one_loop import config, server, stack
+from tests.support.in_one_loop import config, results_of, server
 from tests.support.ports import free_addresses
 
 WAIT_S = 60.0
@@ -217,8 +217,7 @@ async def test_run_needs_one_key_per_service(route: str, tmp_path: Path) -> None
     with server(ttft="1ms", itl="1ms", tokens=3) as mock:
         benchmark = config(mock.url, concurrency=8, requests=100)
         benchmark["deployment"] = {"raw_route": route}
-        async with stack(benchmark, tmp_path, workers=2, processors=2, is_apart=True) as run:
-            summary = await run.results()
+        summary = await results_of(benchmark, tmp_path, workers=2, processors=2, is_apart=True)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["issued"] == accounts["completed"] == accounts["records"] == 100
     assert accounts["violations"] == []

@@ -14,7 +14,7 @@ from aiperf_svc.domain.request_ids import request_id
 from aiperf_svc.protocol.messages.dataset import Conversation, Turn
 from tests.support.agent_traces import call, subagent, weka
 from tests.support.hash_router import routing
-from tests.support.in_one_loop import config, server, stack, talks
+from tests.support.in_one_loop import config, results_of, server, talks
 from tests.support.scripted_server import served
 
 TALKS = 16
@@ -28,8 +28,7 @@ async def _servers_of_talks(folder: Path, endpoint: dict[str, Any]) -> list[set[
         with routing(first.url, second.url) as url:
             settings = config(url, dataset=dataset, concurrency=4, requests=TALKS * TURNS)
             settings["endpoint"] |= endpoint
-            async with stack(settings, folder, workers=1) as run:
-                summary = await run.results()
+            summary = await results_of(settings, folder, workers=1)
         assert summary["request_count"]["avg"] == TALKS * TURNS
         seen = [{row["request_id"] for row in s.truth(rows=True)["rows"]} for s in (first, second)]
     return [
@@ -71,8 +70,7 @@ async def test_subagents_have_own_and_parents_ids(tmp_path: Path) -> None:
     async with served("/v1/chat/completions", respond) as url:
         settings = config(url, dataset=dataset, concurrency=1, requests=4)
         settings["endpoint"] |= {"streaming": False, "parent_session_headers": ["X-Parent"]}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+        await results_of(settings, tmp_path)
     root = request_id("test", Phase.PROFILING, 0, 0)
     (own,) = {session for session, parent in seen if parent is not None}
     assert own != root
@@ -98,8 +96,7 @@ async def test_issued_ids_go_back_with_later_turns(history: str, tmp_path: Path)
         dataset = talks(tmp_path, *turns, {"text": "q"}, count=3) | {"history": history}
         settings = config(url, dataset=dataset, concurrency=2, requests=12)
         settings["endpoint"] |= {"streaming": False, "session_response_header": "x-session-id"}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+        await results_of(settings, tmp_path)
     seen.pop("probe", None)
     assert len(seen) == 3
     for name, turns_seen in seen.items():

@@ -20,7 +20,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
 from aiperf_svc.services import worker
 from tests.support.agent_traces import call, subagent, weka
-from tests.support.in_one_loop import config, server, stack
+from tests.support.in_one_loop import config, results_of, server, stack
 from tests.support.scripted_server import served
 
 MS = 1_000_000
@@ -79,8 +79,7 @@ async def test_thousands_of_requests_keep_their_order(tmp_path: Path) -> None:
             concurrency=20,
             requests=total,
         )
-        async with stack(settings, tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path, workers=2)
         rows = rows_of(mock)
     assert summary["request_count"]["avg"] == total == len(rows)
     accounts = summary["aiperf_svc"]["accounts"]
@@ -101,9 +100,7 @@ async def test_user_has_one_live_tree(tmp_path: Path) -> None:
     lines = [line.replace(b'"a"', b'"t%d"' % number) for number in range(12)]
     given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.01)
     with server(ttft="2ms", tokens=2) as mock:
-        settings = config(mock.url, dataset=given, concurrency=3, requests=48)
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+        await results_of(config(mock.url, dataset=given, concurrency=3, requests=48), tmp_path)
         rows = rows_of(mock)
     spans = [
         (
@@ -231,8 +228,7 @@ async def test_server_caches_the_blocks_of_the_trace(tmp_path: Path) -> None:
         settings = config(mock.url, dataset=given, concurrency=1, requests=4)
         settings["endpoint"] |= {"type": "completions", "prompt_token_ids": True}
         settings["tokenizer"] = {"name": word_tokenizer(tmp_path)}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+        await results_of(settings, tmp_path)
     lines_of_run = (tmp_path / "artifacts" / "profile_export.jsonl").read_text().splitlines()
     found = {}
     for line in map(json.loads, lines_of_run):
@@ -254,8 +250,7 @@ async def test_failed_request_fails_its_tree_alone(tmp_path: Path) -> None:
     given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0)
     with server(tokens=2, error_rate=0.2) as mock:
         settings = config(mock.url, dataset=given, concurrency=1, requests=60)
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["errored"] > 0
     assert accounts["completed"] > 0
@@ -271,8 +266,7 @@ async def test_stop_ends_every_tree(load: dict[str, Any], tmp_path: Path) -> Non
     given = dataset(tmp_path, "weka_trace", *lines)
     with server(ttft="5ms", tokens=2) as mock:
         settings = config(mock.url, dataset=given, duration=0.6, grace_period=5, **load)
-        async with stack(settings, tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path, workers=2)
         sent = len(rows_of(mock))
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["cancelled"] > 0
@@ -296,8 +290,7 @@ async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
     agentic = {"start": {"min": 0.5, "max": 0.5}, "warmup_requests": 3}
     with server(tokens=5) as mock:
         settings = config(mock.url, dataset=given, concurrency=4, requests=200, agentic=agentic)
-        async with stack(settings, tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path, workers=2)
         rows = rows_of(mock)
     warmed = sorted(name for name in rows if name.split("-")[2] == "8000")
     # Half of 390 ms lies before request 20, and three more are warmed.
@@ -333,8 +326,7 @@ async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
     with server(tokens=2) as mock:
         settings = config(mock.url, dataset=given, concurrency=1, requests=3, agentic=agentic)
         settings["workers"] = {"max": 1}
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+        await results_of(settings, tmp_path)
         rows = rows_of(mock)
     pause = row(rows, 0, 1)["arrival_wall_ns"] - row(rows, 0, 0)["end_wall_ns"]
     assert pause > 95 * MS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
-from tests.support.in_one_loop import stack
+from tests.support.in_one_loop import results_of
 
 
 async def test_missing_model_has_errors_for_its_share(tmp_path: Path) -> None:
@@ -20,8 +20,7 @@ async def test_missing_model_has_errors_for_its_share(tmp_path: Path) -> None:
             "load": {"concurrency": 4, "requests": 80},
             "dataset": {"entries": 16, "input_tokens": {"mean": 20}},
         }
-        async with stack(config, tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(config, tmp_path, workers=2)
         assert mock.truth()["requests"] == 80
     models = summary["aiperf_svc"]["models"]
     assert [each["model"] for each in models] == ["mock", "mock-error-404", "other"]

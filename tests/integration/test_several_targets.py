@@ -16,7 +16,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services import target_lookup
 from aiperf_svc.services.sessions import Session
-from tests.support.in_one_loop import config, stack
+from tests.support.in_one_loop import config, results_of
 
 
 class NotingTarget:
@@ -102,8 +102,7 @@ async def test_errors_are_counted_by_address(
             urls.append(f"127.0.0.1:{held.getsockname()[1]}")
         settings = config(f"http://{urls[0]}", concurrency=2, requests=20)
         settings["endpoint"]["urls"] = [f"http://{urls[1]}"]
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     counts = {
         error["error_details"]["message"].partition(": ")[0]: error["count"]
         for error in summary["error_summary"]

@@ -13,7 +13,7 @@ from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.side_requests import Probed, probe_forced_length, whole_response
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.forced_length import Finding
-from tests.support.in_one_loop import config, stack
+from tests.support.in_one_loop import config, results_of
 from tests.support.threaded_server import in_thread
 
 KNOWN = {"model", "messages", "stream", "stream_options", "max_tokens"}
@@ -74,8 +74,7 @@ def asks_for(url: str, tokens: int = 2, **endpoint: Any) -> dict[str, Any]:
 
 async def test_strict_server_gets_requests_without_forced_lengths(tmp_path: Path) -> None:
     with serving(Strict(KNOWN)) as strict:
-        async with stack(asks_for(strict.url), tmp_path, workers=2) as run:
-            summary = await run.results()
+        summary = await results_of(asks_for(strict.url), tmp_path, workers=2)
     assert summary["request_count"]["avg"] == 20
     assert "error_request_count" not in summary or not summary["error_request_count"]["avg"]
     forced, plain = strict.probes
@@ -88,8 +87,7 @@ async def test_strict_server_gets_requests_without_forced_lengths(tmp_path: Path
 
 async def test_accepting_server_gets_forced_lengths(tmp_path: Path) -> None:
     with serving(Strict(KNOWN | {"ignore_eos", "min_tokens"})) as strict:
-        async with stack(asks_for(strict.url), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(asks_for(strict.url), tmp_path)
     assert len(strict.probes) == 1
     asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
     assert asked == {"finding": "accepted", "said": "", "requests": 1}
@@ -104,8 +102,7 @@ async def test_unforced_lengths_are_not_probed(settings: dict[str, Any], tmp_pat
         made = asks_for(strict.url, **settings)
         if not settings:
             del made["dataset"]["output_tokens"]
-        async with stack(made, tmp_path) as run:
-            await run.results()
+        await results_of(made, tmp_path)
     assert not strict.probes
     assert len(strict.seen) == 20
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from arro3.io import read_parquet
 
 from aiperf_svc.adapters.telemetry.pages import PageClient
-from tests.support.in_one_loop import config, server, stack, talks
+from tests.support.in_one_loop import config, results_of, server, talks
 from tests.support.scripted_server import pages, served, with_telemetry
 
 DCGM = (Path(__file__).parents[1] / "data/telemetry/dcgm.txt").read_text()
@@ -42,8 +42,7 @@ async def test_key_of_pages_is_in_no_file(tmp_path: Path, monkeypatch: pytest.Mo
         with server(tokens=3) as mock:
             base = config(mock.url, concurrency=2, requests=20)
             wanted = {"server_metrics": [url], "key_env": "PAGES"}
-            async with stack(with_telemetry(base, **wanted), tmp_path) as run:
-                summary = await run.results()
+            summary = await results_of(with_telemetry(base, **wanted), tmp_path)
     sources = {each["url"]: each for each in summary["aiperf_svc"]["system"]["sources"]}
     assert sources[url]["failures"] == 0
     assert set(asked) == {"Bearer s3cret-token"}
@@ -61,8 +60,7 @@ async def test_broken_telemetry_fails_no_run(
     monkeypatch.setattr(PageClient, "fetch", fetch)
     with server(tokens=3) as mock:
         base = config(mock.url, concurrency=2, requests=20)
-        async with stack(with_telemetry(base, server_metrics=[mock.url]), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(with_telemetry(base, server_metrics=[mock.url]), tmp_path)
     assert summary["request_count"]["avg"] == 20
     (source,) = summary["aiperf_svc"]["system"]["sources"]
     assert "reading has ended: a bug" in source["problem"]
@@ -90,8 +88,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
                 server_metrics=[f"{gpu_url}/{name}" for name in wrong],
                 interval="200ms",
             )
-            async with stack(settings, tmp_path) as run:
-                summary = await run.results()
+            summary = await results_of(settings, tmp_path)
             truth = mock.truth()
     system = summary["aiperf_svc"]["system"]
     problems = {source["url"]: source["problem"] for source in system["sources"]}
@@ -152,8 +149,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
 async def test_pages_are_read_between_warmup_and_load(tmp_path: Path) -> None:
     with server(tokens=3) as mock:
         base = config(mock.url, concurrency=2, requests=20, warmup={"requests": 10})
-        async with stack(with_telemetry(base, interval="30s"), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(with_telemetry(base, interval="30s"), tmp_path)
     (source,) = summary["aiperf_svc"]["system"]["sources"]
     assert source["reads"] == 3, "before the warmup, before the load, after it"
 
@@ -163,8 +159,7 @@ async def test_last_samples_equal_the_totals_of_the_results(tmp_path: Path) -> N
     with server(tokens=3, malformed_rate=0.3) as mock:
         dataset = talks(tmp_path, *[{"text": "Go on."}] * 3, count=50)
         base = config(mock.url, dataset=dataset, concurrency=4, requests=50)
-        async with stack(with_telemetry(base), tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(with_telemetry(base), tmp_path)
     last = {}
     for line in (tmp_path / "artifacts" / "metrics.om").read_text().splitlines():
         if line.startswith("aiperf_requests_"):
@@ -184,8 +179,7 @@ async def test_promtool_makes_blocks_of_a_runs_metrics(tmp_path: Path) -> None:
         settings = with_telemetry(
             config(mock.url, concurrency=2, duration="500ms"), interval="100ms"
         )
-        async with stack(settings, tmp_path) as run:
-            await run.results()
+        await results_of(settings, tmp_path)
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
     files = [str(tmp_path / "artifacts" / "metrics.om"), str(tmp_path / "blocks")]
     process = await asyncio.create_subprocess_exec(*command, *files, stderr=subprocess.PIPE)
@@ -197,8 +191,7 @@ async def test_promtool_makes_blocks_of_a_runs_metrics(tmp_path: Path) -> None:
 async def test_run_without_sources_has_no_telemetry_files(tmp_path: Path) -> None:
     with server(tokens=3) as mock:
         settings = with_telemetry(config(mock.url, concurrency=2, requests=20), target=False)
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     assert "system" not in summary["aiperf_svc"]
     names = {path.name for path in (tmp_path / "artifacts").iterdir()}
     assert not names & {"metrics.om", "telemetry.parquet", "server_metrics_export.jsonl"}

@@ -9,7 +9,7 @@ import pytest
 from aiperf_svc.core.load.user_schedule import first_turns
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
-from tests.support.in_one_loop import config, lines, server, stack, talks
+from tests.support.in_one_loop import config, lines, results_of, server, stack, talks
 
 TURNS = 4
 
@@ -52,8 +52,7 @@ async def test_turn_waits_for_a_late_response_alone(tmp_path: Path) -> None:
     users = {"rate": 40, "users": 4}  # a turn every 100 ms, and a response takes 150 ms
     with server(ttft="150ms", tokens=1) as mock:
         settings = config(mock.url, dataset=dataset, user_centric=users, duration="1s")
-        async with stack(settings, tmp_path) as run:
-            summary = await run.results()
+        summary = await results_of(settings, tmp_path)
     found = lines(tmp_path / "artifacts")
     later = [line for line in found if line["metadata"]["turn_index"]]
     assert summary["blocked_request_count"]["avg"] == len(later) > 10

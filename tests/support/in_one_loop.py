@@ -121,6 +121,12 @@ async def stack(
         await asyncio.gather(*(bus.close() for bus in buses))
 
 
+async def results_of(config: dict[str, Any], folder: Path, **how: Any) -> dict[str, Any]:
+    """The results of a run that `stack` makes of these."""
+    async with stack(config, folder, **how) as run:
+        return await run.results()
+
+
 @contextmanager
 def server(**settings: Any) -> Iterator[RunningMockServer]:
     """A mock server that says what it truly did."""
