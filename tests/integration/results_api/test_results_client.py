@@ -103,22 +103,14 @@ async def test_file_with_a_wrong_hash_is_refused(
     assert list((tmp_path / "copy").iterdir()) == []
 
 
-async def test_a_server_cannot_write_outside_the_folder(
-    client: ResultsClient, tmp_path: Path
-) -> None:
-    with pytest.raises(EnvironmentProblem, match="is no name of a result"):
-        await client.download(ManifestEntry("../evil", 1, "0" * 64), tmp_path / "copy")
-    assert not (tmp_path / "evil").exists()
-
-
 def paths_below(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "./", "a/..", "a/../b", "..", "/etc/x", "a//b", "a/", "\0", "a\nb", "\x1b[2J",
-     "a.part", "manifest.json", "x" * 300, "\ud800"],
+    ["", ".", "./", "a/..", "a/../b", "..", "../evil", "/etc/x", "a//b", "a/", "\0", "a\nb",
+     "\x1b[2J", "a.part", "manifest.json", "x" * 300, "\ud800"],
 )  # fmt: skip
 async def test_manifest_with_an_invalid_name_is_refused(
     api: Api, client: ResultsClient, tmp_path: Path, name: str
