@@ -8,11 +8,7 @@ from benchmarks.fuzz.known_servers.known_server import measure
 from benchmarks.fuzz.known_servers.registry import SERVERS
 
 BY_NAME = {server.name: server for server in SERVERS}
-MEASURED = (
-    "tool-calls-in-conversations",
-    "unasked-response-to-busy-users",
-    "server-token-counts",
-)
+MEASURED = ("tool-calls-in-conversations", "unasked-response-to-busy-users", "server-token-counts")
 """Their problems do not depend on times."""
 LONGEST_S = 600.0
 """Time limit for the load of one run, on a busy machine."""

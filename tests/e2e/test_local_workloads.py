@@ -197,10 +197,7 @@ def test_killed_runner_leaves_no_process(start: Callable[..., Command], tmp_path
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (
-            ("iperf",),
-            "iperf3, which is not on this machine; install the Debian package iperf3",
-        ),
+        (("iperf",), "iperf3, which is not on this machine; install the Debian package iperf3"),
         (("iperf", "--concurrency", "3"), "--concurrency: for inference servers only"),
         (("command", r'files={a: "\d"}'), "--workload files="),
         (("command", r'files={a: "\d"}'), "unknown escape character"),

@@ -10,9 +10,7 @@ from aiperf_svc.domain.request_ids import request_id
 from tests.support.in_one_loop import config, results_of, server, stack, talks
 
 
-async def test_conversations_keep_history_order_and_pauses(
-    tmp_path: Path,
-) -> None:
+async def test_conversations_keep_history_order_and_pauses(tmp_path: Path) -> None:
     turns = [{"text": f"question {i}", "delay": 30 * bool(i)} for i in range(3)]
     dataset = talks(tmp_path, *turns, count=4)
     with server(ttft="5ms", tokens=3) as mock:

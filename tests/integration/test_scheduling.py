@@ -73,9 +73,7 @@ def test_shared_session_keeps_its_priority() -> None:
     assert group in ("['0']", "[]")
 
 
-def test_busy_worker_drops_real_time_priority_until_idle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_busy_worker_drops_real_time_priority_until_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
 
     def record(*, before_all: bool) -> bool:

@@ -132,10 +132,7 @@ def _images(cluster: Cluster) -> set[str]:
 
 @pytest.fixture
 def make_stack(
-    cluster: Cluster,
-    image: str,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    cluster: Cluster, image: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Iterator[Callable[[], Stack]]:
     """Makes stacks with names of their own. Afterwards: removes what a failed test left, and fails
     a test that left anything which it had destroyed."""

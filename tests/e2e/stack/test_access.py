@@ -89,10 +89,7 @@ def impostors(cluster: Cluster, image: str, running: Running) -> dict[str, Intru
     found: dict[str, Intruder] = {}
 
     def put(component: str) -> None:
-        labels = {
-            STACK_LABEL: running.stack.name,
-            COMPONENT_LABEL: component,
-        }
+        labels = {STACK_LABEL: running.stack.name, COMPONENT_LABEL: component}
         name = f"impostor-{component}"
         intruder = intrude(cluster, running.namespace, name, image=image, labels=labels)
         entrances = [address_of(running, port) for port in Port if entitled(port) == component]

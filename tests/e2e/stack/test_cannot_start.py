@@ -88,9 +88,7 @@ def test_unpullable_image_is_named(failures: dict[str, Failure]) -> None:
     assert "ImagePull" in said or "ErrImagePull" in said
 
 
-def test_deployment_without_pods_under_quota_is_named(
-    failures: dict[str, Failure],
-) -> None:
+def test_deployment_without_pods_under_quota_is_named(failures: dict[str, Failure]) -> None:
     # Pulumi does not look at why a Deployment has no pods; `aiperf-svc run` does.
     failure = failures["quota"]
     said = failure.said()

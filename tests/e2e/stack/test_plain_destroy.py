@@ -49,9 +49,7 @@ def test_namespace_modes_take_equally_long(
             assert stack.took_s[command] <= RATIO * usual[command], (mode, command, stack.took_s)
 
 
-def test_pulumi_copies_only_an_explicit_kubeconfig(
-    make_stack: Callable[[], Stack],
-) -> None:
+def test_pulumi_copies_only_an_explicit_kubeconfig(make_stack: Callable[[], Stack]) -> None:
     stack = make_stack()
     stack.init()
     said = stack.pulumi("preview", "-s", stack.name)

@@ -109,9 +109,7 @@ def losses(make_shared_runner: Callable[[], Runner]) -> dict[str, Loss]:
     return found
 
 
-def test_lost_worker_is_accounted_and_not_valid(
-    losses: dict[str, Loss],
-) -> None:
+def test_lost_worker_is_accounted_and_not_valid(losses: dict[str, Loss]) -> None:
     loss = losses["worker"]
     code, *story = loss.story
     assert (code in FINISHED, *story) == (True, "done", "")

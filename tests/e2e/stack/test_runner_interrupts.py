@@ -33,11 +33,7 @@ def stopped(runner: Runner, kind: Kind, word: str, number: signal.Signals) -> En
 
 @pytest.mark.parametrize(
     ("word", "number"),
-    [
-        (PREFLIGHT, signal.SIGTERM),
-        (UP, signal.SIGTERM),
-        (DESTROY, signal.SIGINT),
-    ],
+    [(PREFLIGHT, signal.SIGTERM), (UP, signal.SIGTERM), (DESTROY, signal.SIGINT)],
     ids=["preflight", "up", "destroy"],
 )
 def test_an_interrupt_ends_in_a_full_teardown(

@@ -75,10 +75,7 @@ def follow(namespace: str) -> Callable[[dict[str, Any]], None]:
             "url": f"http://llm.{namespace}:8000",
             "connections": "per-request",
         }
-        stages = [
-            {"rate": 1, "duration": f"{STEP_S}s"},
-            {"rate": RATE, "duration": f"{LOAD_S}s"},
-        ]
+        stages = [{"rate": 1, "duration": f"{STEP_S}s"}, {"rate": RATE, "duration": f"{LOAD_S}s"}]
         benchmark["load"] = {"stages": stages, "grace_period": "5s"}
         benchmark["scaling"] = {}
         benchmark["slo"] = {"goodput": {"time_to_first_token": "500ms"}}

@@ -25,10 +25,7 @@ PLUGINS = ("pulumi", "pulumi-language-python", "pulumi-language-python-exec",
 BUILD_S = 900.0
 START_S, RUN_S = 90.0, 400.0
 """Longest time until a CronJob's next minute has begun a Job, and of a run."""
-SECRETS = {
-    "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
-    **KEYS,
-}
+SECRETS = {"PULUMI_CONFIG_PASSPHRASE": PASSPHRASE, **KEYS}
 
 
 @pytest.fixture(scope="module")

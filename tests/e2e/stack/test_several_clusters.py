@@ -89,9 +89,7 @@ def swept(benchmark: Config) -> None:
     benchmark["experiment"] = {"product": {"load.concurrency": [1, 4]}, "repetitions": 2}
 
 
-def test_trials_start_together_in_both_clusters(
-    runner: Runner,
-) -> None:
+def test_trials_start_together_in_both_clusters(runner: Runner) -> None:
     in_clusters(runner, "east", "west")
     runner.change(swept)
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")

@@ -39,9 +39,7 @@ def measured(
     return {pod["status"]["podIP"] for pod in pods}, summary
 
 
-def test_each_target_pod_gets_its_share(
-    measured: tuple[set[str], dict[str, Any]],
-) -> None:
+def test_each_target_pod_gets_its_share(measured: tuple[set[str], dict[str, Any]]) -> None:
     addresses, summary = measured
     assert len(addresses) == REPLICAS
     uses = {each["address"]: each for each in summary["aiperf_svc"]["target_addresses"]}

@@ -19,11 +19,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_kind_of_a_package_needs_the_documented_image(
-    cluster: Cluster,
-    image: str,
-    base_image: str,
-    make_runner: Callable[[], Runner],
-    tmp_path: Path,
+    cluster: Cluster, image: str, base_image: str, make_runner: Callable[[], Runner], tmp_path: Path
 ) -> None:
     if not cluster.is_ours:
         pytest.skip("an image is built and loaded only for the cluster of tests/cluster")

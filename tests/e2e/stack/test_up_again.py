@@ -98,18 +98,14 @@ def test_changed_config_is_a_new_run(stacks: tuple[Ups, Ups]) -> None:
     assert changed.summary["aiperf_svc"]["config"]["load"]["concurrency"] == 4
 
 
-def test_each_run_has_one_disruption_budget(
-    stacks: tuple[Ups, Ups],
-) -> None:
+def test_each_run_has_one_disruption_budget(stacks: tuple[Ups, Ups]) -> None:
     changed, _ = stacks
     names = [f"benchmark-{each['runId'][:8]}-{changed.stack.name}" for each in changed.outputs]
     assert changed.budgets == [[name] for name in names]
     assert names[1] != names[2]
 
 
-def test_expired_stack_removes_itself_and_up_recreates_it(
-    stacks: tuple[Ups, Ups],
-) -> None:
+def test_expired_stack_removes_itself_and_up_recreates_it(stacks: tuple[Ups, Ups]) -> None:
     _, expired = stacks
     before, after = expired.outputs
     assert after["namespace"] != before["namespace"]

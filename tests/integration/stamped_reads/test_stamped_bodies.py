@@ -190,9 +190,7 @@ def test_simultaneous_streams_ship_parts_at_different_times(
 
 
 @needs_compiled
-def test_kept_bytes_are_left_to_the_client(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_kept_bytes_are_left_to_the_client(pair: tuple[socket.socket, socket.socket]) -> None:
     assert compiled is not None
     server, client = pair
     conn, _ = in_a_body(client, buffer=bytearray(), read_rows=bytearray(), kept=bytearray())

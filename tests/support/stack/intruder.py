@@ -109,10 +109,7 @@ def put_pod(
         "name": "main",
         "image": image,
         "command": command,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     cluster.apply(
         {

@@ -53,10 +53,7 @@ def deployment(manifest: dict[str, Any], stack: str) -> dict[str, Any]:
     return of_stack(
         {
             "metadata": {"name": name},
-            "spec": {
-                "selector": {"matchLabels": {"app": name}},
-                "template": template,
-            },
+            "spec": {"selector": {"matchLabels": {"app": name}}, "template": template},
         },
         stack,
     )

@@ -163,9 +163,7 @@ def test_formats_without_their_library_name_the_package(
     assert all("pip install 'aiperf-svc[media]'" in problem.text for problem in found)
 
 
-def test_upload_without_its_library_names_the_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_upload_without_its_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "aiperf_svc.adapters.storage.uploads.LIBRARY", "a_library_that_is_not_there"
     )

@@ -173,9 +173,7 @@ def test_json_has_command_and_missing_flags(capsys: pytest.CaptureFixture[str]) 
     assert printed["missing"] == ["--stream x: MLflow receives finished runs; nothing is streamed"]
 
 
-def test_profile_notes_flags_without_effect(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_profile_notes_flags_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
     args = parser().parse(
         ["--model", "m", "--auto-plot", "--wait-for-model-mode", "models", "--url", "h"]
     )
@@ -217,9 +215,7 @@ def test_the_negative_form_of_a_switch_is_known() -> None:
     assert advice_for("--no-such-flag") is None
 
 
-def test_documented_tables_match_the_code(
-    assert_printed: Callable[[Path, str, str], None],
-) -> None:
+def test_documented_tables_match_the_code(assert_printed: Callable[[Path, str, str], None]) -> None:
     path = Path(__file__).parents[3] / "docs" / "from-aiperf.md"
     mark = "<!-- Everything below is printed from aiperf_svc/cli/foreign_flags.py. -->\n"
     assert_printed(path, mark, aiperf_tables())

@@ -65,11 +65,7 @@ TYPED = [
 @pytest.mark.parametrize(("typed", "offered"), TYPED)
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shell_completes_commands_flags_and_values(
-    shell: str,
-    typed: str,
-    offered: set[str],
-    commands: list[reference.CommandText],
-    tmp_path: Path,
+    shell: str, typed: str, offered: set[str], commands: list[reference.CommandText], tmp_path: Path
 ) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")

@@ -265,12 +265,7 @@ async def test_unreadable_undo_record_changes_nothing(text: str, said: int) -> N
     lines: list[str] = []
     cluster = PlayedCluster("d")
     root = ObjectRef(
-        kind="Namespace",
-        namespace="",
-        name=NAMESPACE,
-        uid="u",
-        path=ROOT,
-        annotations={UNDO: text},
+        kind="Namespace", namespace="", name=NAMESPACE, uid="u", path=ROOT, annotations={UNDO: text}
     )
     await undo_recorded(cluster.typed, [root], lines.append)
     assert len(lines) == said

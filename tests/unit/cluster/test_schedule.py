@@ -201,10 +201,7 @@ def test_roles_grant_all_rights_that_preflight_checks(
 
 def test_guest_may_do_nothing_else_in_the_cluster() -> None:
     everywhere = {each[1:] for each in granted(plan(**GUEST)) if not each[0]}
-    assert everywhere == {
-        ("", "nodes", "list"),
-        ("scheduling.k8s.io", "priorityclasses", "list"),
-    }
+    assert everywhere == {("", "nodes", "list"), ("scheduling.k8s.io", "priorityclasses", "list")}
 
 
 def test_runner_that_waits_for_room_sees_all_pods() -> None:

@@ -47,10 +47,7 @@ REFUSED = {
     "a kill with an end": (config(KILL | {"duration": "5s"}), "duration is for do stall, delay"),
     "a delay by nothing": (config(STALL | {"do": "delay"}), "latency is for do delay"),
     "a loss of nothing": (config(STALL | {"do": "loss"}), "loss is for do loss, which needs it"),
-    "a loss of everything": (
-        config(STALL | {"do": "loss", "loss": "100%"}),
-        "events.0.loss",
-    ),
+    "a loss of everything": (config(STALL | {"do": "loss", "loss": "100%"}), "events.0.loss"),
     "packets of a Deployment": (
         config(STALL | {"do": "delay", "latency": "5ms", "deployment": "router"}),
         "do delay is for the stack's own target; leave out deployment",

@@ -83,9 +83,7 @@ def test_every_prompt_has_exactly_its_rows_tokens(any_counter: LibraryTokenCount
     assert [turn.input_tokens for entry in entries for turn in entry.turns] == wanted
 
 
-def test_equal_leading_ids_share_exact_whole_blocks(
-    any_counter: LibraryTokenCounter,
-) -> None:
+def test_equal_leading_ids_share_exact_whole_blocks(any_counter: LibraryTokenCounter) -> None:
     rows = [
         row(100, 7, 8, 9, 10, 11, 12, 13),
         row(95, 7, 8, 9, 20, 21, 22),

@@ -37,9 +37,7 @@ async def test_the_latest_trials_are_shown(progress: FanOutProgress) -> None:
     assert [r.number for r in shown.rows] == list(range(4, SHOWN_ROWS + 4))
 
 
-async def test_time_left_follows_from_trials_of_this_process(
-    progress: FanOutProgress,
-) -> None:
+async def test_time_left_follows_from_trials_of_this_process(progress: FanOutProgress) -> None:
     progress.count([row(number) for number in range(1, 21)])
     progress.end_earlier()
     before = progress.status(60.0).experiment

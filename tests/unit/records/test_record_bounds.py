@@ -114,9 +114,7 @@ def test_whole_line_counts_once() -> None:
         stream.feed(b"data: " + b"x" * 2_000 + b"\n", [(0, 2_007)])
 
 
-def test_largest_unfinished_response_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_largest_unfinished_response_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_assembly, "MAX_OPEN_BYTES", 50_000)
     monkeypatch.setattr(record_assembly, "LARGE_BYTES", 5_000)
     monkeypatch.setattr(record_assembly, "CHECK_BYTES", 20_000)

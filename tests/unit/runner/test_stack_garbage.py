@@ -188,9 +188,7 @@ async def test_event_of_a_gone_stack_is_undone(stack_run: FakeStackRun) -> None:
     assert other.endswith("gc t: node n1 is uncordoned")
 
 
-async def test_event_of_a_present_stack_needs_its_record(
-    stack_run: FakeStackRun,
-) -> None:
+async def test_event_of_a_present_stack_needs_its_record(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     stack_run.changed = [("s", CORDON)]
     await stack_run.collected("s")

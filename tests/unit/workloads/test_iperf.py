@@ -69,10 +69,7 @@ def test_reverse_runs_the_server_on_the_sender() -> None:
 
 def test_server_counts_received_and_client_sent_bytes() -> None:
     read = reading("tcp", streams=2)
-    client, server = (
-        document("tcp-client")["end"],
-        document("tcp-server")["end"],
-    )
+    client, server = document("tcp-client")["end"], document("tcp-server")["end"]
     assert read.values["bandwidth"] == server["sum_received"]["bits_per_second"]
     assert read.values["bandwidth_sent"] == client["sum_sent"]["bits_per_second"]
     assert read.values["retransmits"] == client["sum_sent"]["retransmits"] > 0

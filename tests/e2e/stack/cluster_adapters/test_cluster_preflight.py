@@ -260,11 +260,7 @@ async def _owner_wanted(connected: Cluster, stack: str) -> AsyncIterator[str]:
             }
         ],
     }
-    exception = {
-        "key": "kubernetes.io/metadata.name",
-        "operator": "NotIn",
-        "values": ["default"],
-    }
+    exception = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["default"]}
     binding = {
         "policyName": name,
         "validationActions": ["Deny"],

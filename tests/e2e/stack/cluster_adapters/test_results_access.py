@@ -82,17 +82,10 @@ async def test_port_forward_survives_its_pod(connected: Cluster, space: str, ima
 
 
 async def test_proxy_replaces_a_forbidden_port_forward(
-    connected: Cluster,
-    space: str,
-    image: str,
-    lesser_user: Callable[[Any], Awaitable[str]],
+    connected: Cluster, space: str, image: str, lesser_user: Callable[[Any], Awaitable[str]]
 ) -> None:
     await serve(connected, space, image)
-    rules = [
-        ("", "services", ("get",)),
-        ("", "pods", ("list",)),
-        ("", "services/proxy", ("get",)),
-    ]
+    rules = [("", "services", ("get",)), ("", "pods", ("list",)), ("", "services/proxy", ("get",))]
     async with (
         connect(kubeconfig=await lesser_user(rules)) as lesser,
         open_results(lesser, outputs=outputs(space)) as url,
