@@ -132,10 +132,16 @@ class PlayedCluster(FakeCluster):
         return {}
 
 
-async def carry_out(event: dict[str, Any], *, refuses: bool = False) -> tuple[EventReport, Any]:
+async def carry_out(
+    event: dict[str, Any],
+    plan: StackPlan | None = None,
+    cluster: PlayedCluster | None = None,
+    *,
+    refuses: bool = False,
+) -> tuple[EventReport, Any]:
     """What is reported of an event that is due now, and the cluster."""
-    plan = planned(event)
-    cluster = PlayedCluster(plan.identity.name("target"), refuses_eviction=refuses)
+    plan = plan or planned(event)
+    cluster = cluster or PlayedCluster(plan.identity.name("target"), refuses_eviction=refuses)
     run = EventRun(0, Event.model_validate({"at": 0, **event}), changed=asyncio.Event())
     await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
     return run.report, cluster
@@ -156,9 +162,8 @@ async def test_foreign_pods_are_never_chosen() -> None:
     plan = planned({"do": "delete-pod"})
     cluster = PlayedCluster(plan.identity.name("target"))
     cluster.pods = []
-    run = EventRun(0, Event.model_validate({"at": 0, "do": "delete-pod"}), changed=asyncio.Event())
-    await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
-    assert "has no pod that runs" in run.report.problem
+    report, _ = await carry_out({"do": "delete-pod"}, plan, cluster)
+    assert "has no pod that runs" in report.problem
     assert cluster.calls == []
 
 
@@ -232,12 +237,10 @@ async def test_restart_replaces_every_pod() -> None:
 
 async def test_deployment_without_the_stacks_label_is_untouched() -> None:
     event = {"do": "delete-pod", "deployment": "other"}
-    plan = planned(event, **GUEST)
     cluster = PlayedCluster("other")
     cluster.objects[cluster.deployment]["metadata"]["labels"] = {}
-    run = EventRun(0, Event.model_validate({"at": 0, **event}), changed=asyncio.Event())
-    await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
-    assert run.report.problem == "Deployment other has not the label of this stack"
+    report, _ = await carry_out(event, planned(event, **GUEST), cluster)
+    assert report.problem == "Deployment other has not the label of this stack"
     assert cluster.calls == []
 
 
@@ -437,10 +440,9 @@ async def test_pods_of_a_pool_are_found_by_label() -> None:
     plan = release_with({"pool": "decode"}, shares=True)
     cluster = PlayedCluster("d")
     cluster.strangers = []
-    event = {"at": 0, "do": "delete-pod", "pool": "decode", "pick": "all"}
-    run = EventRun(0, Event.model_validate(event), changed=asyncio.Event())
-    await run.carry_out(DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform)
-    assert run.report.problem == ""
+    event = {"do": "delete-pod", "pool": "decode", "pick": "all"}
+    report, _ = await carry_out(event, plan, cluster)
+    assert report.problem == ""
     assert set(cluster.selectors) == {"role=decode"}
 
 
