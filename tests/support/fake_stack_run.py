@@ -131,6 +131,20 @@ class FakeStackRun:
             made._results.remove_empty()
         return outcome
 
+    async def finished(self) -> Path:
+        """The folder of artifacts that a session with this request leaves."""
+        outcome = await self.launched()
+        assert outcome.artifacts is not None
+        return outcome.artifacts
+
+    @property
+    def part_trials(self) -> tuple[int, ...]:
+        """The trials of the only run, which is a part of an experiment."""
+        (plan,) = self.plans
+        assert plan.config.experiment is not None
+        assert plan.config.experiment.part is not None
+        return plan.config.experiment.part.trials
+
     async def part_ended(self, number: int) -> RunOutcome:
         """How a part ends that has a stack of its own."""
         made = self._session(None)

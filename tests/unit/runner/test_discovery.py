@@ -18,19 +18,20 @@ from aiperf_svc.runner.stack.discovery import (
     with_target_pods,
 )
 from aiperf_svc.runner.stack.request import StackRequest
+from tests.support.fake_cluster import FakeCluster
 
 PODS = TargetPods(namespace="models", labels={"app": "llm"}, port=8080)
 
 
-class OneService:
-    """A cluster with Service `llm` in namespace `models`, from port 80 to its pods' 8080."""
-
-    async def get(self, path: str, **params: str) -> dict[str, Any]:
-        if path == "/api/v1/namespaces/models/services/llm":
-            return {"spec": {"ports": [{"port": 80}], "selector": {"app": "llm"}}}
-        if path == "/apis/discovery.k8s.io/v1/namespaces/models/endpointslices":
-            return {"items": [{"ports": [{"name": "", "port": 8080}]}]}
-        raise Refused("none", status=404, reason="NotFound")
+ONE_SERVICE = {
+    "/api/v1/namespaces/models/services/llm": {
+        "spec": {"ports": [{"port": 80}], "selector": {"app": "llm"}}
+    },
+    "/apis/discovery.k8s.io/v1/namespaces/models/endpointslices": {
+        "items": [{"ports": [{"name": "", "port": 8080}]}]
+    },
+}
+"""Service `llm` in namespace `models`, from port 80 to its pods' 8080."""
 
 
 def request_for(url: str, **deployment: Any) -> StackRequest:
@@ -49,7 +50,7 @@ def benchmark(url: str, **deployment: Any) -> dict[str, Any]:
 
 async def narrowed(request: StackRequest) -> tuple[StackRequest, list[str]]:
     said: list[str] = []
-    found = await with_target_pods(request, cast("Cluster", OneService()), say=said.append)
+    found = await with_target_pods(request, FakeCluster(ONE_SERVICE).typed, say=said.append)
     return found, said
 
 
@@ -116,20 +117,10 @@ KNOWN = {
 }
 
 
-class _Api:
-    def __init__(self, known: dict[str, Any]) -> None:
-        self._known = known
-
-    async def get(self, path: str, **params: str) -> Any:
-        if path in self._known:
-            return self._known[path]
-        raise Refused("forbidden", status=403, reason="Forbidden")
-
-
 async def _narrowed(known: dict[str, Any], **deployment: Any) -> tuple[StackRequest, list[str]]:
     request = request_for("http://t", **deployment)
     said: list[str] = []
-    found = await with_api_server(request, cast("Cluster", _Api(known)), say=said.append)
+    found = await with_api_server(request, FakeCluster(known).typed, say=said.append)
     return found, said
 
 

@@ -83,6 +83,9 @@ class FakeStackRun:
         await collect_garbage(request, done)
         return done
 
+    async def collected_everywhere(self) -> Collected:
+        return await collect_everywhere(GarbageRequest(stacks=(), environ=self.environ, yes=True))
+
     # --- as PulumiCli ---
 
     async def export(self) -> dict[str, Any]:
@@ -227,23 +230,21 @@ async def test_gc_searches_all_recorded_clusters(stack_run: FakeStackRun) -> Non
     there = msgspec.structs.replace(RECORD, cluster="other uid", context="elsewhere")
     for record in (RECORD, *(msgspec.structs.replace(there, stack=name) for name in "tu")):
         stack_run.home.save(record)
-    request = GarbageRequest(stacks=(), environ=stack_run.environ, yes=True)
-    done = await collect_everywhere(request)
+    done = await stack_run.collected_everywhere()
     assert list(done.removed) == ["s", "t", "u"]
     assert stack_run.places == [(None, None), (None, "elsewhere")]
     assert stack_run.home.records() == ()
 
 
 async def test_silent_cluster_is_named_others_are_searched(stack_run: FakeStackRun) -> None:
-    request = GarbageRequest(stacks=(), environ=stack_run.environ, yes=True)
     stack_run.silent = {None}
     with pytest.raises(Unreachable):
-        await collect_everywhere(request)
+        await stack_run.collected_everywhere()
     there = msgspec.structs.replace(RECORD, cluster="other uid", context="elsewhere")
     stack_run.home.save(msgspec.structs.replace(RECORD, stack="t", cluster="third", context="gone"))
     stack_run.home.save(there)
     stack_run.silent = {None, "gone"}
-    done = await collect_everywhere(request)
+    done = await stack_run.collected_everywhere()
     assert list(done.removed) == ["s"]
     assert done.not_reached == {
         "current context": "None does not respond",
@@ -252,12 +253,11 @@ async def test_silent_cluster_is_named_others_are_searched(stack_run: FakeStackR
 
 
 async def test_stack_in_unreachable_cluster_is_an_error(stack_run: FakeStackRun) -> None:
-    request = GarbageRequest(stacks=(), environ=stack_run.environ, yes=True)
     for stack in "tu":
         record = msgspec.structs.replace(RECORD, stack=stack, cluster="third", context="gone")
         stack_run.home.save(record)
     stack_run.silent = {"gone"}
-    done = await collect_everywhere(request)
+    done = await stack_run.collected_everywhere()
     assert done.not_reached == dict.fromkeys("tu", "gone does not respond")
     assert done.exit_code is ExitCode.ERROR
 
@@ -266,8 +266,7 @@ async def test_context_of_another_cluster_is_named(stack_run: FakeStackRun) -> N
     for stack in "tu":
         record = msgspec.structs.replace(RECORD, stack=stack, cluster="gone", context="elsewhere")
         stack_run.home.save(record)
-    request = GarbageRequest(stacks=(), environ=stack_run.environ, yes=True)
-    done = await collect_everywhere(request)
+    done = await stack_run.collected_everywhere()
     assert (done.removed, done.clusters) == ({}, ["uid"])
     assert stack_run.places == [(None, None), (None, "elsewhere")]
     assert list(done.not_reached) == ["t", "u"]

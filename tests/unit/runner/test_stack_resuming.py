@@ -128,18 +128,14 @@ async def test_single_shape_is_collected_from_running_stack(stack_run: FakeStack
 async def test_only_remaining_trials_run_after_resume(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     before = stack_run.request.plan.identity.run_id
-    outcome = await stack_run.launched()
-    folder = outcome.artifacts
-    assert folder is not None
+    folder = await stack_run.finished()
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
     content["trials"] = [each for each in content["trials"] if each["number"] != 4]
     content["config"]["deployment"]["registration_timeout"] = 1
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
     again = await resumed(stack_run, folder)
+    assert stack_run.part_trials == (4,)
     (plan,) = stack_run.plans
-    assert plan.config.experiment is not None
-    assert plan.config.experiment.part is not None
-    assert plan.config.experiment.part.trials == (4,)
     assert plan.identity.run_id != before
     assert read_manifest(folder).run_id == again.run_id == plan.identity.run_id
     assert trials_of(again) == ALL
@@ -151,14 +147,10 @@ async def test_only_remaining_trials_run_after_resume(stack_run: FakeStackRun) -
 async def test_parallel_single_shape_runs_what_is_left(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=1, parallel=2)
     stack_run.fetched = 1
-    outcome = await stack_run.launched()
-    folder, stack_run.fetched = outcome.artifacts, None
-    assert folder is not None
+    folder = await stack_run.finished()
+    stack_run.fetched = None
     again = await resumed(stack_run, folder)
-    (plan,) = stack_run.plans
-    assert plan.config.experiment is not None
-    assert plan.config.experiment.part is not None
-    assert plan.config.experiment.part.trials == (2,)
+    assert stack_run.part_trials == (2,)
     assert trials_of(again) == [(1, "done", ""), (2, "done", "")]
     assert set(again.more) == {"stack", "namespace", "kept", "left", "not_checked", "took_s"}
 
@@ -192,9 +184,7 @@ async def test_discovered_keys_do_not_change_the_config(stack_run: FakeStackRun)
 
 async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
-    outcome = await stack_run.launched()
-    folder = outcome.artifacts
-    assert folder is not None
+    folder = await stack_run.finished()
     with pytest.raises(EnvironmentProblem), folders.collecting(folder, "id"):
         raise EnvironmentProblem("killed")
     await resumed(stack_run, folder)
@@ -225,14 +215,13 @@ async def test_fetched_but_unmoved_trials_are_moved(stack_run: FakeStackRun) -> 
 
 async def test_fully_collected_stack_is_only_removed(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
-    outcome = await stack_run.launched()
-    assert outcome.artifacts is not None
+    folder = await stack_run.finished()
     stack_run.home.save(RECORD)
-    again = await resumed(stack_run, outcome.artifacts)
+    again = await resumed(stack_run, folder)
     assert (stack_run.ups, stack_run.did) == ([], ["destroy", "check"])
     assert trials_of(again) == ALL
     assert (again.exit_code, stack_run.home.load("s")) == (ExitCode.OK, None)
-    once_more = await resumed(stack_run, outcome.artifacts)
+    once_more = await resumed(stack_run, folder)
     assert (stack_run.ups, stack_run.did, once_more.exit_code) == ([], [], ExitCode.OK)
     assert trials_of(once_more) == ALL
 

@@ -26,19 +26,11 @@ from aiperf_svc.runner.parts import PartContext, Work
 from aiperf_svc.runner.stack import placement
 from aiperf_svc.runner.stack.placement import StackPlacement, run_stacks
 from aiperf_svc.runner.stack.request import StackRequest
+from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_results import as_json, inference_result
 
 RESULTS = inference_result()
 LIMIT = 2
-
-
-class NoRights:
-    """A cluster of which nobody may list anything."""
-
-    async def get(self, path: str, **_: str) -> dict[str, Any]:
-        from aiperf_svc.adapters.cluster.api.connection import Refused
-
-        raise Refused("forbidden", status=403, reason="Forbidden")
 
 
 class Stacks:
@@ -141,7 +133,7 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stacks:
 
     @contextlib.asynccontextmanager
     async def connect(**_: object) -> AsyncIterator[Cluster]:
-        yield cast("Cluster", NoRights())
+        yield FakeCluster().typed
 
     monkeypatch.setattr(project, "check_tools", lambda environ: None)
 
