@@ -1,6 +1,7 @@
 """Tokenizers of four families, trained in a second on text that Python brings along."""
 
 from collections.abc import Callable
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
@@ -81,5 +82,20 @@ def config() -> Callable[..., BenchmarkConfig]:
             "random_seed": seed,
         }
         return BenchmarkConfig.model_validate(given)
+
+    return make
+
+
+@pytest.fixture
+def in_file(
+    config: Callable[..., BenchmarkConfig], tmp_path: Path
+) -> Callable[..., BenchmarkConfig]:
+    """Makes a config of a file named `data`: `in_file("sharegpt", content, load={…})`."""
+
+    def make(kind: str, content: str | bytes, **parts: dict[str, object]) -> BenchmarkConfig:
+        file = tmp_path / "data"
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        dataset = {"kind": kind, "file": str(file)} | parts.pop("dataset", {})
+        return config(dataset=dataset, **parts)
 
     return make

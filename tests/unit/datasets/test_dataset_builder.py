@@ -32,23 +32,21 @@ def contents(dataset: AnyDataset) -> list[str]:
 @KINDS
 @pytest.mark.parametrize("packed", [False, True])
 async def test_every_kind_is_read_plain_and_packed(
-    config: Config, tmp_path: Path, kind: str, packed: bool
+    in_file: Config, kind: str, packed: bool
 ) -> None:
-    file = tmp_path / "data"
-    file.write_bytes(gzip.compress(CONTENT[kind]) if packed else CONTENT[kind])
+    content = gzip.compress(CONTENT[kind]) if packed else CONTENT[kind]
     said: list[str] = []
-    given = config(dataset={"kind": kind, "file": str(file)})
+    given = in_file(kind, content)
     dataset = await build_dataset(given, progress=said.append)
     assert contents(dataset) == ["a", "b"][: 1 if kind == "sharegpt" else 2]
-    assert dataset.report.source == str(file)
-    assert dataset.report.source_sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert said == [f"building the dataset from {file}"]
+    assert dataset.report.source == given.dataset.file
+    assert dataset.report.source_sha256 == hashlib.sha256(content).hexdigest()
+    assert said == [f"building the dataset from {given.dataset.file}"]
 
 
-async def test_entries_limits_the_lines_read(config: Config, tmp_path: Path) -> None:
-    file = tmp_path / "data.jsonl"
-    file.write_bytes(CONTENT["single_turn"] + b"not read")
-    given = config(dataset={"kind": "single_turn", "file": str(file), "entries": 2})
+async def test_entries_limits_the_lines_read(in_file: Config) -> None:
+    content = CONTENT["single_turn"] + b"not read"
+    given = in_file("single_turn", content, dataset={"entries": 2})
     assert contents(await build_dataset(given)) == ["a", "b"]
 
 
@@ -102,24 +100,17 @@ async def test_variants_share_lengths_but_no_beginning(
 
 @KINDS
 @pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"", mtime=0)])
-async def test_an_empty_file_is_refused(
-    config: Config, tmp_path: Path, kind: str, content: bytes
-) -> None:
-    file = tmp_path / "data"
-    file.write_bytes(content)
+async def test_an_empty_file_is_refused(in_file: Config, kind: str, content: bytes) -> None:
     with pytest.raises(DatasetError, match=r"no entries|truncated"):
-        await build_dataset(config(dataset={"kind": kind, "file": str(file)}))
+        await build_dataset(in_file(kind, content))
 
 
 @KINDS
-async def test_bad_line_is_named_by_path_and_number(
-    config: Config, tmp_path: Path, kind: str
-) -> None:
-    file = tmp_path / "data"
+async def test_bad_line_is_named_by_path_and_number(in_file: Config, kind: str) -> None:
     bad = b'[\n{"conversations": 5}]' if kind == "sharegpt" else CONTENT[kind][:20] + b"\n{}"
-    file.write_bytes(bad)
-    with pytest.raises(DatasetError, match=rf"^{file}:[12]: "):
-        await build_dataset(config(dataset={"kind": kind, "file": str(file)}))
+    given = in_file(kind, bad)
+    with pytest.raises(DatasetError, match=rf"^{given.dataset.file}:[12]: "):
+        await build_dataset(given)
 
 
 @KINDS

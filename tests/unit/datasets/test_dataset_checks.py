@@ -103,13 +103,11 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("kind", "content", "line", "parts"), BAD, ids=[b[2][:40] for b in BAD])
 def test_a_bad_row_is_found_before_the_start(
-    config: Config, tmp_path: Path, kind: str, content: str, line: str, parts: dict[str, Any]
+    in_file: Config, tmp_path: Path, kind: str, content: str, line: str, parts: dict[str, Any]
 ) -> None:
-    file = tmp_path / "data"
-    file.write_text(content)
     with pytest.raises(DatasetError) as raised:
-        check_dataset(config(dataset={"kind": kind, "file": str(file)}, **parts))
-    assert str(raised.value).startswith(f"{file}:{line}")
+        check_dataset(in_file(kind, content, **parts))
+    assert str(raised.value).startswith(f"{tmp_path / 'data'}:{line}")
     assert "\n" not in str(raised.value)
 
 
@@ -133,75 +131,57 @@ def test_too_large_pictures_are_refused_before_the_start(config: Config) -> None
         pictures(3)
 
 
-def test_unknown_row_members_are_named_and_ignored(config: Config, tmp_path: Path) -> None:
-    file = tmp_path / "t"
-    file.write_text(ROW.replace("}", ', "note": [1, {"x": 2}]}') + ROW.replace("}", ', "hash": 1}'))
-    assert check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)})) == (
-        CheckedFile(
-            f"{file}: `note`, `hash`: not read, no row of a mooncake_trace has such a member"
-        )
-    )
-    file.write_text(ROW.replace("}", ', "chat_id": 1, "type": "text"}'))
-    given = config(dataset={"kind": "bailian_trace", "file": str(file)})
-    assert check_dataset(given) == CheckedFile()
+def test_unknown_row_members_are_named_and_ignored(in_file: Config) -> None:
+    rows = ROW.replace("}", ', "note": [1, {"x": 2}]}') + ROW.replace("}", ', "hash": 1}')
+    given = in_file("mooncake_trace", rows)
+    told = "`note`, `hash`: not read, no row of a mooncake_trace has such a member"
+    assert check_dataset(given) == CheckedFile(f"{given.dataset.file}: {told}")
+    known = ROW.replace("}", ', "chat_id": 1, "type": "text"}')
+    assert check_dataset(in_file("bailian_trace", known)) == CheckedFile()
 
 
-def test_file_is_read_for_a_bounded_time(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_read_for_a_bounded_time(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "CHECK_S", 0.0)
-    file = tmp_path / "t"
-    file.write_text(ROW + "not read")
-    told = (
-        f"{file} is checked up to line 1; the rest is checked after the start, when the dataset is "
-        "built"
-    )
-    for kind in ("mooncake_trace", "single_turn"):
-        file.write_text((ROW if kind == "mooncake_trace" else '{"text": "a"}\n') + "not read")
-        given = config(dataset={"kind": kind, "file": str(file)})
-        assert check_dataset(given) == CheckedFile(told)
+    for kind, line in (("mooncake_trace", ROW), ("single_turn", '{"text": "a"}\n')):
+        given = in_file(kind, line + "not read")
+        assert check_dataset(given) == CheckedFile(
+            f"{given.dataset.file} is checked up to line 1; the rest is checked after the start, "
+            "when the dataset is built"
+        )
 
 
 def test_held_file_is_read_to_a_bounded_size(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_file: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHECK_BYTES", 20)
-    file = tmp_path / "t"
-    file.write_text('{"text": "a"}\n{"text": "b"}\nnot read')
-    found = check_dataset(config(dataset={"kind": "single_turn", "file": str(file)}))
+    found = check_dataset(in_file("single_turn", '{"text": "a"}\n{"text": "b"}\nnot read'))
     assert "up to line 2" in found.notice
 
 
-def test_endless_line_is_not_held(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_line_is_not_held(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LONGEST_LINE", 1024)
-    file = tmp_path / "t"
-    file.write_bytes(gzip.compress(ROW.encode() + b" " * 100_000))
+    given = in_file("mooncake_trace", gzip.compress(ROW.encode() + b" " * 100_000))
     with pytest.raises(DatasetError) as raised:
-        check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)}))
-    assert str(raised.value) == f"{file}:2: a line of over 1KiB; expected shorter lines"
+        check_dataset(given)
+    wrong = "2: a line of over 1KiB; expected shorter lines"
+    assert str(raised.value) == f"{given.dataset.file}:{wrong}"
 
 
-def test_rows_after_the_schedule_are_not_read(config: Config, tmp_path: Path) -> None:
-    file = tmp_path / "t"
+def test_rows_after_the_schedule_are_not_read(in_file: Config) -> None:
     rows = [json.dumps({"timestamp": 1000 * n, "input_length": 5}) for n in range(10)]
-    file.write_text("\n".join([*rows, "not read"]))
     load = {"fixed_schedule": True, "fixed_schedule_end_offset": "6s", "replay_speedup": 2}
-    given = config(dataset={"kind": "mooncake_trace", "file": str(file)}, load=load)
+    given = in_file("mooncake_trace", "\n".join([*rows, "not read"]), load=load)
     assert check_dataset(given) == CheckedFile(replay_ns=6 * 10**9)
 
 
 def test_trials_at_other_speeds_read_the_file_once(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_file: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "t"
-    file.write_text(ROW + ROW.replace("5", "4005"))
-    dataset = {"kind": "mooncake_trace", "file": str(file)}
-    trials = [
-        config(dataset=dataset, load={"fixed_schedule": True, "replay_speedup": speed})
-        for speed in (1, 2, 4)
-    ]
+    rows, loads = (
+        ROW + ROW.replace("5", "4005"),
+        [{"fixed_schedule": True, "replay_speedup": speed} for speed in (1, 2, 4)],
+    )
+    trials = [in_file("mooncake_trace", rows, load=load) for load in loads]
     read = []
     monkeypatch.setattr(
         checks,
@@ -214,28 +194,20 @@ def test_trials_at_other_speeds_read_the_file_once(
 
 
 def test_trace_with_too_many_rows_is_refused(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_file: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHECK_S", 0.0)
     monkeypatch.setattr(checks, "MOST_ROWS", 4)
-    file = tmp_path / "t"
-    file.write_text(ROW * 5)
-    dataset = {"kind": "mooncake_trace", "file": str(file)}
     with pytest.raises(DatasetError, match=r"about 5 rows, and at most .* are held; say how many"):
-        check_dataset(config(dataset=dataset))
-    assert check_dataset(config(dataset=dataset | {"entries": 2})).notice
+        check_dataset(in_file("mooncake_trace", ROW * 5))
+    assert check_dataset(in_file("mooncake_trace", ROW * 5, dataset={"entries": 2})).notice
 
 
-def test_rows_in_memory_are_bounded(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_in_memory_are_bounded(in_file: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_index, "MOST_ROWS", 4)
-    file = tmp_path / "t"
-    file.write_text(ROW * 5)
-    dataset = {"kind": "mooncake_trace", "file": str(file)}
-    with pytest.raises(DatasetError, match="t:5: over 4 rows, and at most 4 are held"):
-        check_dataset(config(dataset=dataset))
-    check_dataset(config(dataset=dataset | {"entries": 4}))
+    with pytest.raises(DatasetError, match="data:5: over 4 rows, and at most 4 are held"):
+        check_dataset(in_file("mooncake_trace", ROW * 5))
+    check_dataset(in_file("mooncake_trace", ROW * 5, dataset={"entries": 4}))
 
 
 @pytest.mark.parametrize("kind", ["single_turn", "sharegpt", "random_pool", "mooncake_trace"])
@@ -248,56 +220,51 @@ def test_special_file_is_not_read(config: Config, tmp_path: Path, kind: str) -> 
         assert str(raised.value) == f"dataset.file: {expected}"
 
 
-def test_special_file_as_picture_is_named(config: Config, tmp_path: Path) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"text": "a"}\n{"text": "b", "image": "/dev/zero"}\n')
+def test_special_file_as_picture_is_named(in_file: Config) -> None:
+    given = in_file("single_turn", '{"text": "a"}\n{"text": "b", "image": "/dev/zero"}\n')
     with pytest.raises(DatasetError) as raised:
-        check_dataset(config(dataset={"kind": "single_turn", "file": str(file)}))
-    assert str(raised.value) == f"{file}:2: /dev/zero: a device; expected a regular file"
+        check_dataset(given)
+    wrong = "2: /dev/zero: a device; expected a regular file"
+    assert str(raised.value) == f"{given.dataset.file}:{wrong}"
 
 
 def test_pictures_of_all_lines_have_a_size_limit(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_file: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = media.png_of(np.zeros((4, 4, 3), np.uint8))
     (tmp_path / "a.png").write_bytes(picture)
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"text": "a", "image": "a.png"}\n' * 3)
     monkeypatch.setattr(media, "MOST_BYTES", 3 * len(picture))
-    given = config(dataset={"kind": "single_turn", "file": str(file)})
+    given = in_file("single_turn", '{"text": "a", "image": "a.png"}\n' * 3)
     check_dataset(given)
     monkeypatch.setattr(media, "MOST_BYTES", 1024)
     (tmp_path / "a.png").write_bytes(picture + bytes(512))
-    with pytest.raises(DatasetError, match=f"^{file}:2: a.png: the pictures and sounds of the "):
+    with pytest.raises(DatasetError, match=r"data:2: a\.png: the pictures and sounds of the "):
         check_dataset(given)
 
 
 @pytest.mark.parametrize(("kind", "place"), [("single_turn", ":4"), ("sharegpt", "")])
 def test_compressed_file_is_refused_by_its_unpacked_size(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
+    in_file: Config, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
     monkeypatch.setattr(files, "MOST_HELD", 1024)
     line = b'{"text": "' + b"a" * 300 + b'"}\n'
-    file = tmp_path / "bomb.gz"
-    file.write_bytes(gzip.compress(line * 5 if kind == "single_turn" else b" " * 2000))
+    given = in_file(kind, gzip.compress(line * 5 if kind == "single_turn" else b" " * 2000))
     with pytest.raises(DatasetError) as raised:
-        check_dataset(config(dataset={"kind": kind, "file": str(file)}))
+        check_dataset(given)
     assert str(raised.value) == (
-        f"{file}{place}: over 1KiB up to here, the most that is held; say how many prompts are "
-        "read, dataset.entries (--num-prompts), or give a smaller file"
+        f"{given.dataset.file}{place}: over 1KiB up to here, the most that is held; say how many "
+        "prompts are read, dataset.entries (--num-prompts), or give a smaller file"
     )
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_progress_of_a_file_grows_to_its_end(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+    in_file: Config, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(files, "_WATCHED_BYTES", 0)
     rows = [ROW.replace("5", str(number)) for number in range(20_000)]
-    file = tmp_path / "t"
-    file.write_bytes(pack("".join(rows).encode()))
     shares: list[float] = []
-    check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)}), shares.append)
+    check_dataset(in_file("mooncake_trace", pack("".join(rows).encode())), shares.append)
     assert shares == sorted(shares)
     assert 0 < shares[0] < 0.5
     assert shares[-1] == 1.0
@@ -319,9 +286,9 @@ def test_terminal_shows_and_clears_the_reading_progress(
 
 
 @pytest.mark.parametrize("kind", ["multi_turn", "sharegpt", "mooncake_trace"])
-def test_deeply_nested_values_are_a_line_error(config: Config, tmp_path: Path, kind: str) -> None:
+def test_deeply_nested_values_are_a_line_error(in_file: Config, kind: str) -> None:
     deep = '{"text": ' + "[" * 100_000
-    file = tmp_path / "deep"
-    file.write_text(f"[{deep}" if kind == "sharegpt" else deep)
-    with pytest.raises(DatasetError, match=f"^{file}.*: values nested too deeply; expected "):
-        check_dataset(config(dataset={"kind": kind, "file": str(file)}))
+    given = in_file(kind, f"[{deep}" if kind == "sharegpt" else deep)
+    wrong = f"^{given.dataset.file}.*: values nested too deeply; expected "
+    with pytest.raises(DatasetError, match=wrong):
+        check_dataset(given)

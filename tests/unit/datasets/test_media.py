@@ -222,10 +222,8 @@ def test_prompt_may_consist_of_media_only(tmp_path: Path) -> None:
     prompt = read(tmp_path, '{"image": "a.png"}')
     assert prompt.is_media_alone
     for kind, part in (("chat", "image_url"), ("messages", "image"), ("responses", "input_image")):
-        options = Options.model_validate({"url": "http://h:1", "model": "m", "type": kind})
-        body = json.loads(endpoint_of(options).render(prompt, options).whole)
-        (message,) = body.get("messages") or body["input"]
-        assert [each["type"] for each in message["content"]] == [part]
+        (sent,) = message(kind, prompt)
+        assert [each["type"] for each in sent["content"]] == [part]
 
 
 def test_files_are_read_and_urls_are_kept(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.prompts import Length, Passages
-from aiperf_svc.core.datasets.base import Purpose, generator
+from aiperf_svc.core.datasets.base import PromptConversation, Purpose, generator
 from aiperf_svc.core.datasets.synthetic import draw_lengths, generate, with_passages
 from aiperf_svc.core.datasets.words import WORDS
 from aiperf_svc.domain.errors import DatasetError
@@ -123,10 +123,15 @@ def test_the_words_are_distinct_lower_case_and_enough() -> None:
 RANKED = Passages(number=Length(mean=5, stddev=2), tokens=Length(mean=9, stddev=3))
 
 
+def ranked(
+    count: int, counter: LibraryTokenCounter | None = None, *, passages: Passages = RANKED
+) -> list[PromptConversation]:
+    entries = generate(Dataset(input_tokens=Length(mean=4)), count, 1, counter)
+    return with_passages(entries, passages, 1, counter)
+
+
 def test_passages_have_exact_tokens_and_distinct_beginnings(counter: LibraryTokenCounter) -> None:
-    entries = with_passages(
-        generate(Dataset(input_tokens=Length(mean=4)), 40, 1, counter), RANKED, 1, counter
-    )
+    entries = ranked(40, counter)
     prompts = [entry.turns[0].prompt for entry in entries]
     for entry in entries:
         prompt = entry.turns[0].prompt
@@ -141,20 +146,9 @@ def test_passages_have_exact_tokens_and_distinct_beginnings(counter: LibraryToke
 
 
 def test_first_rankings_do_not_depend_on_their_number() -> None:
-    few = with_passages(generate(Dataset(input_tokens=Length(mean=4)), 5, 1, None), RANKED, 1, None)
-    assert (
-        with_passages(generate(Dataset(input_tokens=Length(mean=4)), 50, 1, None), RANKED, 1, None)[
-            :5
-        ]
-        == few
-    )
+    assert ranked(50)[:5] == ranked(5)
 
 
 def test_an_absurd_number_of_passages_is_refused() -> None:
     with pytest.raises(DatasetError, match=r"dataset\.passages\.number: 20,000 passages"):
-        with_passages(
-            generate(Dataset(input_tokens=Length(mean=4)), 1, 1, None),
-            Passages(number=Length(mean=20_000)),
-            1,
-            None,
-        )
+        ranked(1, passages=Passages(number=Length(mean=20_000)))

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -28,12 +27,8 @@ CONTENT = {
 KINDS = pytest.mark.parametrize("kind", CONTENT)
 
 
-async def built(
-    config: Config, path: Path, kind: str, content: str, **endpoint: object
-) -> AnyDataset:
-    file = path / "trace"
-    file.write_text(content, newline="")
-    return await build_dataset(config(dataset={"kind": kind, "file": str(file)}, endpoint=endpoint))
+async def built(in_file: Config, kind: str, content: str, **endpoint: object) -> AnyDataset:
+    return await build_dataset(in_file(kind, content, endpoint=endpoint))
 
 
 def payloads(dataset: AnyDataset) -> list[dict[str, object]]:
@@ -42,8 +37,8 @@ def payloads(dataset: AnyDataset) -> list[dict[str, object]]:
 
 
 @KINDS
-async def test_every_format_gives_its_lengths(config: Config, tmp_path: Path, kind: str) -> None:
-    dataset = await built(config, tmp_path, kind, CONTENT[kind], type="completions")
+async def test_every_format_gives_its_lengths(in_file: Config, kind: str) -> None:
+    dataset = await built(in_file, kind, CONTENT[kind], type="completions")
     requests = payloads(dataset)
     assert [len(str(request["prompt"]).split()) for request in requests] == [6, 9]
     assert [request["max_tokens"] for request in requests] == [5, 2]
@@ -51,12 +46,12 @@ async def test_every_format_gives_its_lengths(config: Config, tmp_path: Path, ki
 
 
 @KINDS
-async def test_a_broken_last_line_is_named(config: Config, tmp_path: Path, kind: str) -> None:
+async def test_a_broken_last_line_is_named(in_file: Config, kind: str) -> None:
     whole = CONTENT[kind].rstrip()
     number = len(whole.splitlines())
     broken = whole[: whole.rindex("}" if whole.startswith("{") else ",")]
-    with pytest.raises(DatasetError, match=rf"trace:{number}: .*; expected ") as raised:
-        await built(config, tmp_path, kind, broken)
+    with pytest.raises(DatasetError, match=rf"data:{number}: .*; expected ") as raised:
+        await built(in_file, kind, broken)
     assert "\n" not in str(raised.value)
 
 
@@ -80,32 +75,28 @@ async def test_a_broken_last_line_is_named(config: Config, tmp_path: Path, kind:
     ],
 )
 async def test_a_bad_row_is_refused_with_its_line(
-    config: Config, tmp_path: Path, kind: str, content: str, wrong: str
+    in_file: Config, kind: str, content: str, wrong: str
 ) -> None:
-    with pytest.raises(DatasetError, match=rf"trace:{wrong}"):
-        await built(config, tmp_path, kind, content)
+    with pytest.raises(DatasetError, match=rf"data:{wrong}"):
+        await built(in_file, kind, content)
 
 
-async def test_mooncake_rows_may_hold_texts_messages_and_payloads(
-    config: Config, tmp_path: Path
-) -> None:
+async def test_mooncake_rows_may_hold_texts_messages_and_payloads(in_file: Config) -> None:
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     rows = [{"text_input": "t"}, {"messages": messages}, {"payload": {"messages": messages}}]
     content = "\n".join(json.dumps(row) for row in rows)
-    requests = payloads(await built(config, tmp_path, "mooncake_trace", content))
+    requests = payloads(await built(in_file, "mooncake_trace", content))
     assert requests[0]["messages"] == [{"role": "user", "content": "t"}]
     assert [request["messages"] for request in requests[1:]] == [messages, messages]
 
 
-async def test_mooncake_rows_may_have_tools_and_further_members(
-    config: Config, tmp_path: Path
-) -> None:
+async def test_mooncake_rows_may_have_tools_and_further_members(in_file: Config) -> None:
     messages = [{"role": "user", "content": "u"}]
     tools = [{"type": "function", "function": {"name": "f"}}]
     rows = [{"messages": messages, "tools": tools, "extra": {"seed": 5}},
             {"text_input": "t", "tools": tools}]  # fmt: skip
     content = "\n".join(json.dumps(row) for row in rows)
-    first, second = payloads(await built(config, tmp_path, "mooncake_trace", content))
+    first, second = payloads(await built(in_file, "mooncake_trace", content))
     assert (first["messages"], first["tools"], first["seed"]) == (messages, tools, 5)
     assert (second["messages"], second["tools"]) == ([{"role": "user", "content": "t"}], tools)
 
@@ -123,62 +114,56 @@ async def test_mooncake_rows_may_have_tools_and_further_members(
     ],
 )
 async def test_bad_mooncake_messages_are_named(
-    row: dict[str, object], wrong: str, config: Config, tmp_path: Path
+    row: dict[str, object], wrong: str, in_file: Config
 ) -> None:
-    with pytest.raises(DatasetError, match=f"trace:1: .*{wrong}"):
-        await built(config, tmp_path, "mooncake_trace", json.dumps(row))
+    with pytest.raises(DatasetError, match=f"data:1: .*{wrong}"):
+        await built(in_file, "mooncake_trace", json.dumps(row))
 
 
-async def test_session_has_complete_messages_or_new_turns(config: Config, tmp_path: Path) -> None:
+async def test_session_has_complete_messages_or_new_turns(in_file: Config) -> None:
     whole = {"session_id": "a", "messages": [{"role": "user", "content": "u"}]}
     turn = {"session_id": "a", "text_input": "t"}
-    with pytest.raises(DatasetError, match="trace:2: session 'a' has complete `messages`"):
-        await built(config, tmp_path, "mooncake_trace", f"{json.dumps(whole)}\n{json.dumps(turn)}")
+    with pytest.raises(DatasetError, match="data:2: session 'a' has complete `messages`"):
+        await built(in_file, "mooncake_trace", f"{json.dumps(whole)}\n{json.dumps(turn)}")
     content = f"{json.dumps(whole)}\n{json.dumps(whole)}"
-    dataset = await built(config, tmp_path, "mooncake_trace", content)
+    dataset = await built(in_file, "mooncake_trace", content)
     (entry,) = dataset.conversations  # type: ignore[union-attr]
     assert [each.is_whole for each in entry.turns] == [True, True]
 
 
-async def test_a_session_needs_the_chat_api(config: Config, tmp_path: Path) -> None:
+async def test_a_session_needs_the_chat_api(in_file: Config) -> None:
     content = '{"input_length": 5, "session_id": "a"}\n' * 2
-    assert len((await built(config, tmp_path, "mooncake_trace", content)).conversations) == 1  # type: ignore[union-attr]
-    with pytest.raises(DatasetError, match=r"trace:1: a conversation of 2 turns .*chat"):
-        await built(config, tmp_path, "mooncake_trace", content, type="completions")
+    assert len((await built(in_file, "mooncake_trace", content)).conversations) == 1  # type: ignore[union-attr]
+    with pytest.raises(DatasetError, match=r"data:1: a conversation of 2 turns .*chat"):
+        await built(in_file, "mooncake_trace", content, type="completions")
 
 
-async def test_the_block_size_can_be_set(config: Config, tmp_path: Path) -> None:
-    file = tmp_path / "trace"
-    file.write_text('{"input_length": 9, "hash_ids": [1, 2, 3]}')
-    given = {"kind": "mooncake_trace", "file": str(file)}
+async def test_the_block_size_can_be_set(in_file: Config) -> None:
+    row = '{"input_length": 9, "hash_ids": [1, 2, 3]}'
     with pytest.raises(DatasetError, match=r"3 hash ids for 9 tokens.*dataset\.block_size"):
-        await build_dataset(config(dataset=given))
-    assert (await build_dataset(config(dataset=given | {"block_size": 4}))).report.entries == 1
+        await build_dataset(in_file("mooncake_trace", row))
+    given = in_file("mooncake_trace", row, dataset={"block_size": 4})
+    assert (await build_dataset(given)).report.entries == 1
 
 
 @KINDS
-async def test_limits_drop_long_prompts_and_cut_long_responses(
-    config: Config, tmp_path: Path, kind: str
-) -> None:
-    file = tmp_path / "trace"
-    file.write_text(CONTENT[kind], newline="")
-    given = {"kind": kind, "file": str(file)}
-    without = await build_dataset(config(dataset=given))
-    prompts = await build_dataset(config(dataset=given | {"max_input_tokens": 8}))
+async def test_limits_drop_long_prompts_and_cut_long_responses(in_file: Config, kind: str) -> None:
+    without, prompts, responses = [
+        await build_dataset(in_file(kind, CONTENT[kind], dataset=limits))
+        for limits in ({}, {"max_input_tokens": 8}, {"max_output_tokens": 3})
+    ]
     assert [request["max_tokens"] for request in payloads(prompts)] == [5]
     assert prompts.report.left_out == without.report.left_out + 1
-    responses = await build_dataset(config(dataset=given | {"max_output_tokens": 3}))
     assert [request["max_tokens"] for request in payloads(responses)] == [3, 2]
     assert responses.report.left_out == without.report.left_out
 
 
-async def test_turn_over_the_limit_is_left_out(config: Config, tmp_path: Path) -> None:
-    file = tmp_path / "trace"
+async def test_turn_over_the_limit_is_left_out(in_file: Config) -> None:
     turns = [(5, {"timestamp": 0}), (90, {"delay": 1}), (7, {"delay": 1})]
     rows = [{"session_id": "a", "input_length": n, "output_length": 4} | at for n, at in turns]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    given = {"kind": "mooncake_trace", "file": str(file), "max_input_tokens": 10}
-    dataset = await build_dataset(config(dataset=given, load={"fixed_schedule": True}))
+    parts = {"dataset": {"max_input_tokens": 10}, "load": {"fixed_schedule": True}}
+    content = "\n".join(map(json.dumps, rows))
+    dataset = await build_dataset(in_file("mooncake_trace", content, **parts))
     assert [len(entry.turns) for entry in dataset.conversations] == [2]  # type: ignore[union-attr]
     assert dataset.report.left_out == 1
 

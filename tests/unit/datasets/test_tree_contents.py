@@ -38,6 +38,15 @@ def texts(made: Conversation) -> list[str]:
     return [body_of(made, number)["messages"][0]["content"] for number in range(len(made.turns))]
 
 
+def dag_entry(
+    config: Config, line: dict[str, Any], endpoint: dict[str, str] | None = None, **dataset: str
+) -> Conversation:
+    """That of the session in this line."""
+    (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
+    dataset = {"kind": "dag_jsonl", "file": "f"} | dataset
+    return TreeContents(config(dataset=dataset, endpoint=endpoint or {}), None).entry(tree, 0)
+
+
 def settings(config: Config, **dataset: Any) -> BenchmarkConfig:
     return config(dataset={"kind": "weka_trace", "file": "f"} | dataset)
 
@@ -104,9 +113,7 @@ def test_marker_of_messages_is_in_every_request(config: Config) -> None:
         "context_mode": "deltas_with_responses",
         "turns": [{"messages": [system, user]}, {"messages": [user]}],
     }
-    (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
-    given = config(dataset={"kind": "dag_jsonl", "file": "f", "cache_bust": "first_turn_prefix"})
-    made = TreeContents(given, None).entry(tree, 0)
+    made = dag_entry(config, line, cache_bust="first_turn_prefix")
     marked = {"role": "user", "content": f"{marker_of(0, 0)}\n\nu"}
     assert [body_of(made, n)["messages"] for n in (0, 1)] == [
         [system, marked],
@@ -117,8 +124,7 @@ def test_marker_of_messages_is_in_every_request(config: Config) -> None:
 def test_live_responses_have_a_place_in_later_prompts(config: Config) -> None:
     user = {"role": "user", "content": "u"}
     line = {"session_id": "a", "turns": [{"messages": [user], "tools": [{"type": "x"}]}] * 2}
-    (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
-    made = TreeContents(config(dataset={"kind": "dag_jsonl", "file": "f"}), None).entry(tree, 0)
+    made = dag_entry(config, line)
     assert body_of(made, 0)["tools"] == [{"type": "x"}]
     assert int.from_bytes(made.turns[1].pieces[8:12], "little") == RESPONSE_PIECE + 0
     assert made.live == (LiveResponse(0),)
@@ -128,8 +134,7 @@ def test_results_of_tools_go_with_the_live_response(config: Config) -> None:
     user = {"role": "user", "content": "u"}
     results = [{"role": "tool", "tool_call_id": str(n), "content": f"r{n}"} for n in range(2)]
     line = {"session_id": "a", "turns": [{"messages": [user]}, {"messages": [*results, user]}]}
-    (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
-    made = TreeContents(config(dataset={"kind": "dag_jsonl", "file": "f"}), None).entry(tree, 0)
+    made = dag_entry(config, line)
     assert made.live == (LiveResponse(0, (b'"r0"', b'"r1"')),)
     assert not [piece for piece in made.pieces if b"r0" in piece or b'"tool"' in piece]
     assert len(made.turns[1].pieces) == 4 * len(("head", "u", "live", "u"))
@@ -147,9 +152,7 @@ def test_messages_take_the_form_of_the_api(config: Config, api: str) -> None:
     function = {"name": "f", "parameters": {"type": "object"}}
     tool = {"type": "function", "function": function}
     line = {"session_id": "a", "turns": [{"messages": messages, "tools": [tool], "max_tokens": 5}]}
-    (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
-    given = config(dataset={"kind": "dag_jsonl", "file": "f"}, endpoint={"type": api})
-    made = TreeContents(given, None).entry(tree, 0)
+    made = dag_entry(config, line, endpoint={"type": api})
     body = body_of(made, 0)
     if api == "responses":
         assert [item.get("type", item.get("role")) for item in body["input"]] == [
