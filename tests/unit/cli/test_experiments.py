@@ -30,6 +30,14 @@ def stack(folder: Path, experiment: dict[str, Any], **benchmark: Any) -> str:
     return str(path)
 
 
+def local(folder: Path, **benchmark: Any) -> list[str]:
+    """A dry run of a file with this benchmark on this machine."""
+    path = folder / "t.yaml"
+    given = {"endpoint": {"url": "http://h:1", "model": "m"}} | benchmark
+    path.write_text(yaml.safe_dump(given))
+    return ["profile", "--config", str(path), "--dry-run"]
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No Pulumi CLI, whose state would be asked."""
@@ -46,14 +54,7 @@ def test_a_dry_run_lists_the_trials(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_dry_run_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     targets = [{"name": name, "endpoint": {"url": f"http://{name}:1"}} for name in ("a", "b")]
-    content = {
-        "endpoint": {"url": "http://h:1", "model": "m"},
-        "load": {"concurrency": 1, "duration": "5s"},
-        "targets": targets,
-    }
-    path = tmp_path / "t.yaml"
-    path.write_text(yaml.safe_dump(content))
-    command = ["profile", "--config", str(path), "--dry-run"]
+    command = local(tmp_path, load={"concurrency": 1, "duration": "5s"}, targets=targets)
     assert cli.main(command) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "2 targets at the same time, each with its own processes:"
@@ -66,22 +67,17 @@ def test_a_dry_run_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_dry_run_counts_the_trials_of_each_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = {
-        "endpoint": {"url": "http://h:1", "model": "m"},
+    content: dict[str, Any] = {
         "load": {"duration": "5s"},
         "experiment": {"product": {"load.concurrency": [1, 2]}},
         "targets": [{"name": n, "endpoint": {"url": f"http://{n}:1"}} for n in ("a", "b")],
     }
-    path = tmp_path / "t.yaml"
-    path.write_text(yaml.safe_dump(content))
-    command = ["profile", "--config", str(path), "--dry-run"]
-    assert cli.main(command) == 0
+    assert cli.main(local(tmp_path, **content)) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[1] for line in lines] == [" 2 trials", " 2 trials"]
     content["experiment"] = {"product": {"workers.max": [1, 2]}}
     content["load"] = {"concurrency": 2, "duration": "5s"}
-    path.write_text(yaml.safe_dump(content))
-    assert cli.main(command) == 0
+    assert cli.main(local(tmp_path, **content)) == 0
     assert "shape 2 of 2 (workers.max=2): trials 2" in capsys.readouterr().out
 
 
@@ -125,18 +121,17 @@ def test_trials_that_cannot_start_together_are_refused(
 def test_refused_trial_is_named_with_its_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = {
-        "endpoint": {"url": "http://h:1", "model": "m", "streaming": True},
-        "load": {"concurrency": 2, "duration": "5s"},
-        "experiment": {"product": {"load.prefill_concurrency": [1, 2]}},
-        "targets": [
+    command = local(
+        tmp_path,
+        endpoint={"url": "http://h:1", "model": "m", "streaming": True},
+        load={"concurrency": 2, "duration": "5s"},
+        experiment={"product": {"load.prefill_concurrency": [1, 2]}},
+        targets=[
             {"name": "a", "endpoint": {"url": "http://a:1"}},
             {"name": "b", "endpoint": {"streaming": False}},
         ],
-    }
-    path = tmp_path / "t.yaml"
-    path.write_text(yaml.safe_dump(content))
-    assert cli.main(["profile", "--config", str(path), "--dry-run"]) == ExitCode.BAD_CONFIG
+    )
+    assert cli.main(command) == ExitCode.BAD_CONFIG
     assert "target b" in capsys.readouterr().err
 
 

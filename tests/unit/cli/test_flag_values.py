@@ -318,6 +318,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 def test_value_of_each_flag_is_in_the_config() -> None:
+    assert VALUES.keys() == {flag.name for flag in FLAGS}
     for flag in FLAGS:
         words, expected = VALUES[flag.name]
         arguments = shlex.split(words if words.startswith("-") else f"{flag.name} {words}")

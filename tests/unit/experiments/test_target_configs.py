@@ -73,14 +73,6 @@ def test_each_target_can_have_its_own_server() -> None:
             {"targets": [TARGETS[0], {"name": "b", "endpoint": {}}]},
             "b: give endpoint or deployment",
         ),
-        (
-            {"targets": TARGETS, "experiment": {"repetitions": 2, "retries": 1, "parallel": 2}},
-            r"with experiment\.retries, all runs repeat a trial together",
-        ),
-        (
-            {"targets": TARGETS, "experiment": {"repetitions": 2, "fan_out": "jobs"}},
-            r"with experiment\.fan_out: jobs, trials begin when the cluster has room",
-        ),
     ],
 )
 def test_invalid_targets_are_refused(more: dict[str, Any], words: str) -> None:
