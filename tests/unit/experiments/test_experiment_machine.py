@@ -23,6 +23,12 @@ def machine(**settings: Any) -> ExperimentMachine:
     return ExperimentMachine(PlannedTrials(TRIALS), **{"on_failure": "continue", **settings})
 
 
+def begun(**settings: Any) -> ExperimentMachine:
+    made = machine(**settings)
+    made.begin()
+    return made
+
+
 def test_trials_follow_the_order_of_the_plan() -> None:
     m = machine()
     assert m.begin() == BeginTrial(1, TRIALS[0], 1)
@@ -32,21 +38,18 @@ def test_trials_follow_the_order_of_the_plan() -> None:
 
 
 def test_failed_trial_does_not_end_the_others() -> None:
-    m = machine()
-    m.begin()
+    m = begun()
     assert m.handle(TrialEnded(1, FAILED, "no target")) == BeginTrial(2, TRIALS[1], 1)
 
 
 def test_failed_trial_ends_experiment_on_failure_stop() -> None:
-    m = machine(on_failure="stop")
-    m.begin()
+    m = begun(on_failure="stop")
     ended = m.handle(TrialEnded(1, FAILED, "no target"))
     assert ended == EndExperiment(FAILED, "trial 1 failed: no target")
 
 
 def test_failed_trial_is_retried_as_configured() -> None:
-    m = machine(retries=2)
-    m.begin()
+    m = begun(retries=2)
     assert m.handle(TrialEnded(1, FAILED, "")) == BeginTrial(2, TRIALS[0], 2)
     assert m.handle(TrialEnded(2, FAILED, "")) == BeginTrial(3, TRIALS[0], 3)
     assert m.handle(TrialEnded(3, FAILED, "")) == BeginTrial(4, TRIALS[1], 1)
@@ -68,8 +71,7 @@ def test_invalid_trials_are_run_again_twice_in_all() -> None:
 
 
 def test_failed_and_invalid_attempts_are_counted_separately() -> None:
-    m = machine(retries=1, replacements=1)
-    m.begin()
+    m = begun(retries=1, replacements=1)
     assert m.handle(TrialEnded(1, DONE, "", SPOILED)) == BeginTrial(2, TRIALS[0], 2)
     assert m.handle(TrialEnded(2, FAILED, "")) == BeginTrial(3, TRIALS[0], 3)
     assert m.handle(TrialEnded(3, FAILED, "")) == BeginTrial(4, TRIALS[1], 1)
@@ -86,21 +88,18 @@ def test_failed_and_invalid_attempts_are_counted_separately() -> None:
     ],
 )
 def test_trials_invalid_by_server_are_not_repeated(finding: Finding | None) -> None:
-    m = machine(replacements=2)
-    m.begin()
+    m = begun(replacements=2)
     assert m.handle(TrialEnded(1, DONE, "", finding)) == BeginTrial(2, TRIALS[1], 1)
 
 
 def test_stopped_trial_ends_the_experiment() -> None:
-    m = machine()
-    m.begin()
+    m = begun()
     assert m.handle(TrialEnded(1, CANCELLED, "enough")) == EndExperiment(CANCELLED, "enough")
 
 
 @pytest.mark.parametrize("state", [DONE, FAILED])
 def test_stop_between_trials_begins_no_other(state: RunState) -> None:
-    m = machine(retries=1)
-    m.begin()
+    m = begun(retries=1)
     m.cancel("enough")
     assert m.handle(TrialEnded(1, state, "")) == EndExperiment(CANCELLED, "enough")
 
@@ -134,7 +133,6 @@ def test_strategy_receives_the_result_of_each_trial() -> None:
 
 
 def test_the_end_of_another_trial_is_refused() -> None:
-    m = machine()
-    m.begin()
+    m = begun()
     with pytest.raises(ValueError, match="trial 7 has ended"):
         m.handle(TrialEnded(7, DONE, ""))

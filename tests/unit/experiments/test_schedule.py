@@ -51,6 +51,14 @@ def ended(schedule: Schedule, *parts: Part, **how: bool) -> list[Instruction]:
     return [*found, *schedule.handle(RoundClosed(parts[-1].round))]
 
 
+def begun(
+    rounds: list[int], members: Sequence[str] = ("",), *, stops_on_failure: bool = False
+) -> Schedule:
+    schedule = Schedule(rounds, members, stops_on_failure=stops_on_failure)
+    schedule.begin()
+    return schedule
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_rounds_begin_in_order_up_to_the_limit(limit: int) -> None:
     schedule, parts = Schedule([1, 2, 3], limit=limit), [ONE, TWO, THREE]
@@ -78,29 +86,24 @@ def test_round_closes_with_its_last_member() -> None:
 
 
 def test_interrupt_skips_waiting_rounds() -> None:
-    schedule = Schedule([1, 2, 3])
-    schedule.begin()
+    schedule = begun([1, 2, 3])
     assert schedule.handle(Interrupted()) == [SkipPart(TWO, STOPPED), SkipPart(THREE, STOPPED)]
     assert ended(schedule, ONE) == [EndSession()]
 
 
 def test_time_limit_skips_waiting_rounds() -> None:
-    schedule = Schedule([1, 2])
-    schedule.begin()
+    schedule = begun([1, 2])
     assert schedule.handle(OutOfTime()) == [SkipPart(TWO, OUT_OF_TIME)]
 
 
 def test_failure_ends_session_only_if_configured() -> None:
-    goes_on, stops = (Schedule([1, 2], stops_on_failure=each) for each in (False, True))
-    for each in (goes_on, stops):
-        each.begin()
+    goes_on, stops = (begun([1, 2], stops_on_failure=each) for each in (False, True))
     assert ended(goes_on, ONE, has_failed=True) == [StartPart(TWO)]
     assert ended(stops, ONE, has_failed=True) == [SkipPart(TWO, AFTER_END), EndSession()]
 
 
 def test_kept_stack_ends_the_session() -> None:
-    schedule = Schedule([1, 2])
-    schedule.begin()
+    schedule = begun([1, 2])
     assert ended(schedule, ONE, is_last=True) == [SkipPart(TWO, AFTER_END), EndSession()]
 
 
@@ -159,15 +162,13 @@ def starts(schedule: Schedule, *events: tuple[str, int, bool]) -> list[list[Inst
 
 
 def test_no_part_starts_before_the_last_is_ready() -> None:
-    schedule = Schedule([1], ["eu", "us", "asia"])
-    schedule.begin()
+    schedule = begun([1], ["eu", "us", "asia"])
     assert starts(schedule, ("eu", 1, True), ("us", 1, False), ("us", 1, True)) == [[], [], []]
     assert schedule.handle(PartEnded(Part(1, "asia"))) == [AssignStart(1, 1)]
 
 
 def test_each_trial_has_one_start() -> None:
-    schedule = Schedule([1], ["eu", "us"])
-    schedule.begin()
+    schedule = begun([1], ["eu", "us"])
     found = starts(
         schedule,
         ("eu", 1, True),
@@ -180,8 +181,7 @@ def test_each_trial_has_one_start() -> None:
 
 
 def test_part_beyond_a_trial_is_not_waited_for() -> None:
-    schedule = Schedule([1], ["eu", "us"])
-    schedule.begin()
+    schedule = begun([1], ["eu", "us"])
     assert starts(schedule, ("eu", 1, True), ("us", 2, False)) == [[], [AssignStart(1, 1)]]
 
 

@@ -1,6 +1,7 @@
 """A search doubles, bisects and confirms, and says what it cannot know."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -51,13 +52,25 @@ def searched(**changes: Any) -> Search:
     return Search(SearchSpace(**(space | {"longer": LONGER, "unit": "req/s"} | changes)))
 
 
-def carry_out(search: Search, knee: float, above: SearchedTrial = BROKEN) -> list[dict[str, Any]]:
+def over_users(high: int = 64) -> Search:
+    return searched(parameter="load.concurrency", high=high, is_whole=True, confirm=1, unit="users")
+
+
+def answer(
+    search: Search, find: Callable[[float, bool], SearchedTrial]
+) -> list[tuple[float, bool]]:
+    """Find something at each value that is asked for, and whether the trial is a longer one."""
     asked = []
     while (parameters := search.next()) is not None:
-        asked.append(parameters)
-        value = parameters[search.space.parameter]
-        search.add(parameters, HELD if value <= knee else above)
+        asked.append((parameters[search.space.parameter], "load.duration" in parameters))
+        search.add(parameters, find(*asked[-1]))
     return asked
+
+
+def carry_out(
+    search: Search, knee: float, above: SearchedTrial = BROKEN
+) -> list[tuple[float, bool]]:
+    return answer(search, lambda value, _: HELD if value <= knee else above)
 
 
 @pytest.mark.parametrize("knee", [1.0, 3.3, 57.0, 412.0, 999.0])
@@ -76,8 +89,7 @@ def test_bracket_is_as_narrow_as_requested(knee: float, low: float, high: float)
 
 
 def test_search_over_whole_users_has_expected_steps() -> None:
-    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
-    values = [(p["load.concurrency"], "load.duration" in p) for p in carry_out(search, 11)]
+    values = carry_out(over_users(), 11)
     assert values == [
         *[(1, False), (2, False), (4, False), (8, False), (16, False)],
         *[(11, False), (13, False), (12, False)],
@@ -100,7 +112,7 @@ def test_report_describes_the_bracket() -> None:
 
 
 def test_neighbouring_whole_numbers_are_not_called_too_wide() -> None:
-    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
+    search = over_users()
     carry_out(search, 4)
     report = search.report
     assert (report.holds, report.breaks) == (4, 5)
@@ -108,10 +120,8 @@ def test_neighbouring_whole_numbers_are_not_called_too_wide() -> None:
 
 
 def test_undecided_bracket_is_narrowed_by_longer_trials() -> None:
-    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
-    while (parameters := search.next()) is not None:
-        value = parameters["load.concurrency"]
-        search.add(parameters, HELD if value <= 8 else UNCLEAR if value < 12 else BROKEN)
+    search = over_users()
+    answer(search, lambda value, _: HELD if value <= 8 else UNCLEAR if value < 12 else BROKEN)
     assert search.report.advice == (
         "the bracket is 50.0% wide, asked for 5.0%: longer trials would narrow it"
     )
@@ -128,12 +138,10 @@ THIN = SearchedTrial(
 
 
 def test_longer_runs_start_near_the_answer() -> None:
-    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
-    asked = []
-    while (parameters := search.next()) is not None:
-        value, is_longer = parameters["load.concurrency"], "load.duration" in parameters
-        asked.append((value, is_longer))
-        search.add(parameters, BROKEN if value > 11 else HELD if is_longer else THIN)
+    search = over_users()
+    asked = answer(
+        search, lambda value, is_longer: BROKEN if value > 11 else HELD if is_longer else THIN
+    )
     assert asked[:6] == [(1, False), (2, False), (4, False), (8, False), (16, False), (8, True)]
     assert min(value for value, is_longer in asked if is_longer) == 8
     report = search.report
@@ -141,17 +149,14 @@ def test_longer_runs_start_near_the_answer() -> None:
 
 
 def test_undecided_search_reports_its_bounds() -> None:
-    search = searched(parameter="load.concurrency", high=16, is_whole=True, confirm=1, unit="users")
-    while (parameters := search.next()) is not None:
-        value = parameters["load.concurrency"]
-        search.add(parameters, HELD if value <= 4 else THIN)
+    search = over_users(high=16)
+    answer(search, lambda value, _: HELD if value <= 4 else THIN)
     assert search.report.result == (
         "holds 4 users, undecided above (p99 TTFT 120 ms ≤ 500 ms): the trials are too short to "
         "tell"
     )
-    search = searched(parameter="load.concurrency", high=16, is_whole=True, confirm=1, unit="users")
-    while (parameters := search.next()) is not None:
-        search.add(parameters, THIN if parameters["load.concurrency"] <= 8 else BROKEN)
+    search = over_users(high=16)
+    answer(search, lambda value, _: THIN if value <= 8 else BROKEN)
     assert search.report.result == (
         "undecided: no load holds for certain, and all values up to 8 users are within the limit, "
         "breaks at 16 (p99 TTFT 512 ms > 500 ms): the trials are too short to tell"
@@ -161,7 +166,7 @@ def test_undecided_search_reports_its_bounds() -> None:
 def test_search_that_never_breaks_ends_after_longer_runs() -> None:
     search = searched(high=100)
     asked = carry_out(search, math.inf)
-    assert [p["load.request_rate"] for p in asked if "load.duration" in p] == [100] * 3
+    assert [value for value, is_longer in asked if is_longer] == [100] * 3
     assert search.ending is Ending.NEVER_BREAKS
     assert search.report.result.startswith("holds 100 req/s, the end of the range")
 
@@ -206,13 +211,10 @@ def test_unclear_point_gets_a_longer_run() -> None:
 
 def test_undecided_longer_runs_end_the_search() -> None:
     search = searched(low=100, high=1600)
-    asked = []
-    while (parameters := search.next()) is not None:
-        asked.append(parameters)
-        value = parameters["load.request_rate"]
-        result = HELD if value < 300 else BROKEN if value > 900 else UNCLEAR
-        search.add(parameters, result)
-    longer = [each for each in asked if "load.duration" in each]
+    asked = answer(
+        search, lambda value, _: HELD if value < 300 else BROKEN if value > 900 else UNCLEAR
+    )
+    longer = [value for value, is_longer in asked if is_longer]
     assert len(longer) == search.space.most_longer
     assert len(asked) - len(longer) <= MOST_POINTS
     assert search.ending is Ending.BRACKETED

@@ -33,6 +33,8 @@ COMMAND: dict[str, Any] = {
     "metrics": {"speed": {"unit": "MB/s", "pattern": "([0-9.]+)"}},
 }
 CLUSTER = Facts(where="cluster")
+OVER = "deployment.target.args"
+ARGS = [["--ttft", "5ms"], ["--ttft", "9ms"]]
 
 
 def config_of(experiment: dict[str, Any] | None = None, **template: Any) -> Config:
@@ -57,20 +59,15 @@ def test_trials_with_other_load_share_a_shape() -> None:
 
 
 def test_each_target_is_a_shape_with_ordered_trials() -> None:
-    args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
-    config = config_of(
-        {"product": {"load.concurrency": [1, 2], "deployment.target.args": args}, "repetitions": 2}
-    )
+    config = config_of({"product": {"load.concurrency": [1, 2], OVER: ARGS}, "repetitions": 2})
     found = shapes(trial_configs(config), "cluster")
-    assert [each.parameters for each in found] == [{"deployment.target.args": a} for a in args]
+    assert [each.parameters for each in found] == [{OVER: a} for a in ARGS]
     assert [[t.number for t in each.trials] for each in found] == [[1, 3, 5, 7], [2, 4, 6, 8]]
 
 
 def blocks_of_targets(**keys: Any) -> list[list[int]]:
-    args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
-    over = "deployment.target.args"
-    product = {over: args, "load.concurrency": [1, 2]}
-    config = config_of({"product": product, "blocks": {"over": over, "count": 2, **keys}})
+    product = {OVER: ARGS, "load.concurrency": [1, 2]}
+    config = config_of({"product": product, "blocks": {"over": OVER, "count": 2, **keys}})
     return [[trial.number for trial in each.trials] for each in shapes_of(config, "cluster")]
 
 
@@ -86,9 +83,8 @@ def test_visits_that_follow_each_other_can_share_pods() -> None:
 
 
 def visits_at(uptime: str | None, **experiment: Any) -> StackRequest:
-    over = "deployment.target.args"
-    experiment["product"] = {over: [["--ttft", "5ms"], ["--ttft", "9ms"]]}
-    blocks = {"over": over, "count": 1} | ({"uptime": uptime} if uptime else {})
+    experiment["product"] = {OVER: ARGS}
+    blocks = {"over": OVER, "count": 1} | ({"uptime": uptime} if uptime else {})
     deployment = {"target": {"kind": "mock"}, "ttl": "24h"}
     config = config_of({**experiment, "blocks": blocks}, deployment=deployment)
     return StackRequest(stack="s", config=config, environ={}, settings={})
@@ -124,9 +120,8 @@ def test_wait_for_uptime_is_part_of_start() -> None:
     ],
 )
 def test_uptime_that_cannot_be_equal_is_refused(experiment: dict[str, Any], problem: str) -> None:
-    over = "deployment.target.args"
-    blocks = {"over": over, "count": 1, **experiment["blocks"]}
-    product = {blocks["over"]: [["--ttft", "5ms"], ["--ttft", "9ms"]]}
+    blocks = {"over": OVER, "count": 1, **experiment["blocks"]}
+    product = {blocks["over"]: ARGS}
     with pytest.raises(ConfigError, match=re.escape(problem)):
         config_of({**experiment, "product": product, "blocks": blocks})
 
@@ -172,11 +167,7 @@ def test_the_ranks_of_a_workload_are_its_shape() -> None:
     assert [[t.number for t in each.trials] for each in found] == [[1, 2], [3, 4]]
 
 
-ARGS = [["--ttft", "5ms"], ["--ttft", "9ms"]]
-TWO_TARGETS = {
-    "product": {"load.concurrency": [3, 1], "deployment.target.args": ARGS},
-    "repetitions": 2,
-}
+TWO_TARGETS = {"product": {"load.concurrency": [3, 1], OVER: ARGS}, "repetitions": 2}
 
 
 def test_shape_runs_exactly_its_trials() -> None:
