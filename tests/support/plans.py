@@ -62,6 +62,14 @@ def make_config(
     )
 
 
+def with_keys(config: BenchmarkConfig, **parts: Any) -> BenchmarkConfig:
+    """A config with other keys: `with_keys(config, endpoint={"http2": True})`."""
+    data = config.model_dump(exclude_unset=True)
+    for name, keys in parts.items():
+        data[name] = data.get(name, {}) | keys
+    return BenchmarkConfig.model_validate(data)
+
+
 def plan_it(
     config: Config,
     *,

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.network import (
@@ -20,7 +19,7 @@ from aiperf_svc.plan.network import (
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.runner.stack.request import secrets_from
-from tests.support.plans import make_config, plan_it
+from tests.support.plans import make_config, plan_it, with_keys
 
 
 def policy(plan: StackPlan, name: str) -> Policy:
@@ -171,14 +170,9 @@ def test_page_reader_reaches_the_target(layout: str) -> None:
     assert "to-metrics" not in {each.name for each in plan.policies}
 
 
-def with_pages(config: BenchmarkConfig, **telemetry: Any) -> BenchmarkConfig:
-    given = config.model_dump(exclude_unset=True) | {"telemetry": telemetry}
-    return BenchmarkConfig.model_validate(given)
-
-
 def test_only_workers_reach_target_without_its_page() -> None:
     config = make_config(target={"kind": "mock", "port": 9000})
-    plan = plan_it(with_pages(config, target=False))
+    plan = plan_it(with_keys(config, telemetry={"target": False}))
     assert policy(plan, "to-target").components == ("worker", "preflight")
     assert policy(plan, "target").ingress == (Rule((StackPods(("worker", "preflight")),), (9000,)),)
 
@@ -196,11 +190,13 @@ def test_each_named_page_gets_one_rule() -> None:
         "users": ["vllm-"],
     }
     plan = plan_it(
-        with_pages(
+        with_keys(
             config,
-            server_metrics=["http://vllm.serving.svc:8001", "http://router.web.svc"],
-            gpu_telemetry=["http://192.0.2.7:9400"],
-            exporters=[found, found | {"host_network": True}],
+            telemetry={
+                "server_metrics": ["http://vllm.serving.svc:8001", "http://router.web.svc"],
+                "gpu_telemetry": ["http://192.0.2.7:9400"],
+                "exporters": [found, found | {"host_network": True}],
+            },
         )
     )
     way = policy(plan, "to-metrics")
@@ -221,7 +217,8 @@ def test_each_named_page_gets_one_rule() -> None:
 
 def test_page_port_is_open_to_reader_only() -> None:
     config = make_config(target={"kind": "mock", "port": 9000})
-    plan = plan_it(with_pages(config, server_metrics=["http://target:9100", "http://target"]))
+    pages = {"server_metrics": ["http://target:9100", "http://target"]}
+    plan = plan_it(with_keys(config, telemetry=pages))
     assert plan.inference.telemetry.server_metrics == (
         "http://target-bench:9100/metrics",
         "http://target-bench:9000/metrics",
@@ -234,9 +231,9 @@ def test_page_port_is_open_to_reader_only() -> None:
 
 
 def test_page_of_absent_target_is_an_error() -> None:
-    config = with_pages(make_config(url="http://a.example"), server_metrics=["http://target:1"])
+    config = make_config(url="http://a.example")
     with pytest.raises(ConfigError, match="`target` stands for a target in the stack, and there"):
-        plan_it(config)
+        plan_it(with_keys(config, telemetry={"server_metrics": ["http://target:1"]}))
 
 
 def test_prometheus_reaches_limited_results_on_request() -> None:
@@ -276,16 +273,11 @@ def test_host_network_pods_are_admitted_without_label() -> None:
 
 def test_downloads_are_allowed_and_noted() -> None:
     config = make_config()
-    hub = config.model_copy(
-        update={"tokenizer": config.tokenizer.model_copy(update={"name": "org/model"})}
-    )
-    local = config.model_copy(
-        update={"tokenizer": config.tokenizer.model_copy(update={"name": "/data/tokenizer.json"})}
-    )
-    plan = plan_it(hub)
+    plan = plan_it(with_keys(config, tokenizer={"name": "org/model"}))
     assert policy(plan, "downloads").components == ("dataset-manager", "record-processor")
     assert any("org/model" in note for note in plan.notes)
-    assert "downloads" not in {p.name for p in plan_it(local).policies}
+    local = plan_it(with_keys(config, tokenizer={"name": "/data/tokenizer.json"}))
+    assert "downloads" not in {p.name for p in local.policies}
 
 
 @pytest.mark.parametrize(
@@ -323,13 +315,13 @@ def test_results_pod_and_preflight_reach_the_bucket(
 def test_hook_pod_reaches_target_with_key(layout: str, is_a_parameter: bool) -> None:
     caller = "control" if layout == "compact" else "timing-manager"
     config = make_config(target={"kind": "mock", "port": 9000}, layout=layout)
-    own = {"reset_kv_cache": not is_a_parameter, "api_key_env": "KEY"}
-    endpoint = config.endpoint.model_dump(exclude_unset=True) | own
-    data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
+    parts: dict[str, Any] = {
+        "endpoint": {"reset_kv_cache": not is_a_parameter, "api_key_env": "KEY"},
+        "telemetry": {"target": False},
+    }
     if is_a_parameter:
-        data["experiment"] = {"product": {"endpoint.reset_kv_cache": [True, False]}}
-    data["telemetry"] = {"target": False}
-    plan = plan_it(config.model_validate(data))
+        parts["experiment"] = {"product": {"endpoint.reset_kv_cache": [True, False]}}
+    plan = plan_it(with_keys(config, **parts))
     assert policy(plan, "to-target").components == ("worker", "preflight", caller)
     with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
     assert sorted(with_key) == sorted([caller, "worker"])
@@ -337,10 +329,8 @@ def test_hook_pod_reaches_target_with_key(layout: str, is_a_parameter: bool) -> 
 
 def test_quality_gate_pod_reaches_target_with_key() -> None:
     config = make_config(target={"kind": "mock", "port": 9000}, layout="per-service")
-    endpoint = config.endpoint.model_dump(exclude_unset=True) | {"api_key_env": "KEY"}
-    data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
-    data |= {"telemetry": {"target": False}, "quality": {"file": "/gate.jsonl"}}
-    plan = plan_it(config.model_validate(data))
+    parts = {"telemetry": {"target": False}, "quality": {"file": "/gate.jsonl"}}
+    plan = plan_it(with_keys(config, endpoint={"api_key_env": "KEY"}, **parts))
     assert policy(plan, "to-target").components == ("worker", "preflight", "records-manager")
     with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
     assert sorted(with_key) == ["records-manager", "worker"]
@@ -348,31 +338,27 @@ def test_quality_gate_pod_reaches_target_with_key() -> None:
 
 def test_tasks_of_a_quality_gate_may_be_downloaded() -> None:
     config = make_config(target={"kind": "mock"}, layout="per-service")
-    data = config.model_dump(exclude_unset=True) | {"quality": {"lm_eval": {"tasks": ["gsm8k"]}}}
-    plan = plan_it(config.model_validate(data))
+    plan = plan_it(with_keys(config, quality={"lm_eval": {"tasks": ["gsm8k"]}}))
     assert policy(plan, "downloads").components == ("records-manager",)
     assert any("for quality.lm_eval: gsm8k" in note for note in plan.notes)
 
 
 def test_page_key_reaches_the_reader_only() -> None:
-    config = make_config(target={"kind": "mock"})
-    data = config.model_dump(exclude_unset=True)
-    data["telemetry"] = {"server_metrics": ["http://target"], "key_env": "MY_PAGES"}
-    plan = plan_it(config.model_validate(data))
+    pages = {"server_metrics": ["http://target"], "key_env": "MY_PAGES"}
+    config = with_keys(make_config(target={"kind": "mock"}), telemetry=pages)
+    plan = plan_it(config)
     with_key = [pod.name for pod in plan.pods if PAGES_KEY_ENV in pod.secret_env]
     assert with_key == ["records-manager"]
     assert plan.secret_keys == {"pages": ("pagesKey",)}
     assert f"key_env: {PAGES_KEY_ENV}" in plan.files["config.yaml"]
     assert "MY_PAGES" not in plan.files["config.yaml"]
-    assert secrets_from(config.model_validate(data), {"MY_PAGES": "u:p"}) == {"pagesKey": "u:p"}
+    assert secrets_from(config, {"MY_PAGES": "u:p"}) == {"pagesKey": "u:p"}
 
 
 def test_workers_reach_only_the_proxy() -> None:
-    config = make_config(url="https://api.example.com")
-    endpoint = config.endpoint.model_dump(exclude_unset=True) | {"proxy": "http://10.1.2.3:3128"}
-    data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
-    plan = plan_it(config.model_validate(data))
+    proxy = {"proxy": "http://10.1.2.3:3128"}
+    config = with_keys(make_config(url="https://api.example.com"), endpoint=proxy)
+    plan = plan_it(config)
     assert policy(plan, "to-target").egress == (Rule((Range("10.1.2.3/32"),), (3128,)),)
-    with_user = config.model_validate(data | {"endpoint": endpoint | {"proxy_auth_env": "USER"}})
     with pytest.raises(ConfigError, match="a stack has no secret for a proxy"):
-        plan_it(with_user)
+        plan_it(with_keys(config, endpoint={"proxy_auth_env": "USER"}))

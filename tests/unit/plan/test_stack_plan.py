@@ -6,14 +6,12 @@ import pytest
 import yaml
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import Tokenizer
-from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.target_notices import UNCHECKED
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.run_values import RunValues
-from tests.support.plans import make_config, plan_it, pod
+from tests.support.plans import make_config, plan_it, pod, with_keys
 
 MI = 2**20
 
@@ -126,9 +124,8 @@ def test_drains_wait_for_start_and_load(load: dict[str, Any], hold_s: int | None
 )
 def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> None:
     config = make_config(url="http://10.0.0.1")
-    endpoint = config.endpoint.model_copy(update=given)
     with pytest.raises(ConfigError, match=rf"endpoint\.{key} .*targetApiKey"):
-        plan_it(config.model_copy(update={"endpoint": endpoint}))
+        plan_it(with_keys(config, endpoint=given))
 
 
 @pytest.mark.parametrize(
@@ -149,9 +146,8 @@ def test_results_token_without_tls_is_noted(results: dict[str, Any], is_clear: b
 
 def test_unchecked_certificate_is_noted() -> None:
     config = make_config(url="https://h")
-    endpoint = config.endpoint.model_copy(update={"tls": Tls(verify=False)})
     assert UNCHECKED not in plan_it(config).notes
-    assert UNCHECKED in plan_it(config.model_copy(update={"endpoint": endpoint})).notes
+    assert UNCHECKED in plan_it(with_keys(config, endpoint={"tls": {"verify": False}})).notes
 
 
 @pytest.mark.parametrize(
@@ -208,9 +204,7 @@ def test_stack_plan_for_100000_users() -> None:
 def test_a_workers_memory_follows_its_connections() -> None:
     load = {"concurrency": 10_000, "duration": "5m"}
     config = make_config(url="http://x.example", load=load)
-    wide = config.model_copy(
-        update={"workers": config.workers.model_copy(update={"connections_per_worker": 2_500})}
-    )
+    wide = with_keys(config, workers={"connections_per_worker": 2_500})
     assert pod(plan_it(config), "worker").requests.memory_bytes == 512 * MI
     assert pod(plan_it(wide), "worker").requests.memory_bytes == 768 * MI
 
@@ -398,8 +392,7 @@ def test_replacing_a_tagged_image_is_noted() -> None:
 def test_tokenizer_without_a_pinned_revision_is_noted(
     tokenizer: dict[str, str], is_told: bool
 ) -> None:
-    config = make_config()
-    config = config.model_copy(update={"tokenizer": Tokenizer.model_validate(tokenizer)})
+    config = with_keys(make_config(), tokenizer=tokenizer)
     assert any("tokenizer.revision" in note for note in plan_it(config).notes) == is_told
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.errors import ConfigError
-from tests.support.plans import make_config, plan_it, pod
+from tests.support.plans import make_config, plan_it, pod, with_keys
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,7 @@ def test_mock_uses_own_image_and_configured_model() -> None:
 
 
 def test_mock_speaks_http2_on_request() -> None:
-    config = make_config(target={"kind": "mock"})
-    config = config.model_copy(
-        update={"endpoint": config.endpoint.model_copy(update={"http2": True})}
-    )
+    config = with_keys(make_config(target={"kind": "mock"}), endpoint={"http2": True})
     assert pod(plan_it(config), "target").args[-1] == "--http2"
 
 

@@ -102,6 +102,15 @@ def test_number_of_gpus_names_its_source(
     assert f"{gpus}, by {source}" in found.text
 
 
+def test_energy_per_output_token_includes_reasoning_tokens() -> None:
+    # Ten tokens in ten seconds, of which six are reasoning.
+    rows = fake_run.request(ttft_ms=1000, gap_ms=1000, tokens=10, reasoning_tokens=6)
+    system = with_telemetry(fake_run.results(rows), [gpus(1)], SourceLog("aiperf-svc")).system
+    assert system is not None
+    assert system.metrics["gpu_energy"] == pytest.approx(4000)
+    assert system.metrics["energy_per_output_token"] == pytest.approx(400)
+
+
 def test_energy_of_other_gpus_is_left_out() -> None:
     found = run(gpus(2), gpus=8)
     assert "joules_per_output_token" not in found.scalars

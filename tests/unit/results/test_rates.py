@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from aiperf_svc.core.results.summary import WorkerRun
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -76,16 +77,23 @@ def test_steady_state_is_from_ramp_to_stop() -> None:
     assert found["steady_state_request_throughput"] == pytest.approx(10.0)
 
 
+def ten_users(stop_ms: int) -> Rows:
+    """Requests of ten users until the stop, each of which takes a second."""
+    turns = range(-(-stop_ms // 1000))
+    each = [fake_run.request(start_ms=1000 * turn, ttft_ms=1000, tokens=1) for turn in turns]
+    return np.concatenate([*each] * 10)
+
+
+def counting(rows: Rows, unsent: int = 0, **counts: int) -> tuple[WorkerRun, ...]:
+    """The only worker of a run, which has counted so many."""
+    (run,) = fake_run.accounts_of(rows, unsent=unsent)
+    counted = replace(run.account.counts, **counts)
+    return (replace(run, account=replace(run.account, counts=counted)),)
+
+
 @pytest.mark.parametrize("stop_ms", [1_100, 2_500, 2_999, 3_000, 3_400])
 def test_steady_rate_is_independent_of_the_windows_end(stop_ms: int) -> None:
-    # Ten users, each of whose requests takes a second.
-    rows = np.concatenate(
-        [
-            fake_run.request(start_ms=1000 * turn, ttft_ms=1000, tokens=1)
-            for turn in range(-(-stop_ms // 1000))
-            for _ in range(10)
-        ]
-    )
+    rows = ten_users(stop_ms)
     times = PhaseTimes(start_wall_ns=START_NS, stop_wall_ns=START_NS + stop_ms * MS)
     found = results(rows, profiling=times).scalars
     assert found["steady_state_request_throughput"] == pytest.approx(10.0, rel=0.001)
@@ -93,14 +101,8 @@ def test_steady_rate_is_independent_of_the_windows_end(stop_ms: int) -> None:
 
 @pytest.mark.parametrize("stop_ms", [2_500, 4_100, 5_999])
 def test_steady_rate_is_independent_of_cut_requests(stop_ms: int) -> None:
-    # The same users with a grace period of zero.
-    rows = np.concatenate(
-        [
-            fake_run.request(start_ms=1000 * turn, ttft_ms=1000, tokens=1)
-            for turn in range(-(-stop_ms // 1000))
-            for _ in range(10)
-        ]
-    )
+    # With a grace period of zero.
+    rows = ten_users(stop_ms)
     is_cut = rows["end_wall_ns"] > START_NS + stop_ms * MS
     rows["outcome"][is_cut] = Outcome.CANCELLED
     rows["end_wall_ns"][is_cut] = START_NS + stop_ms * MS
@@ -153,8 +155,6 @@ def test_slow_connects_blame_only_a_busy_client(
     rows, times = _open_loop(100, 5, late_ms=400.0)
     rows["connect_ns"] = 400 * MS
     rows["start_wall_ns"] -= 400 * MS
-    (run,) = fake_run.accounts_of(rows, unsent=40)
-    counts = replace(run.account.counts, connecting=40)
     health = Health(
         id="worker-0", service=Service.WORKER, samples=5, cpu_mean=cpu_share, busy_share=cpu_share,
         loop_lag_p50_ms=1.0, loop_lag_max_ms=2.0, throttled_share=0.0, stolen_share=0.0,
@@ -164,7 +164,7 @@ def test_slow_connects_blame_only_a_busy_client(
         rows,
         config=fake_run.config(request_rate=100, duration="5s", arrival={"pattern": "constant"}),
         profiling=times,
-        workers=(replace(run, account=replace(run.account, counts=counts)),),
+        workers=counting(rows, unsent=40, connecting=40),
         health=(health,),
     )
     assert found.verdict.label == label
@@ -189,13 +189,11 @@ def test_achieved_rate_is_of_the_drawn_arrivals() -> None:
 def test_achieved_rate_of_conversations_counts_requests() -> None:
     rows, times = _open_loop(30, 10, late_ms=0.1)
     rows["turn"] = np.arange(300) % 3
-    (run,) = fake_run.accounts_of(rows)
-    counts = replace(run.account.counts, granted=100, completed=100)
     found = results(
         rows,
         config=fake_run.config(request_rate=10, duration="10s", arrival={"pattern": "constant"}),
         profiling=times,
-        workers=(replace(run, account=replace(run.account, counts=counts)),),
+        workers=counting(rows, granted=100, completed=100),
         credits_granted=100,
     )
     assert found.scalars["requested_rate"] == 10
@@ -207,13 +205,11 @@ def test_achieved_rate_of_conversations_includes_last_turns() -> None:
     # 100 conversations begin in 10 s, and their 300 requests are due in 100 s.
     rows, times = _open_loop(3, 100, late_ms=0.1)
     rows["turn"] = np.arange(300) % 3
-    (run,) = fake_run.accounts_of(rows)
-    counts = replace(run.account.counts, granted=100, completed=100)
     found = results(
         rows,
         config=fake_run.config(request_rate=10, requests=100),
         profiling=replace(times, stop_wall_ns=0),
-        workers=(replace(run, account=replace(run.account, counts=counts)),),
+        workers=counting(rows, granted=100, completed=100),
         credits_granted=100,
     )
     assert found.scalars["requested_rate"] == 10
