@@ -141,9 +141,13 @@ def test_tool_is_a_stage(
 
 
 def test_interrupted_qualification_resumes_with_next_round(tmp_path: Path) -> None:
-    content = config("sleep 0.2; echo speed: 100", count=4)
+    results = "artifacts/*/trials/*/results.json"
+    # The trials after the first two last until they are stopped.
+    count = f"ls {tmp_path / results} 2>/dev/null | wc -l"
+    hold = f"test -e {tmp_path}/resumed || test $({count}) -lt 2 || exec sleep 600"
+    content = config(f"{hold}; echo speed: 100", count=4)
     first = started(tmp_path, content)
-    wait_until(first, lambda: len(list(tmp_path.glob("artifacts/*/trials/*/results.json"))) >= 2)
+    wait_until(first, lambda: len(list(tmp_path.glob(results))) >= 2)
     first.process.send_signal(signal.SIGINT)
     first.finish()
     assert first.code is ExitCode.INTERRUPTED, first.errors
@@ -153,6 +157,7 @@ def test_interrupted_qualification_resumes_with_next_round(tmp_path: Path) -> No
     assert done
     assert done < {1, 3, 4, 5}
     before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/results.json")}
+    (tmp_path / "resumed").touch()
     again = started(tmp_path, content, "--resume", str(folder))
     printed = again.finish()
     assert again.code is ExitCode.OK, again.errors

@@ -101,16 +101,16 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
 
     async with serving(forget_a_third) as server:
         settings = config(server.url, concurrency=30, requests=60)
-        settings["endpoint"]["request_timeout"] = "1s"
+        settings["endpoint"]["request_timeout"] = "2s"
         settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
         summary = await results_of(settings, tmp_path)
         stuck.set()
     assert summary["timed_out_request_count"]["avg"] == 20
     latency, throughput = summary["aiperf_svc"]["slo"]
     assert "leaves out 20 of 60 requests (20 timed out)" in latency["reason"]
-    # 40 successes in at least the second that the time-outs took.
-    assert summary["benchmark_duration"]["avg"] >= 1
-    assert summary["request_throughput"]["avg"] <= 40
+    # 40 successes in at least the time that the time-outs took.
+    assert summary["benchmark_duration"]["avg"] >= 2
+    assert summary["request_throughput"]["avg"] <= 20
     assert throughput["measured"] == summary["request_throughput"]["avg"]
     assert findings(summary)["errors"]["severity"] == "invalid"
     assert summary["aiperf_svc"]["verdict"] == "invalid"
