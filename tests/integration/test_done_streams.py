@@ -12,20 +12,15 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag, Rows
 from tests.support.client_bench import WAIT_S, Bench, bench, read_request
 from tests.support.http2_server import SSE, Peer, http2
+from tests.support.raw_batches import chunk
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n%b\r\n"
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"[DONE]"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 EVENTS = [TOKEN, TOKEN, TOKEN, DONE]
 FRAMINGS = {
-    "no last chunk": (
-        b"Transfer-Encoding: chunked\r\n",
-        [b"%x\r\n%b\r\n" % (len(each), each) for each in EVENTS],
-    ),
-    "half a chunk": (
-        b"Transfer-Encoding: chunked\r\n",
-        [b"%x\r\n%b\r\n" % (len(TOKEN), TOKEN), b"ff\r\n" + DONE],
-    ),
+    "no last chunk": (b"Transfer-Encoding: chunked\r\n", [chunk(each) for each in EVENTS]),
+    "half a chunk": (b"Transfer-Encoding: chunked\r\n", [chunk(TOKEN), b"ff\r\n" + DONE]),
     "too long": (b"Content-Length: 10000\r\n", EVENTS),
     "until close": (b"Connection: close\r\n", EVENTS),
     "nothing": (b"", EVENTS),
@@ -193,7 +188,7 @@ async def test_done_in_a_failed_response_is_ignored(flags: int) -> None:
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(head + b"%x\r\n%b\r\n" % (len(DONE), DONE))
+        writer.write(head + chunk(DONE))
         await writer.drain()
         await asyncio.sleep(0.002)
         writer.write(b"5\r\nhello\r\n0\r\n\r\n")

@@ -13,6 +13,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.services import target_lookup
 from tests.support.fake_results import decoded
 from tests.support.in_one_loop import WAIT_S, config, lines, results_of, stack
+from tests.support.raw_batches import chunk
 from tests.support.scripted_server import Respond, ScriptedServer
 
 TTFT_P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "5s"}
@@ -20,14 +21,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"word "}}]}\n\n'
 FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
-
-
-def chunked(*parts: bytes) -> bytes:
-    """Each part as a chunk of its own, and the end of the body."""
-    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-
-
-STREAM = HEAD + chunked(TOKEN, TOKEN, FINISH)
+STREAM = HEAD + chunk(TOKEN, TOKEN, FINISH, b"")
 
 
 @asynccontextmanager
@@ -207,9 +201,9 @@ async def test_stream_in_one_read_is_reported(tmp_path: Path) -> None:
 
 async def test_count_reached_before_the_duration_ends_the_window(tmp_path: Path) -> None:
     async def stream_slowly(_: int, writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD + chunked(TOKEN)[: -len(b"0\r\n\r\n")])
+        writer.write(HEAD + chunk(TOKEN))
         await asyncio.sleep(0.05)
-        writer.write(chunked(TOKEN, FINISH))
+        writer.write(chunk(TOKEN, FINISH, b""))
         await writer.drain()
 
     async with serving(stream_slowly) as server:

@@ -20,13 +20,13 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 from tests.support.client_bench import LENGTH, WAIT_S, bench, responses
 from tests.support.http2_server import SSE, Peer, http2
+from tests.support.raw_batches import chunk
 
 Certificate = tuple[Path, Path]
 EVENTS = [b'data: "%d"\n\n' % number for number in range(3)]
 STREAM = (
     b"HTTP/1.1 200 \r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in EVENTS)
-    + b"0\r\n\r\n"
+    + chunk(*EVENTS, b"")
 )
 JSON = (b"content-type", b"application/json")
 

@@ -9,26 +9,23 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from aiperf_svc.adapters.inference.stamped_reads import CONSTANTS, compiled  # type: ignore[attr-defined]
+from tests.support.raw_batches import chunk
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
 
 
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
 RESPONSES = {
     # beginning, and what follows it for ever
-    "events": (HEAD, _chunk(EVENT) * 2_000),
-    "comments": (HEAD, _chunk(b": nothing" * 1_000 + b"\n") * 8),
-    "line": (HEAD + _chunk(b"data: "), _chunk(b"x" * 65_000)),
-    "lines": (HEAD, _chunk(b"data: x\n") * 5_000),
+    "events": (HEAD, chunk(EVENT) * 2_000),
+    "comments": (HEAD, chunk(b": nothing" * 1_000 + b"\n") * 8),
+    "line": (HEAD + chunk(b"data: "), chunk(b"x" * 65_000)),
+    "lines": (HEAD, chunk(b"data: x\n") * 5_000),
     "chunk": (HEAD + b"7fffffff\r\ndata: ", b"x" * 65_536),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X-More: and more\r\n" * 1_000),
     "interim heads": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1_000),
-    "trailers": (HEAD + _chunk(EVENT) + b"0\r\n", b"X-More: and %b\r\n" % (b"more " * 180) * 64),
+    "trailers": (HEAD + chunk(EVENT) + b"0\r\n", b"X-More: and %b\r\n" % (b"more " * 180) * 64),
     "body": (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n", b" " * 65_536),
 }
 
@@ -81,7 +78,6 @@ def endless_server(kind: str) -> Iterator[EndlessServer]:
             thread.join()
 
 
-MIB = 2**20
 RESPONSE_BYTES, EVENT_BYTES = 24 * MIB, 8 * MIB
 
 

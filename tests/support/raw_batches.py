@@ -231,9 +231,9 @@ def sse(data: bytes, newline: bytes = b"\n") -> bytes:
     return b"data: " + data + newline * 2
 
 
-def chunk(data: bytes) -> bytes:
-    """One chunk."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
+def chunk(*parts: bytes) -> bytes:
+    """A chunk of each part."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 DONE = sse(b"[DONE]")

@@ -146,10 +146,6 @@ def end_of(look: Callable[..., int | None], *arguments: Any) -> int | str | None
         return "broken"
 
 
-def chunked(*contents: bytes) -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(content), content) for content in contents)
-
-
 def cut(body: bytes, rng: random.Random) -> list[bytes]:
     """The body in pieces, most of which end where a chunk does."""
     ends = {at + 2 for at in range(len(body)) if body[at : at + 2] == b"\r\n"}

@@ -21,13 +21,13 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     part_bytes,
 )
 from aiperf_svc.protocol.records import READ, Flag, Framing
+from tests.support.raw_batches import chunk
 from tests.support.read_pair import (
     EVENT,
     HEAD_BYTES,
     NO_RECORDS,
     TakeReady,
     body_of,
-    chunked,
     compiled,
     connection,
     cut,
@@ -98,25 +98,25 @@ def test_other_framings_are_left_to_the_client(
 
 DONE = b"data: [DONE]"
 ENDS_IN_DONE = [
-    [chunked(EVENT), chunked(DONE + b"\n\n")],
-    [chunked(EVENT), chunked(DONE + b"\r\n\r\n")],
-    [chunked(EVENT + b"data:[DONE]\r\r")],
-    [chunked(EVENT + DONE + b"\n")],
-    [chunked(EVENT), b"f\r\n" + DONE + b"\n\n"],
-    [chunked(EVENT), b"e\r\n" + DONE + b"\n\n\r"],
-    [chunked(EVENT), *(bytes([each]) for each in chunked(DONE + b"\n\n"))],
+    [chunk(EVENT), chunk(DONE + b"\n\n")],
+    [chunk(EVENT), chunk(DONE + b"\r\n\r\n")],
+    [chunk(EVENT + b"data:[DONE]\r\r")],
+    [chunk(EVENT + DONE + b"\n")],
+    [chunk(EVENT), b"f\r\n" + DONE + b"\n\n"],
+    [chunk(EVENT), b"e\r\n" + DONE + b"\n\n\r"],
+    [chunk(EVENT), *(bytes([each]) for each in chunk(DONE + b"\n\n"))],
 ]
 GOES_ON = [
-    [chunked(EVENT), chunked(DONE)],
-    [chunked(b'data: {"content":"'), chunked(DONE), chunked(b'"}\n\n')],
-    [chunked(b'data: {"content":"\\n\\ndata: [DONE]\\n\\n"}\n\n')],
-    [chunked(b'data: "[DONE]"\n\n')],
-    [chunked(b": data: [DONE]\n\n")],
-    [chunked(b"data: [DONE] \n\n")],
-    [chunked(b"xdata: [DONE]\n\n")],
-    [chunked(b"[DONE]\n\n")],
-    [chunked(DONE + b"\n\n: more\n\n")],
-    [chunked(b"\n\n")],
+    [chunk(EVENT), chunk(DONE)],
+    [chunk(b'data: {"content":"'), chunk(DONE), chunk(b'"}\n\n')],
+    [chunk(b'data: {"content":"\\n\\ndata: [DONE]\\n\\n"}\n\n')],
+    [chunk(b'data: "[DONE]"\n\n')],
+    [chunk(b": data: [DONE]\n\n")],
+    [chunk(b"data: [DONE] \n\n")],
+    [chunk(b"xdata: [DONE]\n\n")],
+    [chunk(b"[DONE]\n\n")],
+    [chunk(DONE + b"\n\n: more\n\n")],
+    [chunk(b"\n\n")],
     [b"20\r\n", b"\n\n"],
 ]
 
@@ -158,16 +158,16 @@ def test_plain_bodies_bypass_the_client(pair: tuple[socket.socket, socket.socket
     records = RawRecords(lambda *batch: batches.append(batch))
     said = []
     while not request.part:
-        server.sendall(chunked(EVENT))
+        server.sendall(chunk(EVENT))
         said.append(taken(compiled.take_ready, conn, 5, {}, records))
-    assert len(said) == -(-FRAGMENT_BYTES // len(chunked(EVENT)))
+    assert len(said) == -(-FRAGMENT_BYTES // len(chunk(EVENT)))
     in_the_middle = FIRST_READS_BYTES // READ.size - 1
     assert [(at, left) for at, left in enumerate(said) if left] == [
         (in_the_middle, [(Unhandled.IN_MIDDLE, None)])
     ]
     assert (request.part, request.buffer, request.read_rows) == (1, None, None)
     records.flush()
-    assert batches[0][2] == chunked(EVENT) * len(said)
+    assert batches[0][2] == chunk(EVENT) * len(said)
     assert len(batches[0][1]) == READ.size * len(said)
 
 
@@ -183,8 +183,8 @@ def test_simultaneous_streams_ship_parts_at_different_times(
     expected = FRAGMENT_BYTES if part else FRAGMENT_BYTES * (1 + number % 16) // 16
     assert part_bytes(request) == expected
     for size, has_left in ((expected - 1, False), (expected, True)):
-        request.buffer, request.read_rows = bytearray(size - len(chunked(EVENT))), rows
-        server.sendall(chunked(EVENT))
+        request.buffer, request.read_rows = bytearray(size - len(chunk(EVENT))), rows
+        server.sendall(chunk(EVENT))
         assert taken(compiled.take_ready, conn, 5) == []
         assert request.part == part + has_left
 
@@ -194,10 +194,10 @@ def test_kept_bytes_are_left_to_the_client(pair: tuple[socket.socket, socket.soc
     assert compiled is not None
     server, client = pair
     conn, _ = in_a_body(client, buffer=bytearray(), read_rows=bytearray(), kept=bytearray())
-    server.sendall(chunked(EVENT))
+    server.sendall(chunk(EVENT))
     [(left, read)] = taken(compiled.take_ready, conn, 5)
     assert left == Unhandled.WAS_READ
-    assert read[0] == chunked(EVENT)
+    assert read[0] == chunk(EVENT)
 
 
 TAKE_READY = [

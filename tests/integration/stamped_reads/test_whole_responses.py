@@ -13,10 +13,10 @@ from aiperf_svc.adapters.inference.stamped_reads import Unhandled
 from aiperf_svc.core.responses.layouts import Layout, layout_of
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ, READ_DTYPE, Framing
+from tests.support.raw_batches import chunk
 from tests.support.read_pair import (
     EVENT,
     HEAD_BYTES,
-    chunked,
     compiled,
     connection,
     fields_of,
@@ -25,7 +25,7 @@ from tests.support.read_pair import (
     taken,
 )
 
-RESPONSE = HEAD_BYTES + chunked(EVENT, b"data: [DONE]\n\n", b"")
+RESPONSE = HEAD_BYTES + chunk(EVENT, b"data: [DONE]\n\n", b"")
 
 
 def waiting(client: socket.socket, number: int) -> tuple[Connection, Request]:
@@ -96,7 +96,7 @@ def change(conn: Connection, request: Request, changes: dict[str, Any]) -> None:
         setattr(request if name in fields_of(RequestFields) else conn, name, value)
 
 
-LAST = b"hello\r\n" + chunked(EVENT, b"")
+LAST = b"hello\r\n" + chunk(EVENT, b"")
 
 
 @needs_compiled

@@ -9,6 +9,7 @@ from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.responses.first_tokens import FirstTokens
 from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.protocol.records import Framing
+from tests.support.raw_batches import chunk
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -20,10 +21,6 @@ def tokens() -> FirstTokens:
 def event(**delta: Any) -> bytes:
     body = {"id": "1", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
     return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-
-def chunked(*parts: bytes) -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 def found_at(*, body: bytes, step: int, head: bytes = HEAD % b"text/event-stream") -> int | None:
@@ -51,9 +48,9 @@ COMMENT = b": still waiting\n\n"
     ],
 )
 def test_comments_and_roles_are_no_first_token(first: dict[str, Any]) -> None:
-    before = chunked(COMMENT, ROLE, COMMENT)
-    body = before + chunked(event(**first), event(content="d"))
-    end = len(before) + len(chunked(event(**first)))
+    before = chunk(COMMENT, ROLE, COMMENT)
+    body = before + chunk(event(**first), event(content="d"))
+    end = len(before) + len(chunk(event(**first)))
     for step in (1, 7, 50):
         found = found_at(body=body, step=step)
         assert found is not None
@@ -62,17 +59,17 @@ def test_comments_and_roles_are_no_first_token(first: dict[str, Any]) -> None:
 
 def test_responses_without_stream_tokens_have_no_first() -> None:
     end = b"data: [DONE]\n\n"
-    assert found_at(body=chunked(ROLE, end), step=9) is None
-    error = chunked(b'{"error": {"message": "no"}}')
+    assert found_at(body=chunk(ROLE, end), step=9) is None
+    error = chunk(b'{"error": {"message": "no"}}')
     assert found_at(body=error, step=9, head=HEAD % b"application/json") is None
-    assert found_at(body=chunked(b"data: {no JSON\n\n", event(content="a")), step=9) is None
-    assert found_at(body=b"zz\r\nbroken" + chunked(event(content="a")), step=9) is None
+    assert found_at(body=chunk(b"data: {no JSON\n\n", event(content="a")), step=9) is None
+    assert found_at(body=b"zz\r\nbroken" + chunk(event(content="a")), step=9) is None
 
 
 def test_requests_are_separate_and_forgotten_ones_restart() -> None:
     made = tokens()
     head = HEAD % b"text/event-stream"
-    part, rest = chunked(event(content="a"))[:20], chunked(event(content="a"))[20:]
+    part, rest = chunk(event(content="a"))[:20], chunk(event(content="a"))[20:]
     for request in ("one", "other"):
         raw = bytearray(head + part)
         assert not made.has_come(request, raw, body_offset=len(head), framing=Framing.CHUNKED)

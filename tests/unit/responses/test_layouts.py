@@ -4,13 +4,14 @@ import pytest
 
 from aiperf_svc.core.responses.layouts import Layout, layout_of
 from aiperf_svc.protocol.records import Framing
+from tests.support.raw_batches import chunk
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 
 
 def chunked(*chunks: bytes, head: bytes = HEAD) -> bytes:
-    return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in (*chunks, b""))
+    return head + chunk(*chunks, b"")
 
 
 def learned(response: bytes, framing: int = Framing.CHUNKED) -> Layout | None:

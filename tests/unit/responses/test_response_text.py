@@ -7,6 +7,7 @@ import pytest
 from aiperf_svc.core.endpoints.chat import CONVERSATIONS
 from aiperf_svc.core.responses.text import reply_of
 from aiperf_svc.protocol.records import Framing
+from tests.support.raw_batches import chunk
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 WHOLE = b'{"choices":[{"message":{"content":"hi there"}}]}'
@@ -14,10 +15,6 @@ WHOLE = b'{"choices":[{"message":{"content":"hi there"}}]}'
 
 def event(content: str) -> bytes:
     return b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n' % content.encode()
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def content_of(body: bytes, framing: int, *, is_streaming: bool) -> str:
