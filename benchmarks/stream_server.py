@@ -9,10 +9,11 @@ a connection stays open until the garbage collector finds it, in another test.
 import asyncio
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _ACCEPT_TURNS = 2
@@ -75,16 +76,13 @@ def server_in_thread(serve: Serve, *, backlog: int = 100) -> Iterator[int]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
 
-    def wait_for(step: Awaitable[Any]) -> Any:
-        async def take() -> Any:
-            return await step
-
-        return asyncio.run_coroutine_threadsafe(take(), loop).result()
+    def wait_for(step: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(step, loop).result()
 
     server = stream_server(serve, backlog=backlog)
     thread.start()
     try:
-        port: int = wait_for(server.__aenter__())
+        port = wait_for(server.__aenter__())
         try:
             yield port
         finally:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from benchmarks.stream_server import stream_server
 from tests.support.stack.real_cluster import Cluster
 
 BLOCK = 65_536
@@ -23,11 +24,8 @@ class SilentProxy:
         self._loop = asyncio.new_event_loop()
         self._speaks = asyncio.Event()
         self._speaks.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0)
-        )
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._server = stream_server(self._serve)
+        self.port = self._loop.run_until_complete(self._server.__aenter__())
         self._thread = threading.Thread(target=self._loop.run_forever, name="silent proxy")
         self._thread.start()
 
@@ -41,27 +39,22 @@ class SilentProxy:
 
     def close(self) -> None:
         """End all connections."""
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        ended = self._server.__aexit__(None, None, None)
+        asyncio.run_coroutine_threadsafe(ended, self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        await self._speaks.wait()
         try:
-            await self._speaks.wait()
             there_reader, there_writer = await asyncio.open_connection(*self._there)
             with contextlib.closing(there_writer):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._pass_on(reader, there_writer))
                     group.create_task(self._pass_on(there_reader, writer))
-        except* (OSError, asyncio.CancelledError):
+        except* OSError:
             pass
-        finally:
-            writer.close()
-            self._tasks.discard(task)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while block := await reader.read(BLOCK):
@@ -69,13 +62,6 @@ class SilentProxy:
             writer.write(block)
             await writer.drain()
         writer.close()
-
-    async def _end(self) -> None:
-        self._server.close()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.contextmanager
