@@ -9,18 +9,8 @@ from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.workloads.stacks import AllShapes, plan_stack
 
 
-def make_plan(
-    *, url: str = "http://target", load: dict[str, Any] | None = None, **deployment: Any
-) -> StackPlan:
-    deployment.setdefault("target", {"kind": "mock" if url == "http://target" else "none"})
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": url, "model": "m"},
-            "load": load or {"concurrency": 1000, "requests": 1000},
-            "deployment": deployment,
-        }
-    )
-    return plan_it(config)
+def make_plan(*, load: dict[str, Any] | None = None, **how: Any) -> StackPlan:
+    return plan_it(make_config(load=load or {"concurrency": 1000, "requests": 1000}, **how))
 
 
 def in_existing(**deployment: Any) -> StackPlan:

@@ -9,6 +9,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import Rendered
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.workloads.stacks import plan_stack
+from tests.support.plans import make_config
 
 POOL = {"labels": {"role": "decode"}, "replicas": 2, "port": 9090}
 
@@ -56,13 +57,8 @@ def release_target(**more: Any) -> dict[str, Any]:
 
 def release_config(target: dict[str, Any] | None = None, **deployment: Any) -> BenchmarkConfig:
     """Return the config of a short load on a release."""
-    return BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://target", "model": "m"},
-            "load": {"concurrency": 10, "duration": "10s"},
-            "deployment": {"target": target or release_target(), **deployment},
-        }
-    )
+    load = {"concurrency": 10, "duration": "10s"}
+    return make_config(load=load, target=target or release_target(), **deployment)
 
 
 def rendering(*objects: Json, chart: str = "") -> Callable[[Target], tuple[Rendered, ...]]:
