@@ -13,9 +13,9 @@ from aiohttp import web
 
 from aiperf_svc.adapters.datasets.builder import build_dataset
 from aiperf_svc.adapters.datasets.downloads import MAX_FRUITLESS_ATTEMPTS, Downloaded, download
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError, DatasetError, EnvironmentProblem
 from tests.support.scripted_server import served
+from tests.support.small_configs import small_config
 
 OLD = b"old " * 100_000
 NEW = b"NEWER" * 90_000
@@ -252,12 +252,8 @@ async def test_a_public_dataset_is_built_from_its_url(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     talk = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "A"}]
     server.content = json.dumps([{"id": "x", "conversations": talk * 2}]).encode()
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://localhost:1", "model": "m"},
-            "load": {"concurrency": 1, "requests": 1},
-            "dataset": {"kind": "sharegpt", "public": "sharegpt", "url": server.url},
-        }
+    config = small_config(
+        "http://localhost:1", dataset={"kind": "sharegpt", "public": "sharegpt", "url": server.url}
     )
     said: list[str] = []
     dataset = await build_dataset(config, progress=said.append)

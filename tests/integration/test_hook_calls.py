@@ -11,7 +11,6 @@ import pytest
 from aiohttp import web
 
 from aiperf_svc.adapters.results_api.run_api import Start
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.services import Service
@@ -19,6 +18,7 @@ from aiperf_svc.services.timing_manager import HookCalls
 from benchmarks.stream_server import stream_server
 from tests.support.in_one_loop import WAIT_S, config, stack
 from tests.support.scripted_server import served
+from tests.support.small_configs import small_config
 
 
 async def test_stop_at_a_hook_timeout_is_no_failure() -> None:
@@ -32,12 +32,7 @@ async def test_stop_at_a_hook_timeout_is_no_failure() -> None:
     async with stream_server(take) as port:
         url = f"http://127.0.0.1:{port}"
         hook = {"path": "/start_profile", "before": "load", "timeout": "1h"}
-        config = BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": url, "model": "m", "hooks": [hook]},
-                "load": {"concurrency": 1, "requests": 1},
-            }
-        )
+        config = small_config(url, endpoint={"hooks": [hook]})
         context: Any = SimpleNamespace(inference=config, run_id="run")
         calls = HookCalls(context)
         problems: list[dict[str, Any]] = []

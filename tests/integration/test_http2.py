@@ -14,13 +14,13 @@ from h2.events import DataReceived
 from h2.settings import SettingCodes, Settings
 
 from aiperf_svc.adapters.inference.side_requests import ask, call_hook
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 from tests.support.client_bench import LENGTH, WAIT_S, bench, responses
 from tests.support.http2_server import SSE, Peer, http2
 from tests.support.raw_batches import chunk
+from tests.support.small_configs import small_config
 
 Certificate = tuple[Path, Path]
 EVENTS = [b'data: "%d"\n\n' % number for number in range(3)]
@@ -332,12 +332,7 @@ async def test_requests_beside_the_load_are_in_http2_too(
         assert await ask(b.target, request, timeout_s=5) == (200, b"hello")
         route = b.target.route
         url = f"http{'s' if is_tls else ''}://{route.host}:{route.port}"
-        config = BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": url, "model": "m", **settings},
-                "load": {"concurrency": 1, "requests": 1},
-            }
-        )
+        config = small_config(url, endpoint=settings)
         hook = Hook(before="load", path="/reset_prefix_cache")
         assert await call_hook(hook, url, config, "id") == ""
     assert paths == [(b"POST", b"/v1/chat/completions"), (b"POST", b"/reset_prefix_cache")]
@@ -351,8 +346,6 @@ async def test_reset_hook_request_is_reported() -> None:
 
     async with bench(http2(respond), http2=True) as b:
         url = f"http://127.0.0.1:{b.target.route.port}"
-        endpoint = {"url": url, "model": "m", "http2": True}
-        load = {"concurrency": 1, "requests": 1}
-        config = BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
+        config = small_config(url, endpoint={"http2": True})
         hook = Hook(before="load", path="/reset_prefix_cache")
         assert await call_hook(hook, url, config, "id") == "the server reset the stream: CANCEL"

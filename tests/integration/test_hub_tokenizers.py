@@ -26,6 +26,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
 from tests.support.forked_commands import finished
+from tests.support.small_configs import small_config
 from tests.support.threaded_server import in_thread
 
 BOUND_S = 60.0
@@ -190,14 +191,8 @@ def test_disabled_hub_is_not_contacted(use_hub: UseHub) -> None:
 
 
 def config(**deployment: object) -> BenchmarkConfig:
-    return BenchmarkConfig.model_validate(
-        {
-            "name": "tokens",
-            "endpoint": {"url": "http://server:8000", "model": "m"},
-            "tokenizer": {"name": "some/model"},
-            "load": {"concurrency": 1, "requests": 1},
-            "deployment": deployment,
-        }
+    return small_config(
+        "http://server:8000", name="tokens", tokenizer={"name": "some/model"}, deployment=deployment
     )
 
 

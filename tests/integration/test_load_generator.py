@@ -12,7 +12,6 @@ import pytest
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.history import Defect
 from aiperf_svc.core.load.credit_ledger import CreditLedger
 from aiperf_svc.domain.outcomes import Outcome, Phase
@@ -20,6 +19,7 @@ from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, Ph
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 from aiperf_svc.services import load_generator
 from aiperf_svc.services.load_generator import LoadGenerator
+from tests.support.small_configs import small_config
 
 HEAD = ("run", "timing-manager", 1)
 PAST = 1_000
@@ -74,12 +74,7 @@ class UnconnectedClient(KeepingClient):
 
 
 def generator(*turns: Turn) -> LoadGenerator:
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
-            "load": {"concurrency": 2, "requests": 1},
-        }
-    )
+    config = small_config("http://127.0.0.1:1", load={"concurrency": 2, "requests": 1})
     entries = EntryCache(resolve_target(config), lambda block: None)
     conversation = Conversation("c", turns or (Turn(b"{}"),))
     entries.put(DatasetBlock(*HEAD, 0, 1, 1, 0, 0, (conversation,), bytes(4)))

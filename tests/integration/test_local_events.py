@@ -16,12 +16,12 @@ import pytest
 
 from aiperf_svc.adapters.events.event_run import EventRun
 from aiperf_svc.adapters.events.local_processes import LocalServer
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.events import Event
 from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.small_configs import small_config
 
 TOKENS = 4
 WAIT_S = 20.0
@@ -45,15 +45,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def server_of(url: str, **event: Any) -> LocalServer:
-    return LocalServer(
-        BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": url, "model": "mock"},
-                "load": {"request_rate": 10, "duration": "2h"},
-                "events": [{"at": "20s", **event}],
-            }
-        )
-    )
+    load = {"request_rate": 10, "duration": "2h"}
+    return LocalServer(small_config(url, load=load, events=[{"at": "20s", **event}]))
 
 
 def run_of(**event: Any) -> EventRun:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import process_placement
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
+from tests.support.small_configs import small_config
 from tests.support.threaded_server import in_thread
 
 STUB = Path(__file__).parents[1] / "support" / "stub_service.py"
@@ -36,13 +36,11 @@ def play(
         monkeypatch.setenv("STUB", name)
         service = command or (sys.executable, str(STUB))
         monkeypatch.setattr(process_placement, "SERVICE_COMMAND", service)
-        config = BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": "http://127.0.0.1:9", "model": "m"},
-                "load": {"concurrency": 1, "requests": 3},
-                "deployment": {"layout": options.pop("layout", "auto")},
-                "artifacts": {"dir": str(options.pop("artifacts", tmp_path / "artifacts"))},
-            }
+        config = small_config(
+            "http://127.0.0.1:9",
+            load={"concurrency": 1, "requests": 3},
+            deployment={"layout": options.pop("layout", "auto")},
+            artifacts={"dir": str(options.pop("artifacts", tmp_path / "artifacts"))},
         )
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

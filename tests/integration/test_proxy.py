@@ -11,7 +11,6 @@ import pytest
 
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.side_requests import ask, call_hook
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -19,6 +18,7 @@ from aiperf_svc.protocol.records import Flag
 from benchmarks.stream_server import stream_server
 from tests.support.client_bench import CHUNKED, LENGTH, bench, responses
 from tests.support.http2_server import Peer, http2
+from tests.support.small_configs import small_config
 
 Certificate = tuple[Path, Path]
 OPENED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 test\r\n\r\n"
@@ -164,9 +164,7 @@ async def test_side_requests_use_the_proxy(
         assert await ask(b.target, request, timeout_s=5) == (200, b"hello")
         port = next(line for line in there.heads[0].split(b"\r\n") if line.startswith(b"Host: "))
         url = f"http{'s' if is_tls else ''}://{port.removeprefix(b'Host: ').decode()}"
-        endpoint = {"url": f"{url}/v1", "model": "m", "proxy": there.url, **given}
-        load = {"concurrency": 1, "requests": 1}
-        config = BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
+        config = small_config(f"{url}/v1", endpoint={"proxy": there.url, **given})
         hook = Hook(before="load", path="/reset_prefix_cache")
         assert await call_hook(hook, url, config, "id") == ""
         line = there.heads[1].split(b" HTTP/1.1")[0].decode()
@@ -175,12 +173,7 @@ async def test_side_requests_use_the_proxy(
 
 
 def test_unset_variable_of_the_proxy_user_is_reported() -> None:
-    endpoint = {"url": "http://h:1", "model": "m", "proxy": "http://127.0.0.1:1"}
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {**endpoint, "proxy_auth_env": "NOT_SET"},
-            "load": {"concurrency": 1, "requests": 1},
-        }
-    )
+    endpoint = {"proxy": "http://127.0.0.1:1", "proxy_auth_env": "NOT_SET"}
+    config = small_config(endpoint=endpoint)
     with pytest.raises(ConfigError, match="environment variable NOT_SET is not set"):
         resolve_target(config)

@@ -14,6 +14,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from benchmarks.stream_server import stream_server
+from tests.support.small_configs import small_benchmark
 
 Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any] | bytes]]]
 
@@ -37,13 +38,10 @@ async def serving(reply: Reply) -> AsyncIterator[str]:
 
 
 def config(url: str, file: Path, **changes: Any) -> BenchmarkConfig:
-    endpoint = {"url": url, "model": "m", "streaming": True, **changes.pop("endpoint", {})}
-    data = {
-        "endpoint": endpoint,
-        "load": changes.pop("load", {"concurrency": 3, "requests": 9}),
-        "quality": {"file": str(file), **changes},
-    }
-    return parse_config(data, "")
+    endpoint = {"streaming": True, **changes.pop("endpoint", {})}
+    load = changes.pop("load", {"concurrency": 3, "requests": 9})
+    quality = {"file": str(file), **changes}
+    return parse_config(small_benchmark(url, endpoint=endpoint, load=load, quality=quality), "")
 
 
 def gate(folder: Path, *questions: dict[str, Any]) -> Path:

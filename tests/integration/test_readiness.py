@@ -10,7 +10,7 @@ import pytest
 from aiperf_svc.adapters.inference import side_requests
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.side_requests import why_not_ready
-from aiperf_svc.config.benchmark import BenchmarkConfig
+from tests.support.small_configs import small_config
 from tests.support.threaded_server import in_thread
 
 CHAT = "/v1/chat/completions"
@@ -41,11 +41,7 @@ def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
 
 
 async def reason(url: str, **endpoint: object) -> str:
-    given = {
-        "endpoint": {"url": url, "model": "m", **endpoint},
-        "load": {"concurrency": 1, "requests": 1},
-    }
-    config = BenchmarkConfig.model_validate(given)
+    config = small_config(url, endpoint=endpoint)
     return await why_not_ready(config, resolve_target(config), "run")
 
 

@@ -15,9 +15,9 @@ from aiperf_svc.adapters.inference.connection import Connection
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.response_reader import READS_AT_ONCE
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag
+from tests.support.small_configs import small_config
 
 STREAMS = 3 * READS_AT_ONCE
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -32,14 +32,7 @@ class Table:
     def __init__(self, stack: ExitStack) -> None:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=STREAMS + 1))
         port = listener.getsockname()[1]
-        self.target = resolve_target(
-            BenchmarkConfig.model_validate(
-                {
-                    "endpoint": {"url": f"http://127.0.0.1:{port}", "model": "m"},
-                    "load": {"concurrency": 1, "requests": 1},
-                }
-            )
-        )
+        self.target = resolve_target(small_config(f"http://127.0.0.1:{port}"))
         self.ends: list[tuple[int, int]] = []
         self.client = InferenceClient(
             self.target,

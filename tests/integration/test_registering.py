@@ -9,11 +9,9 @@ from aiperf_svc.adapters.messaging.bus import Bus
 from aiperf_svc.services import base
 from aiperf_svc.services.system_controller import SystemController
 from tests.support.in_one_loop import controller_context
+from tests.support.small_configs import small_benchmark
 
-CONFIG = {
-    "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
-    "load": {"requests": 1, "concurrency": 1},
-}
+CONFIG = small_benchmark("http://127.0.0.1:1")
 
 
 async def test_lost_first_heartbeat_costs_milliseconds(

@@ -16,11 +16,9 @@ from aiperf_svc.services import system_controller
 from aiperf_svc.services.records_manager import RecordsManager
 from aiperf_svc.services.system_controller import SystemController
 from tests.support.in_one_loop import config, controller_context, results_of, server, stack
+from tests.support.small_configs import small_benchmark
 
-CONFIG = {
-    "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
-    "load": {"requests": 1, "concurrency": 1},
-}
+CONFIG = small_benchmark("http://127.0.0.1:1")
 REPLICAS = (Service.RECORD_PROCESSOR, Service.WORKER)
 WAIT_S = 30.0
 

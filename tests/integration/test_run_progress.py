@@ -14,11 +14,9 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.run_progress import RunProgress
 from tests.support.in_one_loop import controller_context
+from tests.support.small_configs import small_benchmark
 
-CONFIG = {
-    "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
-    "load": {"concurrency": 1, "duration": "30s"},
-}
+CONFIG = small_benchmark("http://127.0.0.1:1", load={"concurrency": 1, "duration": "30s"})
 
 
 def test_load_time_begins_with_the_common_start(tmp_path: Path) -> None:

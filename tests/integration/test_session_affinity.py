@@ -8,7 +8,6 @@ from aiohttp import web
 
 from aiperf_svc.adapters.inference.entry_cache import Entry
 from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
 from aiperf_svc.protocol.messages.dataset import Conversation, Turn
@@ -16,6 +15,7 @@ from tests.support.agent_traces import call, subagent, weka
 from tests.support.hash_router import routing
 from tests.support.in_one_loop import config, results_of, server, talks
 from tests.support.scripted_server import served
+from tests.support.small_configs import small_config
 
 TALKS = 16
 TURNS = 4
@@ -104,12 +104,7 @@ async def test_issued_ids_go_back_with_later_turns(history: str, tmp_path: Path)
 
 
 def target(**endpoint: Any) -> Target:
-    settings = {"url": "http://127.0.0.1:1", "model": "m"} | endpoint
-    return resolve_target(
-        BenchmarkConfig.model_validate(
-            {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
-        )
-    )
+    return resolve_target(small_config("http://127.0.0.1:1", endpoint=endpoint))
 
 
 def conversation(turns: int) -> Conversation:

@@ -9,7 +9,6 @@ from time import monotonic_ns, time_ns
 import pytest
 
 from aiperf_svc.adapters.inference.resolved_target import look_up
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.target_addresses import FALLBACK_NS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -23,6 +22,7 @@ from tests.support.client_bench import (
     resolver,
     responses,
 )
+from tests.support.small_configs import small_config
 
 FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 
@@ -155,16 +155,7 @@ async def test_source_addresses_match_the_ip_version() -> None:
 
 
 def test_source_addresses_of_the_wrong_version_are_refused() -> None:
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {
-                "url": "http://target.test:80",
-                "model": "m",
-                "source_addresses": ["127.0.0.8"],
-            },
-            "load": {"concurrency": 1, "requests": 1},
-        }
-    )
+    config = small_config("http://target.test:80", endpoint={"source_addresses": ["127.0.0.8"]})
     with pytest.raises(ConfigError, match=r"endpoint.source_addresses: 127.0.0.8: .*\(::1\)"):
         look_up(config, getaddrinfo=resolver("::1"))
 

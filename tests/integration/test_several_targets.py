@@ -11,12 +11,12 @@ import pytest
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services import target_lookup
 from aiperf_svc.services.sessions import Session
 from tests.support.in_one_loop import config, results_of
+from tests.support.small_configs import small_config
 
 
 class NotingTarget:
@@ -32,12 +32,7 @@ class NotingTarget:
 
 def least_in_flight() -> tuple[SeveralTargets, list[NotingTarget]]:
     target = resolve_target(
-        BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
-                "load": {"concurrency": 2, "requests": 1},
-            }
-        )
+        small_config("http://127.0.0.1:1", load={"concurrency": 2, "requests": 1})
     )
     made = SeveralTargets(
         [target, target],

@@ -18,17 +18,14 @@ from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError
 from aiperf_svc.services import target_lookup
 from aiperf_svc.services.base import mono_ns
 from aiperf_svc.services.target_lookup import check_targets, find_target, follow_names
+from tests.support.small_configs import small_config
 
 FOUND = cast("Target", SimpleNamespace(addresses=()))
 LATER_NS = 2**62
 
 
 def config(**endpoint: Any) -> BenchmarkConfig:
-    data = {
-        "endpoint": {"url": "http://target.test:8000", "model": "m", **endpoint},
-        "load": {"concurrency": 1, "requests": 1},
-    }
-    return BenchmarkConfig.model_validate(data)
+    return small_config("http://target.test:8000", endpoint=endpoint)
 
 
 @pytest.fixture(autouse=True)

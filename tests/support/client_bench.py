@@ -15,10 +15,10 @@ from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.connection import Connection
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import GetAddrInfo, Target, resolve_target
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 from benchmarks.stream_server import Serve, stream_server
+from tests.support.small_configs import small_config
 
 WAIT_S = 60.0
 MS = 1_000_000
@@ -124,10 +124,7 @@ async def bench(
         for host in hosts[1:]:
             await servers.enter_async_context(stream_server(script, host, port, tls=server_side))
         scheme = scheme or ("https" if server_side else "http")
-        settings = {"url": f"{scheme}://{hosts[0]}:{port}", "model": "m"} | endpoint
-        config = BenchmarkConfig.model_validate(
-            {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
-        )
+        config = small_config(f"{scheme}://{hosts[0]}:{port}", endpoint=endpoint)
         target = resolve_target(config, getaddrinfo=resolver(*(found or hosts[:1])))
         sent = Sent()
         client = InferenceClient(

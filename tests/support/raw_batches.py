@@ -23,6 +23,7 @@ from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.records import MetricBatch, RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag
+from tests.support.small_configs import small_config
 
 MS_NS = 10**6
 START = 1_700_000_000 * 10**9
@@ -143,12 +144,8 @@ def batch_of(
 
 def config_of(*, streaming: bool = True, kind: str = "chat") -> BenchmarkConfig:
     """A config with what an assembler looks at."""
-    load = {"concurrency": 1, "requests": 1}
-    endpoint = {"url": "http://target", "model": "m", "type": kind, "streaming": streaming}
-    given = {"endpoint": endpoint, "load": load}
-    if kind == "raw":
-        given["dataset"] = {"kind": "single_turn", "file": "payloads.jsonl"}
-    return BenchmarkConfig.model_validate(given)
+    dataset = {"kind": "single_turn", "file": "payloads.jsonl"} if kind == "raw" else {}
+    return small_config(endpoint={"type": kind, "streaming": streaming}, dataset=dataset)
 
 
 def assembler_of(

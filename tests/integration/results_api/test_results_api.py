@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from aiperf_svc.adapters.results_api.server import ResultsServer, serve
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.services.serving import serve_results
 from tests.support.fake_results_api import TOKEN, Api, Provider, make_status
+from tests.support.small_configs import small_config
 
 # --- who may ask -----------------------------------------------------------------------------
 
@@ -102,13 +102,7 @@ async def test_an_open_page_of_metrics_opens_nothing_else(tmp_path: Path) -> Non
 async def test_metrics_readers_are_configurable(
     tmp_path: Path, monitoring: str, token: str, expected: int
 ) -> None:
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://h", "model": "m"},
-            "load": {"concurrency": 1, "requests": 1},
-            "deployment": {"monitoring": monitoring},
-        }
-    )
+    config = small_config(deployment={"monitoring": monitoring})
     context: Any = SimpleNamespace(
         results_socket=None,
         api_token=TOKEN,

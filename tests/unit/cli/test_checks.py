@@ -9,6 +9,7 @@ from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.cli.checks import config_problems, local_problems
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
+from tests.support.small_configs import small_benchmark
 
 
 def made(**endpoint: Any) -> BenchmarkConfig:
@@ -17,12 +18,7 @@ def made(**endpoint: Any) -> BenchmarkConfig:
         for key in ("slo", "dataset", "deployment", "tokenizer", "artifacts")
         if key in endpoint
     }
-    data: dict[str, Any] = {
-        "endpoint": {"url": "http://h:1", "model": "m", **endpoint},
-        "load": {"concurrency": 1, "requests": 1},
-        **more,
-    }
-    return parse_config(data, "")
+    return parse_config(small_benchmark(endpoint=endpoint, **more), "")
 
 
 def test_a_right_config_has_no_problems() -> None:

@@ -8,6 +8,7 @@ import pytest
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config, save_config
 from tests.support.flag_configs import CLOSED, TARGET, config, draft, load_of, refusal
+from tests.support.small_configs import small_benchmark
 
 
 def permutations(made: BenchmarkConfig) -> list[dict[str, Any]]:
@@ -100,10 +101,7 @@ def test_spread_of_lengths_is_around_the_usual_mean() -> None:
 def test_flags_override_a_file_key_by_key(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     base = parse_config(
-        {
-            "endpoint": {"url": "http://h", "model": "m", "headers": {"A": "1"}},
-            "load": {"concurrency": 5, "requests": 50},
-        },
+        small_benchmark(endpoint={"headers": {"A": "1"}}, load={"concurrency": 5, "requests": 50}),
         "",
     )
     save_config(base, path)

@@ -20,6 +20,7 @@ from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.stack import placement
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews.object_list import HIDDEN
+from tests.support.small_configs import small_benchmark
 
 REPOSITORY = Path(__file__).parents[3]
 BY_TLS = "profile -k -u https://10.0.0.1:1 -m m --concurrency 1"
@@ -279,9 +280,7 @@ def test_validate_refuses_the_same_stacks_as_run(
 
 def test_validate_needs_no_cluster_keys_of_a_config(tmp_path: Path) -> None:
     file = tmp_path / "plain.yaml"
-    endpoint = {"url": "http://127.0.0.1:1", "model": "m"}
-    load = {"concurrency": 1, "duration": "3h"}
-    file.write_text(yaml.safe_dump({"endpoint": endpoint, "load": load}))
+    file.write_text(yaml.safe_dump(small_benchmark(load={"concurrency": 1, "duration": "3h"})))
     assert cli.main(["validate", str(file)]) == ExitCode.OK
 
 

@@ -17,7 +17,6 @@ from aiperf_svc.adapters.cluster.schedule import (
 )
 from aiperf_svc.adapters.pulumi.cli import Lock
 from aiperf_svc.config.artifacts import Artifacts
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
@@ -25,6 +24,7 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_config, plan_it
 from tests.support.releases import deployment as release_deployment
 from tests.support.releases import release_config, release_target, rendering, simple
+from tests.support.small_configs import small_config
 
 UID = "0b5c2a4e-7d0e-4a1e-9d55-0123456789ab"
 BUCKET = {"url": "s3://benchmarks/nightly"}
@@ -122,18 +122,16 @@ def disturbed(**deployment: Any) -> StackPlan:
     vllm = {"deployment": "prod/vllm", "foreign": True}
     pods = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
     return plan_it(
-        BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": "http://target", "model": "m"},
-                "load": {"request_rate": 10, "duration": "50m"},
-                "events": [
-                    {"at": "20s", "do": "drain", "duration": "1s"},
-                    {"at": "60s", "do": "delete-pod", **vllm},
-                ],
-                "scaling": {"pods": pods},
-                "deployment": {"target": {"kind": "mock"}, **deployment},
-                "artifacts": {"s3": BUCKET},
-            }
+        small_config(
+            "http://target",
+            load={"request_rate": 10, "duration": "50m"},
+            events=[
+                {"at": "20s", "do": "drain", "duration": "1s"},
+                {"at": "60s", "do": "delete-pod", **vllm},
+            ],
+            scaling={"pods": pods},
+            deployment={"target": {"kind": "mock"}, **deployment},
+            artifacts={"s3": BUCKET},
         )
     )
 

@@ -8,6 +8,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.names import all_keys, nearest_key
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import parse_benchmark
+from tests.support.small_configs import small_benchmark
 
 
 def refusal_of(data: dict[str, Any], **more: Any) -> str:
@@ -18,10 +19,7 @@ def refusal_of(data: dict[str, Any], **more: Any) -> str:
 
 def with_key(key: str, value: object) -> dict[str, Any]:
     """A config that is right but for one key."""
-    data: dict[str, Any] = {
-        "endpoint": {"url": "http://h", "model": "m"},
-        "load": {"concurrency": 1, "requests": 1},
-    }
+    data = small_benchmark()
     *parents, last = key.split(".")
     part = data
     for name in parents:

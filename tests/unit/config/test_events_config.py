@@ -6,13 +6,13 @@ import pytest
 
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
+from tests.support.small_configs import small_benchmark
 
 OPEN = {"request_rate": 10, "duration": "60s"}
 
 
 def config(*events: dict[str, Any], load: dict[str, Any] | None = None, **more: Any) -> Any:
-    endpoint = {"url": "http://h", "model": "m"}
-    return {"endpoint": endpoint, "load": load or OPEN, "events": list(events), **more}
+    return small_benchmark(load=load or OPEN, events=list(events), **more)
 
 
 KILL = {"at": "20s", "do": "kill"}

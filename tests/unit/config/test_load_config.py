@@ -13,12 +13,10 @@ from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.registry import load_benchmark
+from tests.support.small_configs import small_benchmark
 
 REPOSITORY = Path(__file__).parents[3]
-SMALL: dict[str, Any] = {
-    "endpoint": {"url": "http://localhost:8000", "model": "m"},
-    "load": {"concurrency": 4, "duration": "1m30s"},
-}
+SMALL = small_benchmark(load={"concurrency": 4, "duration": "1m30s"})
 
 
 def written(folder: Path, content: object, name: str = "config.yaml") -> Path:

@@ -4,15 +4,13 @@ import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target_notices import UNCHECKED, proxy_variable, target_notices
+from tests.support.small_configs import small_config
 
 PROXY = "http://proxy:3128"
 
 
 def config(url: str, **tls: object) -> BenchmarkConfig:
-    endpoint = {"url": url, "model": "m", "tls": tls}
-    return BenchmarkConfig.model_validate(
-        {"endpoint": endpoint, "load": {"concurrency": 1, "requests": 1}}
-    )
+    return small_config(url, endpoint={"tls": tls})
 
 
 @pytest.mark.parametrize(

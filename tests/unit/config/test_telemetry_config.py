@@ -6,6 +6,7 @@ import pytest
 
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
+from tests.support.small_configs import small_benchmark
 
 EXPORTERS = {
     "namespace": "gpus",
@@ -26,13 +27,8 @@ EXPORTERS = {
     ],
 )
 def test_exporters_that_no_policy_can_name_are_refused(wrong: dict[str, Any], words: str) -> None:
-    benchmark: dict[str, Any] = {
-        "endpoint": {"url": "http://h", "model": "m"},
-        "load": {"concurrency": 1, "requests": 1},
-        "telemetry": {"exporters": [EXPORTERS]},
-    }
-    parse_config(benchmark, "")
-    benchmark["telemetry"] = {"exporters": [EXPORTERS | wrong]}
+    parse_config(small_benchmark(telemetry={"exporters": [EXPORTERS]}), "")
+    benchmark = small_benchmark(telemetry={"exporters": [EXPORTERS | wrong]})
     with pytest.raises(ConfigError, match="exporters") as found:
         parse_config(benchmark, "")
     assert words in str(found.value)
@@ -47,7 +43,6 @@ def test_exporters_that_no_policy_can_name_are_refused(wrong: dict[str, Any], wo
     ],
 )
 def test_wrong_gpus_of_nvml_are_named(gpus: list[str], problem: str) -> None:
-    benchmark = {"endpoint": {"url": "http://h", "model": "m"}, "load": {"requests": 1}}
     with pytest.raises(ConfigError, match="nvml") as found:
-        parse_config(benchmark | {"telemetry": {"nvml": gpus}}, "")
+        parse_config(small_benchmark(telemetry={"nvml": gpus}), "")
     assert problem in str(found.value)

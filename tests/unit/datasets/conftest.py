@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from tests.support.small_configs import small_config
 
 LINES = [line for text in topics.values() for line in text.splitlines()][::4]
 """A quarter is enough for small vocabularies, and learned in a quarter of the time."""
@@ -73,15 +74,8 @@ def config() -> Callable[..., BenchmarkConfig]:
     """Makes a config: `config(dataset={…}, load={…}, endpoint={…})`."""
 
     def make(**parts: dict[str, object]) -> BenchmarkConfig:
-        seed = parts.pop("random_seed", 0)
-        given = {
-            "endpoint": {"url": "http://localhost:1", "model": "m"} | parts.get("endpoint", {}),
-            "load": {"concurrency": 1, "requests": 1} | parts.get("load", {}),
-            "dataset": parts.get("dataset", {}),
-            "tokenizer": parts.get("tokenizer", {}),
-            "random_seed": seed,
-        }
-        return BenchmarkConfig.model_validate(given)
+        load = {"concurrency": 1, "requests": 1} | parts.pop("load", {})
+        return small_config(load=load, **parts)
 
     return make
 

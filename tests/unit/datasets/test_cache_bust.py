@@ -13,6 +13,7 @@ from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompt
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn
 from aiperf_svc.core.datasets.cache_bust import marker_of, run_markers, with_markers
 from aiperf_svc.core.endpoints.base import Prompt
+from tests.support.small_configs import small_config
 
 Config = Callable[..., BenchmarkConfig]
 MARKER = marker_of(0, 0)
@@ -20,9 +21,7 @@ USER, SYSTEM = {"role": "user", "content": "u"}, {"role": "system", "content": "
 
 
 def settings(**dataset: Any) -> BenchmarkConfig:
-    endpoint = {"url": "http://127.0.0.1:1", "model": "m"}
-    load = {"concurrency": 1, "requests": 1}
-    return BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load, "dataset": dataset})
+    return small_config(dataset=dataset)
 
 
 def marked(prompt: Prompt, target: str) -> Prompt:

@@ -20,6 +20,7 @@ from aiperf_svc.core.lines.request_line import Inputs
 from aiperf_svc.core.results.inference_result import DatasetFacts
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages.reports import DatasetReport, ForcedLengthReport
+from tests.support.small_configs import small_config
 
 Config = Callable[..., BenchmarkConfig]
 FILE = {"kind": "single_turn", "file": "f"}
@@ -102,13 +103,10 @@ def test_synthetic_warmup_has_separate_entries(
 def test_only_prompts_that_can_be_sent_are_made(
     load: dict[str, Any], dataset: dict[str, Any], models: int, count: int
 ) -> None:
-    endpoint = {"url": "http://h", "model": "a", "models": ["b", "c"][: models - 1]}
-    given = BenchmarkConfig.model_validate(
-        {
-            "endpoint": endpoint,
-            "load": {"concurrency": 1, **load},
-            "dataset": {"input_tokens": {"mean": 1}, **dataset},
-        }
+    given = small_config(
+        endpoint={"models": ["b", "c"][: models - 1]},
+        load={"concurrency": 1, **load},
+        dataset={"input_tokens": {"mean": 1}, **dataset},
     )
     made = built(given, synthetic_prompts(given, None))
     assert len(made.conversations) == count

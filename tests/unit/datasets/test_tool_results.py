@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets import multi_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble
 from aiperf_svc.core.datasets.base import MS_NS
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import Turn
+from tests.support.small_configs import small_config
 
 TALK = b"""{"turns": [{"text": "a"},
  {"role": "assistant", "text": "x", "tool_calls": [
@@ -22,16 +22,9 @@ TALK = b"""{"turns": [{"text": "a"},
 
 
 def turns(line: bytes = TALK, *, tools: bool = False, **dataset: Any) -> list[tuple[Turn, ...]]:
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {
-                "url": "http://h",
-                "model": "m",
-                "extra_inputs": {"tools": [{}]} if tools else {},
-            },
-            "load": {"concurrency": 1, "requests": 1},
-            "dataset": {"kind": "multi_turn", "file": "f"} | dataset,
-        }
+    config = small_config(
+        endpoint={"extra_inputs": {"tools": [{}]} if tools else {}},
+        dataset={"kind": "multi_turn", "file": "f"} | dataset,
     )
     entries, _ = multi_turn.parse([(1, line), (2, line)], "f")
     built = assemble(config, entries, Source("f"), None)

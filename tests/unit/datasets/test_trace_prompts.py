@@ -15,19 +15,15 @@ from aiperf_svc.core.datasets.trace_prompts import TracePrompts
 from aiperf_svc.core.datasets.traces import TraceRow, checked
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
+from tests.support.small_configs import small_config
 
 BLOCK = 16
 
 
 def replay(*, random_seed: int = 0, **load: object) -> BenchmarkConfig:
     """A replay of a trace, unless the load is another."""
-    config: dict[str, Any] = {
-        "endpoint": {"url": "http://localhost:1", "model": "m"},
-        "load": load or {"concurrency": 1, "requests": 1},
-        "dataset": {"kind": "bailian_trace", "file": "f"},
-        "random_seed": random_seed,
-    }
-    return BenchmarkConfig.model_validate(config)
+    dataset = {"kind": "bailian_trace", "file": "f"}
+    return small_config(load=load, dataset=dataset, random_seed=random_seed)
 
 
 def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRow:

@@ -17,6 +17,7 @@ from aiperf_svc.core.endpoints.forced_length import (
 )
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.protocol.messages.dataset import Conversation, Turn
+from tests.support.small_configs import small_config
 
 SECOND_NS = 10**9
 
@@ -24,12 +25,8 @@ SECOND_NS = 10**9
 def config(
     kind: str = "chat", *, dataset: dict[str, object] | None = None, **endpoint: object
 ) -> BenchmarkConfig:
-    return BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://h", "model": "m", "type": kind, **endpoint},
-            "load": {"concurrency": 1, "requests": 1},
-            "dataset": dataset or {"output_tokens": {"mean": 8}},
-        }
+    return small_config(
+        endpoint={"type": kind, **endpoint}, dataset=dataset or {"output_tokens": {"mean": 8}}
     )
 
 

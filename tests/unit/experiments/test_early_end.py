@@ -20,6 +20,7 @@ from aiperf_svc.core.results.summary import EarlyEnd
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
 from tests.support.queues import LIMIT_S, SERVICE_S, true_knee, waits
+from tests.support.small_configs import small_config
 
 SECONDS = 20
 GOOD = {"time_to_first_token": f"{LIMIT_S}s"}
@@ -39,12 +40,8 @@ def searched(**changes: Any) -> Search:
 def trial(rate: float, stat: str = "p99", **load: Any) -> BenchmarkConfig:
     objective = {"metric": "time_to_first_token", "stat": stat, "max": f"{LIMIT_S}s"}
     load = {"request_rate": rate, "duration": f"{SECONDS}s"} | load
-    return BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://h", "model": "m", "streaming": True},
-            "load": load,
-            "slo": {"objectives": [objective], "goodput": GOOD},
-        }
+    return small_config(
+        endpoint={"streaming": True}, load=load, slo={"objectives": [objective], "goodput": GOOD}
     )
 
 

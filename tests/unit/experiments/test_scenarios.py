@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load import Load
 from aiperf_svc.core.experiments.scenario_files import (
     endpoints_config,
@@ -17,6 +16,7 @@ from aiperf_svc.core.experiments.scenarios import Scenario, known_model, scenari
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Outcome
 from tests.support import fake_run
+from tests.support.small_configs import small_config
 
 MS, S = 10**6, 10**9
 MODEL = "meta-llama/Llama-2-70b-chat-hf"
@@ -206,13 +206,8 @@ def test_unsupported_loads_are_refused(
 
 
 def test_mlperf_files_have_result_and_settings() -> None:
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://h", "model": MODEL, "streaming": True},
-            "load": {"request_rate": 14.5, "duration": "700s"},
-            "random_seed": 7,
-        }
-    )
+    load = {"request_rate": 14.5, "duration": "700s"}
+    config = small_config(endpoint={"model": MODEL, "streaming": True}, load=load, random_seed=7)
     result = scenario_result(Scenario.SERVER, samples(10_000, slow=3, failed=2), MODEL)
     text = summary_text(result, name="bench")
     assert "MLPerf-style result, not an MLPerf submission" in text

@@ -5,23 +5,20 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_report import Ending
 from aiperf_svc.core.experiments.search_trials import MaximumSearch, SearchTrials, search_machine
+from tests.support.small_configs import small_config
 
 
 def machine(search: dict[str, Any], **load: Any) -> Search | MaximumSearch:
     return search_machine(
-        BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": "http://h", "model": "m"},
-                "load": {"concurrency": 1, "duration": "60s"} | load,
-                "slo": {"objectives": [{"metric": "request_latency", "max": 1}]},
-                "experiment": {"search": search},
-            }
+        small_config(
+            load={"concurrency": 1, "duration": "60s"} | load,
+            slo={"objectives": [{"metric": "request_latency", "max": 1}]},
+            experiment={"search": search},
         )
     )
 

@@ -10,11 +10,9 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.inference import WORKLOAD
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_config
+from tests.support.small_configs import small_benchmark
 
-TEMPLATE: dict[str, Any] = {
-    "endpoint": {"url": "http://localhost:8000", "model": "m"},
-    "load": {"duration": "60s", "warmup": {"duration": "10s"}},
-}
+TEMPLATE = small_benchmark(load={"duration": "60s", "warmup": {"duration": "10s"}})
 SEARCH = {"parameter": "load.concurrency", "from": 1, "to": 8}
 
 

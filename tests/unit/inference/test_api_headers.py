@@ -3,16 +3,14 @@
 import pytest
 
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.config.benchmark import BenchmarkConfig
+from tests.support.small_configs import small_config
 
 VERSION = b"\r\nanthropic-version: "
 
 
 def head_of(kind: str, **endpoint: object) -> bytes:
-    given = {"url": "http://127.0.0.1:1", "model": "m", "type": kind, "api_key_env": "KEY_OF_TEST"}
-    load = {"concurrency": 1, "requests": 1}
-    made = BenchmarkConfig.model_validate({"endpoint": given | endpoint, "load": load})
-    return resolve_target(made).head
+    given = {"type": kind, "api_key_env": "KEY_OF_TEST"} | endpoint
+    return resolve_target(small_config("http://127.0.0.1:1", endpoint=given)).head
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.abandonment import Abandonment, abandonment_of
+from tests.support.small_configs import small_config
 
 COUNT = 40_000
 
@@ -16,12 +17,7 @@ def choice(share: float = 0.1, *, seed: int = 7) -> Abandonment:
 
 
 def config(**cancellation: object) -> BenchmarkConfig:
-    return BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://host", "model": "m"},
-            "load": {"concurrency": 1, "requests": 1, "cancellation": cancellation},
-        }
-    )
+    return small_config(load={"concurrency": 1, "requests": 1, "cancellation": cancellation})
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.99])

@@ -12,15 +12,12 @@ from aiperf_svc.core.load.phase_plan import plan_phase
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.dataset import DatasetShape
+from tests.support.small_configs import small_benchmark
 
 
 def config(order: str, load: dict[str, Any] | None = None, **dataset: Any) -> BenchmarkConfig:
-    data = {
-        "endpoint": {"url": "http://a:1", "model": "m"},
-        "load": load or {"concurrency": 1, "requests": 20},
-        "dataset": {"order": order} | dataset,
-        "random_seed": 3,
-    }
+    load = load or {"concurrency": 1, "requests": 20}
+    data = small_benchmark(load=load, dataset={"order": order} | dataset, random_seed=3)
     return parse_config(data, "test")
 
 

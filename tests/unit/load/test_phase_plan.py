@@ -7,14 +7,13 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.phase_plan import PhasePlan, credits_for, plan_phase, turns_of
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.dataset import DatasetShape
+from tests.support.small_configs import small_config
 
 S = 10**9
 
 
 def config(**load: object) -> BenchmarkConfig:
-    return BenchmarkConfig.model_validate(
-        {"endpoint": {"url": "http://127.0.0.1:1", "model": "m"}, "load": load, "random_seed": 7}
-    )
+    return small_config("http://127.0.0.1:1", load=load, random_seed=7)
 
 
 def shape(*turns: int, warmup_entries: int = 0) -> DatasetShape:
@@ -89,12 +88,9 @@ def test_a_replay_runs_each_row_once_at_most(
 ) -> None:
     due = np.array([0, 5, 9], dtype="<i8").tobytes()
     given = DatasetShape("r", "d", 1, 3, 0, np.array([1, 2, 1], dtype="<u2").tobytes(), due)
-    made = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
-            "load": {"fixed_schedule": True, "warmup": {"requests": 2}} | load,
-            "dataset": {"kind": "mooncake_trace", "file": "f"},
-        }
+    made = small_config(
+        load={"fixed_schedule": True, "warmup": {"requests": 2}} | load,
+        dataset={"kind": "mooncake_trace", "file": "f"},
     )
     plan, warmup = plan_phase(Phase.PROFILING, made, given), plan_phase(Phase.WARMUP, made, given)
     assert plan is not None
@@ -108,12 +104,9 @@ def test_conversation_warmup_is_limited_to_the_replayed_rows(
     conversations: int, credits: int
 ) -> None:
     due = np.array([0, 5, 9], dtype="<i8").tobytes()
-    made = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
-            "load": {"fixed_schedule": True, "warmup": {"conversations": conversations}},
-            "dataset": {"kind": "mooncake_trace", "file": "f"},
-        }
+    made = small_config(
+        load={"fixed_schedule": True, "warmup": {"conversations": conversations}},
+        dataset={"kind": "mooncake_trace", "file": "f"},
     )
     warmup = plan_phase(Phase.WARMUP, made, DatasetShape("r", "d", 1, 3, 0, b"", due))
     assert warmup is not None

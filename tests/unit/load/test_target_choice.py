@@ -1,17 +1,12 @@
 """Which of several targets is in turn."""
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.load.target_addresses import shift_of
+from tests.support.small_configs import small_config
 
 
 def config(seed: int, *urls: str) -> BenchmarkConfig:
-    data = {
-        "endpoint": {"url": "http://a:1", "urls": list(urls), "model": "m"},
-        "load": {"concurrency": 1, "requests": 1},
-        "random_seed": seed,
-    }
-    return parse_config(data, "test")
+    return small_config("http://a:1", endpoint={"urls": list(urls)}, random_seed=seed)
 
 
 def test_targets_take_turns_from_a_seeded_start() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, beyond_ceiling, plan
+from tests.support.small_configs import small_config
 
 CALIBRATED = Facts(
     where="local",
@@ -15,13 +16,7 @@ CALIBRATED = Facts(
 
 
 def config(*, workers: dict[str, Any] | None = None, **load: Any) -> BenchmarkConfig:
-    return BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://x", "model": "m"},
-            "load": {"requests": 10} | load,
-            "workers": workers or {},
-        }
-    )
+    return small_config(load={"requests": 10} | load, workers=workers or {})
 
 
 def warnings(facts: Facts = CALIBRATED, **how: Any) -> list[str]:

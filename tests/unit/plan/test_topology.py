@@ -5,22 +5,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
+from tests.support.small_configs import small_config
 
 LOCAL = Facts(where="local", cores=2, fd_limit=20_000)
 CLUSTER = Facts(where="cluster")
 
 
 def planned(facts: Facts, *, workers: dict[str, Any] | None = None, **load: Any) -> Topology:
-    config = BenchmarkConfig.model_validate(
-        {
-            "endpoint": {"url": "http://x", "model": "m", "streaming": True},
-            "load": {"requests": 1_000_000} | load,
-            "workers": workers or {},
-        }
+    config = small_config(
+        endpoint={"streaming": True}, load={"requests": 1_000_000} | load, workers=workers or {}
     )
     return plan(config, facts)
 

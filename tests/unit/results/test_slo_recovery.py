@@ -14,6 +14,7 @@ from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.errors import ConfigError
 from tests.support import fake_run
+from tests.support.small_configs import small_benchmark
 
 LOAD = {"stages": [{"rate": 5, "duration": "20s"}, {"rate": 10, "duration": "100s"}]}
 SECOND = 10**9
@@ -107,10 +108,5 @@ def test_limits_of_objectives_count_without_a_goodput() -> None:
     ],
 )  # fmt: skip
 def test_unwatchable_scaling_is_refused(more: dict[str, Any], message: str) -> None:
-    benchmark = {
-        "endpoint": {"url": "http://a", "model": "m"},
-        "load": {"concurrency": 1, "requests": 1},
-        **more,
-    }
     with pytest.raises(ConfigError, match=message):
-        parse_config(benchmark, "")
+        parse_config(small_benchmark(**more), "")

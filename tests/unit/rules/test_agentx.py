@@ -16,18 +16,14 @@ from aiperf_svc.core.rules.steady_state import Window
 from tests.support.fake_results import inference_result
 from tests.support.flag_configs import TARGET
 from tests.support.flag_configs import config as flag_config
+from tests.support.small_configs import small_benchmark
 
 WINDOW = Window(super_passes=0, ramp=0, first=0, length=0, begin=0, end=0)
 
 
 def written(**parts: Any) -> dict[str, Any]:
     """A config with the scenario; parts of it can be changed."""
-    config: dict[str, Any] = {
-        "scenario": "agentx",
-        "endpoint": {"url": "http://h:1", "model": "m"},
-        "load": {"concurrency": 8},
-        "dataset": {"file": "traces"},
-    }
+    config = small_benchmark(scenario="agentx", load={"concurrency": 8}, dataset={"file": "traces"})
     for name, part in parts.items():
         config[name] = config.get(name, {}) | part if isinstance(part, dict) else part
     return config

@@ -19,11 +19,12 @@ from aiperf_svc.runner.stack.discovery import (
 )
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_cluster import FakeCluster
+from tests.support.small_configs import small_benchmark, small_config
 
 PODS = TargetPods(namespace="models", labels={"app": "llm"}, port=8080)
 
 
-ONE_SERVICE = {
+ONE_SERVICE: dict[str, Any] = {
     "/api/v1/namespaces/models/services/llm": {
         "spec": {"ports": [{"port": 80}], "selector": {"app": "llm"}}
     },
@@ -41,11 +42,7 @@ def request_for(url: str, **deployment: Any) -> StackRequest:
 
 
 def benchmark(url: str, **deployment: Any) -> dict[str, Any]:
-    return {
-        "endpoint": {"url": url, "model": "m"},
-        "load": {"concurrency": 1, "requests": 1},
-        "deployment": {"ttl": "1h", **deployment},
-    }
+    return small_benchmark(url, deployment={"ttl": "1h", **deployment})
 
 
 async def narrowed(request: StackRequest) -> tuple[StackRequest, list[str]]:
@@ -198,13 +195,7 @@ class Listing:
 
 def stack_request(target: Json, **telemetry: Any) -> StackRequest:
     url = "http://target" if target.get("kind") else "http://vllm.serving.svc"
-    benchmark: Json = {
-        "endpoint": {"url": url, "model": "m"},
-        "load": {"concurrency": 1, "requests": 1},
-        "deployment": {"target": target},
-        "telemetry": telemetry,
-    }
-    config = BenchmarkConfig.model_validate(benchmark)
+    config = small_config(url, deployment={"target": target}, telemetry=telemetry)
     return StackRequest(stack="bench", config=config, environ={})
 
 

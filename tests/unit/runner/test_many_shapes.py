@@ -4,7 +4,6 @@ import cProfile
 import gc
 import pstats
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,16 +17,17 @@ from aiperf_svc.workloads.previews import shape_lines
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.shape_lines import MOST_SHAPES
 from aiperf_svc.workloads.registry import parse_benchmark
+from tests.support.small_configs import small_benchmark
 
 
 def request_of(number: int, parallel: int) -> StackRequest:
     servers = [["--ttft", f"{each}ms", "--tokens", "16"] for each in range(1, number + 1)]
-    data: dict[str, Any] = {
-        "endpoint": {"url": "http://target", "model": "m"},
-        "load": {"duration": "1s", "concurrency": 1},
-        "deployment": {"target": {"kind": "mock"}, "ttl": "168h"},
-        "experiment": {"product": {"deployment.target.args": servers}, "parallel": parallel},
-    }
+    data = small_benchmark(
+        "http://target",
+        load={"duration": "1s", "concurrency": 1},
+        deployment={"target": {"kind": "mock"}, "ttl": "168h"},
+        experiment={"product": {"deployment.target.args": servers}, "parallel": parallel},
+    )
     return StackRequest(stack="s", config=parse_benchmark(data, "f"), environ={}, settings={})
 
 
@@ -72,20 +72,18 @@ def test_parallel_stacks_share_their_plans(tmp_path: Path) -> None:
 
 
 def test_shapes_of_several_targets_live_one_by_one() -> None:
-    data: dict[str, Any] = {
-        "endpoint": {"url": "http://a.test", "model": "m"},
-        "targets": [
-            {"name": name, "endpoint": {"url": f"http://{name}.test"}} for name in ("a", "b")
-        ],
-        "load": {"duration": "10m", "concurrency": 1},
-        "deployment": {
+    data = small_benchmark(
+        "http://a.test",
+        targets=[{"name": name, "endpoint": {"url": f"http://{name}.test"}} for name in ("a", "b")],
+        load={"duration": "10m", "concurrency": 1},
+        deployment={
             "ttl": "20m",
             "ready_timeout": "5m",
             "namespace": {"mode": "existing", "name": "n"},
             "queue": "q",
         },
-        "experiment": {"product": {"workers.max": [1, 2]}},
-    }
+        experiment={"product": {"workers.max": [1, 2]}},
+    )
     request = StackRequest(stack="s", config=parse_benchmark(data, "f"), environ={}, settings={})
     requests = member_requests(request)
     plans = [plan for each in requests.values() for plan in each.plans]

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from aiperf_svc.adapters.terminal.live_display import MEMBER_ROWS, LiveTable
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.cluster.stack_stages import Stage
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -24,6 +23,7 @@ from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import Where
 from aiperf_svc.workloads.trials import trial_configs
 from tests.support.fake_results import inference_result
+from tests.support.small_configs import small_config
 
 RESULTS = inference_result()
 NAMES = ("eu", "us", "asia")
@@ -83,13 +83,10 @@ class Fake:
 
     def __init__(self, folder: Path, *, rounds: int = 0) -> None:
         experiment = {"product": {"workers.max": list(range(1, rounds + 1))}, "parallel": 2}
-        config = BenchmarkConfig.model_validate(
-            {
-                "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
-                "load": {"concurrency": 1, "requests": 10},
-                "artifacts": {"dir": str(folder)},
-                "experiment": experiment if rounds else None,
-            }
+        config = small_config(
+            "http://10.0.0.1:8000",
+            artifacts={"dir": str(folder)},
+            experiment=experiment if rounds else None,
         )
         trials = trial_configs(config)
         names = ("",) if rounds else NAMES
@@ -132,11 +129,7 @@ def test_clusters_cannot_repeat_trials_of_a_qualification() -> None:
 )
 def test_shapes_in_turn_share_one_stack(where: Where, *, parallel: int, is_split: bool) -> None:
     experiment = {"product": {"workers.max": [1, 2, 3]}, "parallel": parallel}
-    load = {"concurrency": 1, "requests": 10}
-    endpoint = {"url": "http://10.0.0.1:8000", "model": "m"}
-    config = BenchmarkConfig.model_validate(
-        {"endpoint": endpoint, "load": load, "experiment": experiment}
-    )
+    config = small_config("http://10.0.0.1:8000", experiment=experiment)
     expansion = expand([Member(config=config, trials=trial_configs(config))], where)
     assert list(expansion.rounds) == [1, 2, 3]
     assert (expansion.is_split, expansion.is_single) == (is_split, not is_split)

@@ -20,13 +20,13 @@ from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, records
 from aiperf_svc.runner.stack.records import find_own
 from aiperf_svc.runner.stack.request import StackRequest
+from tests.support.small_configs import small_config
 
 RECORD = RunRecord(
     stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False, own=()
@@ -321,11 +321,7 @@ def test_locked_state_is_recognised(errors: str, expected: bool) -> None:
     assert is_locked(Ended(code=255, out="", errors=errors)) is expected
 
 
-BENCHMARK = {
-    "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
-    "load": {"concurrency": 1, "requests": 10},
-}
-REQUEST = StackRequest(stack="s", config=BenchmarkConfig.model_validate(BENCHMARK), environ={})
+REQUEST = StackRequest(stack="s", config=small_config("http://10.0.0.1:8000"), environ={})
 
 
 def state_of_run(run_id: str, *, is_complete: bool = True) -> dict[str, Any]:

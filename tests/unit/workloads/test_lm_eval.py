@@ -15,6 +15,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.lm_eval import WORKLOAD
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
+from tests.support.small_configs import small_benchmark
 from tests.support.tool_runs import make_ranks, tool_config
 
 RECORDED = Path(__file__).parent / "recorded" / "lm-eval"
@@ -152,14 +153,10 @@ def test_limit_and_empty_answers_are_checks() -> None:
 def test_workload_and_gate_refuse_the_same_tasks(
     key: str, tasks: dict[str, Any], message: str
 ) -> None:
-    server: dict[str, Any] = {"url": "http://s:8000/v1", "model": "m"}
+    server = {"url": "http://s:8000/v1", "model": "m"}
     configs: dict[str, dict[str, Any]] = {
         "workload": {"workload": {"kind": "lm-eval", **server, **tasks}},
-        "quality.lm_eval": {
-            "endpoint": server,
-            "load": {"concurrency": 1, "requests": 1},
-            "quality": {"lm_eval": tasks},
-        },
+        "quality.lm_eval": small_benchmark(quality={"lm_eval": tasks}),
     }
     with pytest.raises(ConfigError) as error:
         parse_benchmark(configs[key], "")

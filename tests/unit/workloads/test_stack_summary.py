@@ -13,6 +13,7 @@ from aiperf_svc.workloads.previews.changes import Change, StackChanges, changes
 from aiperf_svc.workloads.previews.review import facts, whole_cost
 from aiperf_svc.workloads.previews.summary import FEW, WIDTH, as_markdown, as_text, totals_line
 from tests.support.plans import plan_it
+from tests.support.small_configs import small_benchmark
 
 STACKS = Path(__file__).parents[3] / "stacks"
 NEW = StackChanges(base="what is deployed")
@@ -24,11 +25,9 @@ def plan_of(name: str) -> StackPlan:
 
 
 def plan_with(**deployment: Any) -> StackPlan:
-    data = {
-        "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
-        "load": {"concurrency": 4, "requests": 8},
-        "deployment": deployment,
-    }
+    data = small_benchmark(
+        "http://10.0.0.1:8000", load={"concurrency": 4, "requests": 8}, deployment=deployment
+    )
     return plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
 
 
@@ -44,11 +43,11 @@ def test_totals_are_the_plans() -> None:
 
 def test_every_image_is_shown_with_its_digest() -> None:
     image = "registry.example/team/server:v1@sha256:" + "0a" * 32
-    data = {
-        "endpoint": {"url": "http://target", "model": "m"},
-        "load": {"concurrency": 4, "requests": 8},
-        "deployment": {"target": {"kind": "custom", "image": image}},
-    }
+    data = small_benchmark(
+        "http://target",
+        load={"concurrency": 4, "requests": 8},
+        deployment={"target": {"kind": "custom", "image": image}},
+    )
     plan = plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
     for text in (as_text(plan, NEW), as_markdown(plan, NEW)):
         assert image in text
@@ -149,10 +148,7 @@ def test_many_changes_are_cut() -> None:
 
 def rows_of(**changes: Any) -> dict[str, str]:
     """The facts of a stack that is different from a small one in `changes`."""
-    data: dict[str, Any] = {
-        "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
-        "load": {"concurrency": 4, "duration": "1m"},
-    }
+    data = small_benchmark("http://10.0.0.1:8000", load={"concurrency": 4, "duration": "1m"})
     for key, value in changes.items():
         data[key] = {**data.get(key, {}), **value}
     plan = plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")

@@ -7,15 +7,13 @@ import pytest
 from aiperf_svc.workloads.previews.trial_lists import MOST_ROWS, as_json, as_lines, headline
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_configs
+from tests.support.small_configs import small_benchmark
 
 LOAD = {"duration": "60s", "grace_period": "5s", "warmup": {"duration": "10s", "grace_period": 0}}
 
 
 def data_of(experiment: dict[str, Any] | None, load: dict[str, Any]) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "endpoint": {"url": "http://h:1", "model": "m"},
-        "load": {"concurrency": 1, **load},
-    }
+    data = small_benchmark(load={"concurrency": 1, **load})
     return data | ({"experiment": experiment} if experiment else {})
 
 

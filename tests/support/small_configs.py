@@ -1,0 +1,26 @@
+"""The smallest benchmark of an inference server, with other keys."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+
+
+def small_benchmark(
+    url: str = "http://h",
+    *,
+    endpoint: Mapping[str, Any] | None = None,
+    load: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> dict[str, Any]:
+    """One request, or another load, with these other keys of `endpoint` and other parts."""
+    return {
+        "endpoint": {"url": url, "model": "m", **(endpoint or {})},
+        "load": load or {"concurrency": 1, "requests": 1},
+        **parts,
+    }
+
+
+def small_config(url: str = "http://h", **parts: Any) -> BenchmarkConfig:
+    """Return its config."""
+    return BenchmarkConfig.model_validate(small_benchmark(url, **parts))
