@@ -5,7 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.core.records.accounts import WorkerAccount, account_of_live, balance
+from aiperf_svc.core.records.accounts import Accounts, WorkerAccount, account_of_live, balance
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
@@ -85,48 +85,44 @@ def test_the_timing_managers_own_total_must_agree() -> None:
     assert "timing manager" in books.violations[0]
 
 
+def lost_worker(records: int, **counts: int) -> Accounts:
+    """The books of a worker that was lost with so many records."""
+    known = WorkerCounts(phase=Phase.PROFILING, granted=100, completed=60, **counts)
+    account = WorkerAccount(worker="worker-1", counts=known, records=records, is_lost=True)
+    return balance(Phase.PROFILING, [account])
+
+
 def test_lost_workers_credits_violate_nothing() -> None:
-    counts = WorkerCounts(
-        phase=Phase.PROFILING, granted=100, completed=60, requests_sent=75, in_flight=15
-    )
-    account = WorkerAccount(worker="worker-1", counts=counts, records=58, is_lost=True)
-    books = balance(Phase.PROFILING, [account])
+    books = lost_worker(58, requests_sent=75, in_flight=15)
     assert books.violations == ()
     assert (books.lost, books.records_lost, books.requests_sent) == (40, 17, 75)
 
 
 def test_lost_workers_retries_lose_no_records() -> None:
-    counts = WorkerCounts(
-        phase=Phase.PROFILING, granted=100, completed=60, requests_sent=75, retries=5
-    )
-    account = WorkerAccount(worker="worker-1", counts=counts, records=58, is_lost=True)
-    books = balance(Phase.PROFILING, [account])
+    books = lost_worker(58, requests_sent=75, retries=5)
     assert (books.records_lost, books.requests_sent, books.retries) == (12, 75, 5)
 
 
 def test_records_after_lost_workers_report_are_sent() -> None:
-    counts = WorkerCounts(phase=Phase.PROFILING, granted=100, completed=60, requests_sent=60)
-    account = WorkerAccount(worker="worker-1", counts=counts, records=64, is_lost=True)
-    books = balance(Phase.PROFILING, [account])
+    books = lost_worker(64, requests_sent=60)
     assert (books.requests_sent, books.records, books.records_lost) == (64, 64, 0)
 
 
-def test_records_dropped_by_a_worker_are_lost() -> None:
-    # All responses were good; a record processor was lost with 30 records that were kept no more.
+@pytest.mark.parametrize(
+    ("arrived", "completed", "errored"),
+    [
+        # All responses were good; a record processor was lost with records that were kept no more.
+        ({"records": 470, "whole": 470, "lost": 30}, 500, 0),
+        ({"records": 490, "whole": 485, "lost": 10}, 495, 5),
+    ],
+)
+def test_dropped_records_are_lost_unless_they_arrived(
+    arrived: dict[str, int], completed: int, errored: int
+) -> None:
     counts = WorkerCounts(
         Phase.PROFILING, granted=500, completed=500, requests_sent=500, records_dropped=30
     )
-    account = account_of_live("worker-0", counts, records=470, whole=470, lost=30)
+    account = account_of_live("worker-0", counts, **arrived)
     books = balance(Phase.PROFILING, [account], granted=500)
-    assert (books.completed, books.errored, books.records_lost) == (500, 0, 30)
-    assert books.violations == ()
-
-
-def test_records_arrived_before_a_drop_are_kept() -> None:
-    counts = WorkerCounts(
-        Phase.PROFILING, granted=500, completed=500, requests_sent=500, records_dropped=30
-    )
-    account = account_of_live("worker-0", counts, records=490, whole=485, lost=10)
-    books = balance(Phase.PROFILING, [account], granted=500)
-    assert (books.completed, books.errored, books.records_lost) == (495, 5, 10)
-    assert books.violations == ()
+    assert (books.completed, books.errored) == (completed, errored)
+    assert (books.records_lost, books.violations) == (arrived["lost"], ())

@@ -14,6 +14,7 @@ from tests.support.raw_batches import (
     STREAM_HEAD,
     Read,
     Request,
+    Words,
     assembler_of,
     batch_of,
     chunk,
@@ -94,31 +95,18 @@ def test_cached_responses_make_the_same_records(
         assert one.histograms == other.histograms
 
 
-class Counter:
-    """Counts words and notes what it was given."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def count(self, text: str) -> int:
-        return len(text.split())
-
-    def count_batch(self, texts: list[str]) -> list[int]:
-        self.seen += texts
-        return [len(text.split()) for text in texts]
-
-    def encode(self, text: str) -> list[int]:
-        raise AssertionError
-
-    def decode(self, ids: list[int]) -> str:
-        raise AssertionError
-
-
 def test_text_of_cached_responses_is_counted() -> None:
-    counter = Counter()
-    assembler = assembler_of(counter=counter)  # type: ignore[arg-type]
+    counter = Words()
+    assembler = assembler_of(counter=counter)
     (part,) = assembler.process(batch("another text for each", 6), worker_rank=0)
-    assert [text for text in counter.seen if text] == ["b", "c", "a", "b", "c", "a"]
+    assert [text for texts in counter.batches for text in texts if text] == [
+        "b",
+        "c",
+        "a",
+        "b",
+        "c",
+        "a",
+    ]
     assert np.array_equal(part.rows["output_tokens"], [1] * 6)
 
 

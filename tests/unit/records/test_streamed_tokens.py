@@ -18,6 +18,7 @@ from tests.support.raw_batches import (
     STREAM_HEAD,
     Read,
     Request,
+    Words,
     chunk,
     delta,
     event_json,
@@ -30,24 +31,6 @@ from tests.support.raw_batches import (
     stream,
     usage,
 )
-
-
-class Words:
-    """Counts words."""
-
-    name = "words"
-
-    def count(self, text: str) -> int:
-        return len(text.split())
-
-    def count_batch(self, texts: Any) -> list[int]:
-        return [self.count(text) for text in texts]
-
-    def encode(self, text: str) -> list[int]:
-        return list(range(self.count(text)))
-
-    def decode(self, ids: Any) -> str:
-        return " ".join(map(str, ids))
 
 
 def metric(tag: str, rows: Rows) -> float:

@@ -18,6 +18,7 @@ from tests.support.raw_batches import (
     LAST_CHUNK,
     STREAM_HEAD,
     Request,
+    Words,
     assembler_of,
     batch_of,
     chunk,
@@ -118,29 +119,13 @@ def request_of(rng: random.Random, number: int) -> Request:
     return Request(reads, request_id=number, seq=number, index=number, cuts=cuts)
 
 
-class Characters:
-    """Counts characters; what a text's tokens are is of no importance here."""
-
-    def count(self, text: str) -> int:
-        return len(text)
-
-    def count_batch(self, texts: list[str]) -> list[int]:
-        return [len(text) for text in texts]
-
-    def encode(self, text: str) -> list[int]:
-        raise AssertionError
-
-    def decode(self, ids: list[int]) -> str:
-        raise AssertionError
-
-
 def nothing_is_plain(data: bytes, at: int, *rest: object) -> tuple[int, int, bytes, int]:
     return at, rest[-3], b"", 0  # type: ignore[return-value]
 
 
-def said_of(requests: list[Request], counter: Characters | None) -> bytes:
+def said_of(requests: list[Request], counter: Words | None) -> bytes:
     """All that one processor says of them, in batches of some."""
-    assembler, said = assembler_of(counter=counter), []  # type: ignore[arg-type]
+    assembler, said = assembler_of(counter=counter), []
     for first in range(0, len(requests), 5):
         batch = batch_of(*requests[first : first + 5], number=first + 1)
         said += [
@@ -151,10 +136,10 @@ def said_of(requests: list[Request], counter: Characters | None) -> bytes:
 
 
 @needs_compiled
-@pytest.mark.parametrize("counter", [None, Characters()], ids=["times", "times and texts"])
+@pytest.mark.parametrize("counter", [None, Words()], ids=["times", "times and texts"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_compiled_and_interpreted_readers_agree(
-    seed: int, counter: Characters | None, monkeypatch: pytest.MonkeyPatch
+    seed: int, counter: Words | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
     requests = [request_of(rng, number) for number in range(1, 30)]

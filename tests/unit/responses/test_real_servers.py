@@ -163,20 +163,17 @@ def test_stream_ended_by_its_first_token_is_complete() -> None:
     assert (row["end_wall_ns"], row["output_tokens"]) == (stamp_of(1), 1)
 
 
-def test_body_ended_by_its_first_token_is_complete() -> None:
-    body = (
+@pytest.mark.parametrize(
+    "body",
+    [
         b'{"choices":[{"index":0,"message":{"role":"assistant","content":null},'
-        b'"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1}}'
-    )
-    row = row_of(plain(body), streaming=False)
-    assert (row["error"], row["finish_reason"]) == (ErrorKind.NONE, FinishReason.NO_CONTENT)
-
-
-def test_hidden_reasoning_may_be_the_whole_response() -> None:
-    body = (
+        b'"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1}}',
         b'{"choices":[{"index":0,"message":{"content":""},"finish_reason":"length"}],"usage":'
-        b'{"completion_tokens":64,"completion_tokens_details":{"reasoning_tokens":64}}}'
-    )
+        b'{"completion_tokens":64,"completion_tokens_details":{"reasoning_tokens":64}}}',
+    ],
+    ids=["ended by its first token", "hidden reasoning"],
+)
+def test_whole_response_may_have_no_content(body: bytes) -> None:
     row = row_of(plain(body), streaming=False)
     assert (row["error"], row["finish_reason"]) == (ErrorKind.NONE, FinishReason.NO_CONTENT)
 
