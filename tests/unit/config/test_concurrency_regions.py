@@ -7,7 +7,8 @@ from aiperf_svc.config.concurrency_regions import Region, curve_points, regions_
 
 @pytest.mark.parametrize(
     ("c_min", "c_max", "low_end", "medium_end"),
-    [(32, 8192, 52, 437), (1, 256, 7, 41), (16, 1024, 26, 117)],
+    # The last one divides 216, the cube of 6.
+    [(32, 8192, 52, 437), (1, 256, 7, 41), (16, 1024, 26, 117), (1, 217, 7, 37)],
 )
 def test_regions_match_the_rules(c_min: int, c_max: int, low_end: int, medium_end: int) -> None:
     regions = regions_of(c_min, c_max)
@@ -15,12 +16,6 @@ def test_regions_match_the_rules(c_min: int, c_max: int, low_end: int, medium_en
     assert regions.span(Region.MEDIUM) == (low_end + 1, medium_end)
     assert regions.span(Region.HIGH) == (medium_end + 1, c_max)
     assert regions.span(Region.ULTRA_LOW) == (1, 32)
-
-
-def test_boundaries_round_half_to_even() -> None:
-    # log2(216) / 3 makes 2^I = 6 and 2^2I = 36: no rounding at all.
-    assert regions_of(1, 217)[2:] == (7, 37)
-    assert round(2.5) == 2
 
 
 def test_margin_is_a_tenth_above_the_maximum() -> None:

@@ -100,12 +100,6 @@ def test_each_event_type_is_parsed(event: dict[str, object], expected: Delta) ->
     assert MESSAGES.parse_event(json.dumps(event).encode()) == expected
 
 
-def test_input_from_a_cache_is_input() -> None:
-    usage = {"input_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
-    event = {"type": "message_start", "message": {"usage": usage}}
-    assert MESSAGES.parse_event(json.dumps(event).encode()).prompt_tokens == 125
-
-
 def test_a_whole_message_has_all_of_it() -> None:
     data = {
         "type": "message",

@@ -116,8 +116,9 @@ async def test_without_own_roots_pulumi_deletes_all(
 ) -> None:
     reports.append(CLEAN)
     monkeypatch.setattr(teardown, "remove_roots", None)
-    record = msgspec.structs.replace(RECORD, own=own)
-    await teardown_of(Cli(), [], record).destroy()
+    cli, record = Cli(), msgspec.structs.replace(RECORD, own=own)
+    assert await teardown_of(cli, [], record).destroy()
+    assert cli.did == ["destroy"]
 
 
 async def test_destroy_waiting_for_existing_objects_continues(reports: list[LeakReport]) -> None:
