@@ -4,15 +4,17 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.host import processes
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner import process_placement
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
 from tests.support.small_configs import small_config
@@ -99,9 +101,18 @@ def test_failed_metrics_receiver_is_only_reported(
 
 
 def test_per_service_layout_starts_every_service_separately(
-    play: Play, capsys: pytest.CaptureFixture[str]
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started: set[tuple[str, ...]] = set()
+    start = processes.start_process
+
+    def noted(name: str, command: Sequence[str], **how: Any) -> processes.Process:
+        started.add(tuple(command[2:]))
+        return start(name, command, **how)
+
+    monkeypatch.setattr(process_placement, "start_process", noted)
     assert play("run", layout="per-service") is ExitCode.OK
+    assert started == {(service.value,) for service in Service}
 
 
 def test_json_is_the_only_output(play: Play, capsys: pytest.CaptureFixture[str]) -> None:

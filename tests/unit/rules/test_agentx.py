@@ -72,7 +72,7 @@ def test_fast_mode_conforms() -> None:
     assert deviations(finished(load=load)) == []
 
 
-def test_flags_name_the_scenario_as_aiperf_does(tmp_path: Path) -> None:
+def test_flags_name_the_scenario_as_aiperf_does() -> None:
     for name in ("agentx", "inferencex-agentx-mvp"):
         config = flag_config(*TARGET, "--scenario", name, "--input-file", "x", "--concurrency", "4")
         assert config.scenario == "agentx"

@@ -202,7 +202,7 @@ async def test_error_of_only_part_ends_the_session(tmp_path: Path) -> None:
         await fake.run()
 
 
-def test_table_counts_hidden_parts(tmp_path: Path) -> None:
+def test_table_counts_hidden_parts() -> None:
     names = [f"stack-{number}" for number in range(MEMBER_ROWS + 4)]
     console = Console(file=StringIO(), force_terminal=True, width=100)
     with LiveTable(names, console) as table:

@@ -12,7 +12,7 @@ def test_percentiles_are_numpys_to_the_last_bit(count: int) -> None:
     found = describe(values.copy()).stats
     for name, q in QUANTILES.items():
         assert found[name] == np.quantile(values, q), name
-    assert found["min"], found["max"] == (values.min(), values.max())
+    assert (found["min"], found["max"]) == (values.min(), values.max())
 
 
 @pytest.mark.parametrize("count", [1, 5, 4_000])
