@@ -1,10 +1,13 @@
 """Folders with the files of made-up runs and experiments."""
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
+from aiperf_svc.adapters.exports.experiment_file import NAME
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
@@ -25,6 +28,23 @@ def write_run(folder: Path, name: str, count: int) -> InferenceResult:
     summary = summarise(columns, None, context)
     write_all(folder, summary, columns)
     return result_of(summary)
+
+
+def list_trials(folder: Path, trials: Iterable[tuple[Trial, str]], reason: str = "") -> None:
+    """Write the file of an experiment with trials and their states."""
+    listed = [
+        {
+            "number": trial.number,
+            "repetition": trial.repetition,
+            "parameters": trial.parameters,
+            "state": state,
+            "reason": reason,
+            "folder": trial.folder,
+        }
+        for trial, state in trials
+    ]
+    content = {"schema_version": "experiment/1", "version": "1", "trials": listed, "config": {}}
+    (folder / NAME).write_text(json.dumps(content))
 
 
 def write_trials(folder: Path, *counts: int) -> ExperimentResult:

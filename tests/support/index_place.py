@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import yaml
 
-from aiperf_svc.adapters.exports.experiment_file import NAME
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
@@ -23,6 +22,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
+from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.topology import Topology
@@ -33,6 +33,7 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.fan_out.collector import Collector, CollectorPlace
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
+from tests.support.fake_folders import list_trials
 from tests.support.fake_results import as_json
 from tests.support.forked_commands import finished
 from tests.support.ports import free_port
@@ -206,25 +207,15 @@ async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIte
 
 def played(place: Place, count: int) -> Path:
     """What an index of the first shape leaves that is stopped after so many trials."""
-    left, listed = place.folder / f"played-{count}", []
+    left, ended = place.folder / f"played-{count}", list[tuple[Trial, str]]()
     for position, trial in enumerate(
         index_shapes(load_benchmark(place.config))[0].trials[: count + 1]
     ):
         folder = left / "trials" / trial.folder
         folder.mkdir(parents=True)
         (folder / "profile_export_aiperf.json").write_text('{"aiperf_svc": {"verdict": "valid"}}')
-        listed.append(
-            {
-                "number": trial.number,
-                "repetition": trial.repetition,
-                "parameters": trial.parameters,
-                "state": "done" if position < count else "cancelled",
-                "reason": "",
-                "folder": trial.folder,
-            }
-        )
-    written = {"schema_version": "experiment/1", "version": "1", "trials": listed, "config": {}}
-    (left / NAME).write_text(json.dumps(written))
+        ended.append((trial, "done" if position < count else "cancelled"))
+    list_trials(left, ended)
     return left
 
 

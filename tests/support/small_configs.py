@@ -21,6 +21,16 @@ def small_benchmark(
     }
 
 
+def small_jobs(**experiment: Any) -> dict[str, Any]:
+    """An experiment on mock servers in Jobs."""
+    return small_benchmark(
+        "http://target",
+        load={"concurrency": 1, "duration": "1s"},
+        experiment={"fan_out": "jobs", **experiment},
+        deployment={"target": {"kind": "mock"}},
+    )
+
+
 def small_config(url: str = "http://h", **parts: Any) -> BenchmarkConfig:
     """Return its config."""
     return BenchmarkConfig.model_validate(small_benchmark(url, **parts))

@@ -21,6 +21,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import load_benchmark, parse_benchmark
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_plan, named, node, plan_it
+from tests.support.small_configs import small_jobs
 
 
 def _judge(
@@ -148,16 +149,7 @@ def test_native_sidecars_take_room() -> None:
 
 def _in_jobs(*cpus: str) -> StackPlan:
     """A stack of Jobs whose servers request these CPUs."""
-    data = {
-        "endpoint": {"url": "http://target", "model": "m"},
-        "load": {"duration": "1s", "concurrency": 1},
-        "experiment": {
-            "product": {"deployment.target.cpu": list(cpus)},
-            "parallel": 1,
-            "fan_out": "jobs",
-        },
-        "deployment": {"target": {"kind": "mock"}},
-    }
+    data = small_jobs(product={"deployment.target.cpu": list(cpus)}, parallel=1)
     return plan_it(parse_benchmark(data, "the test"), stack="bench", version="1")
 
 

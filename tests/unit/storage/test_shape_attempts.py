@@ -1,47 +1,25 @@
 """Which of the trials that attempts of a shape have sent count."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.exports.experiment_file import NAME
 from aiperf_svc.adapters.storage.shape_trials import Attempts, ShapeTrials
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
+from tests.support.fake_folders import list_trials
+from tests.support.small_configs import small_jobs
 
-DATA: dict[str, Any] = {
-    "endpoint": {"url": "http://target", "model": "m"},
-    "load": {"duration": "1s", "concurrency": 1},
-    "experiment": {
-        "product": {"deployment.target.memory": ["128Mi", "144Mi"]},
-        "repetitions": 2,
-        "fan_out": "jobs",
-    },
-    "deployment": {"target": {"kind": "mock"}},
-}
-CONFIG = parse_benchmark(DATA, "")
+MEMORY = {"deployment.target.memory": ["128Mi", "144Mi"]}
+CONFIG = parse_benchmark(small_jobs(product=MEMORY, repetitions=2), "")
 SHAPES = index_shapes(CONFIG)
 
 
 def sent(folder: Path, *, reason: str, shape: int = 1) -> Path:
     """A folder with the trials of a shape, all of which failed for this reason."""
     folder.mkdir(parents=True)
-    listed = [
-        {
-            "number": trial.number,
-            "repetition": trial.repetition,
-            "parameters": trial.parameters,
-            "state": "failed",
-            "reason": reason,
-            "folder": trial.folder,
-        }
-        for trial in SHAPES[shape - 1].trials
-    ]
-    written = {"schema_version": "experiment/1", "version": "1", "trials": listed, "config": {}}
-    (folder / NAME).write_text(json.dumps(written))
+    list_trials(folder, ((trial, "failed") for trial in SHAPES[shape - 1].trials), reason)
     return folder
 
 

@@ -4,7 +4,6 @@ import json
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,10 +11,12 @@ from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.storage import folders, shape_trials
 from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
-from aiperf_svc.core.experiments.trials import SHAPES, TRIALS, Trial
+from aiperf_svc.core.experiments.trials import SHAPES, TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
+from tests.support.fake_folders import list_trials
+from tests.support.small_configs import small_jobs
 
 COUNT = 50
 LARGE_BYTES = 200_000
@@ -23,18 +24,15 @@ LARGE_BYTES = 200_000
 
 
 def test_trial_results_are_not_kept_in_memory(tmp_path: Path) -> None:
-    config = parse_benchmark(jobs({"explicit": [{}], "repetitions": COUNT}), "")
+    config = parse_benchmark(small_jobs(explicit=[{}], repetitions=COUNT), "")
     shapes = index_shapes(config)
     trials = ShapeTrials(config, shapes, tmp_path)
-    listed = []
     for trial in shapes[0].trials:
         folder = tmp_path / TRIALS / trial.folder
         folder.mkdir(parents=True)
         content = {"aiperf_svc": {"verdict": "valid"}, "rest": "x" * LARGE_BYTES}
         (folder / "profile_export_aiperf.json").write_text(json.dumps(content))
-        listed.append(entry(trial))
-    written = {"schema_version": "experiment/1", "version": "1", "trials": listed, "config": {}}
-    (tmp_path / "experiment.json").write_text(json.dumps(written))
+    list_trials(tmp_path, ((trial, "done") for trial in shapes[0].trials))
     trials.add(tmp_path)  # imports what it needs
     tracemalloc.start()
     try:
@@ -48,13 +46,12 @@ def test_trial_results_are_not_kept_in_memory(tmp_path: Path) -> None:
 
 
 def test_incomplete_results_of_a_shape_stay_there(tmp_path: Path) -> None:
-    config = parse_benchmark(jobs({"explicit": [{}]}), "")
+    config = parse_benchmark(small_jobs(explicit=[{}]), "")
     shapes = index_shapes(config)
     trials, (trial,) = ShapeTrials(config, shapes, tmp_path), shapes[0].trials
     own = trials.folder_of(1)
     (own / TRIALS / trial.folder).mkdir(parents=True)
-    content = {"schema_version": "experiment/1", "version": "1", "trials": [], "config": {}}
-    (own / "experiment.json").write_text(json.dumps(content | {"trials": [entry(trial)]}))
+    list_trials(own, [(trial, "done")])
     with pytest.raises(EnvironmentProblem), folders.collecting(own, "run"):
         raise EnvironmentProblem("the disk is full")
     trials.collect(1, own)
@@ -80,7 +77,7 @@ def test_progress_of_many_shapes_is_cheap_and_recoverable(
     monkeypatch.setattr(shape_trials, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(ExperimentFolder, "write_progress", write)
     args = [["--seed", str(number)] for number in range(COUNT)]
-    config = parse_benchmark(jobs({"product": {"deployment.target.args": args}}), "")
+    config = parse_benchmark(small_jobs(product={"deployment.target.args": args}), "")
     shapes = index_shapes(config)
     trials = ShapeTrials(config, shapes, tmp_path)
     for number, shape in enumerate(shapes, start=1):
@@ -88,8 +85,7 @@ def test_progress_of_many_shapes_is_cheap_and_recoverable(
         folder = trials.folder_of(number)
         (folder / TRIALS / trial.folder).mkdir(parents=True)
         (folder / "logs").mkdir()
-        listed = {"schema_version": "experiment/1", "version": "1", "config": {}}
-        (folder / "experiment.json").write_text(json.dumps(listed | {"trials": [entry(trial)]}))
+        list_trials(folder, [(trial, "done")])
         trials.move(number)
         now_s += 0.1
     assert 10 <= writes < COUNT / 3
@@ -106,23 +102,3 @@ def test_progress_of_many_shapes_is_cheap_and_recoverable(
     assert len(read_experiment_file(tmp_path).trials) == COUNT
     left = {path.name for path in (tmp_path / SHAPES).glob("*/*")}
     assert left <= {"logs"}
-
-
-def jobs(experiment: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "endpoint": {"url": "http://target", "model": "m"},
-        "load": {"duration": "1s", "concurrency": 1},
-        "experiment": {"fan_out": "jobs", **experiment},
-        "deployment": {"target": {"kind": "mock"}},
-    }
-
-
-def entry(trial: Trial) -> dict[str, Any]:
-    return {
-        "number": trial.number,
-        "repetition": trial.repetition,
-        "parameters": trial.parameters,
-        "state": "done",
-        "reason": "",
-        "folder": trial.folder,
-    }

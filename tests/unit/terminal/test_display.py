@@ -26,25 +26,21 @@ from aiperf_svc.adapters.terminal.status_text import (
 )
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.services import Service
+from tests.support.fake_results_api import make_status
 
 TOPOLOGY = Topology("compact", (Group("worker", (Service.WORKER,), 3),), 3, 1, "proxy")
 
 
+UNKNOWN = dict.fromkeys(
+    (
+        *("ttft_p50_ms", "ttft_p99_ms", "latency_p50_ms", "output_tokens_per_s"),
+        *("requested_requests", "requested_duration_s", "server_running", "server_waiting"),
+    )
+)
+
+
 def status(**fields: Any) -> Status:
-    values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
-    values |= {"state": "profiling", "phase": "profiling", "reason": "", "message": ""}
-    values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
-    values |= {"requested_requests": None, "requested_duration_s": None, "dataset": {}}
-    values |= {
-        "is_cancelling": False,
-        "artifact_error": "",
-        "main_error": "",
-        "verdict": None,
-        "steps": None,
-    }
-    values |= {"output_tokens_per_s": None}
-    values |= {"experiment": None, "objectives": (), "server_running": None, "server_waiting": None}
-    return Status(**{**values, **fields})
+    return make_status(**{**UNKNOWN, **fields})
 
 
 def drawn(now: Status, *, width: int, title: str = "knee") -> str:
