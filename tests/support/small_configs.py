@@ -8,6 +8,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 
 def small_benchmark(
     url: str = "http://h",
+    /,
     *,
     endpoint: Mapping[str, Any] | None = None,
     load: Mapping[str, Any] | None = None,
@@ -31,6 +32,6 @@ def small_jobs(**experiment: Any) -> dict[str, Any]:
     )
 
 
-def small_config(url: str = "http://h", **parts: Any) -> BenchmarkConfig:
+def small_config(url: str = "http://h", /, **parts: Any) -> BenchmarkConfig:
     """Return its config."""
     return BenchmarkConfig.model_validate(small_benchmark(url, **parts))

@@ -1,6 +1,7 @@
 """The books balance for every honest history, and never for a dishonest one."""
 
 import random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -85,7 +86,7 @@ def test_the_timing_managers_own_total_must_agree() -> None:
     assert "timing manager" in books.violations[0]
 
 
-def lost_worker(records: int, **counts: int) -> Accounts:
+def lost_worker(records: int, **counts: Any) -> Accounts:
     """The books of a worker that was lost with so many records."""
     known = WorkerCounts(phase=Phase.PROFILING, granted=100, completed=60, **counts)
     account = WorkerAccount(worker="worker-1", counts=known, records=records, is_lost=True)
