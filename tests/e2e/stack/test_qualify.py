@@ -42,9 +42,15 @@ LIMIT_MBIT = 100
 
 def use_iperf(benchmark: Config) -> None:
     iperf = {"kind": "iperf", "duration": "3s", "omit": "0s"}
+    script = ["sh", "-c", "echo speed: 100"]
+    command = {"kind": "command", "command": script, "metrics": SPEED, "timeout": "20s"}
     benchmark["workload"] = {
         "kind": "qualify",
-        "stages": [{"nodes": "pairs", "workload": iperf}],
+        "stages": [
+            {"name": "one", "nodes": "alone", "workload": command},
+            {"nodes": "pairs", "workload": iperf},
+            {"name": "whole", "nodes": "all", "workload": command},
+        ],
         "limits": [{"check": "iperf_bandwidth", "min": f"{LIMIT_MBIT}Mbit/s"}],
     }
     make_small()(benchmark)
@@ -106,7 +112,11 @@ def test_slow_link_is_found_by_iperf(
     values = [each["value"] / 1e6 for each in found["pairs"]]
     assert len(values) == 2
     assert all((value < 1.1 * RATE_MBIT) == is_slow for value in values)
-    assert {each["verdict"] for each in found["nodes"]} == {"fail" if is_slow else "pass"}
+    verdicts = [[check["verdict"] for check in each["checks"]] for each in found["nodes"]]
+    assert verdicts == [["pass", "fail" if is_slow else "pass"]] * 2
+    # No node is left for the last stage if the only link is slow.
+    assert [stage["ended"] for stage in found["stages"]] == [1, 1, 0 if is_slow else 1]
+    assert [each["verdict"] for each in found["all"]] == ["not-measured" if is_slow else "pass"]
 
 
 def test_nodes_are_compared_by_batches_of_pytorch(
