@@ -15,6 +15,7 @@ from tests.support.stack.real_stack import Config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
 
+RANKS = {"nodes": "apart", "pairs": "rounds", "count": 2, "read_only_root": True}
 SPEED = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
 SLOW = "test $AIPERF_RANK -eq 1 && echo speed: 50 || echo speed: 100"
 
@@ -31,9 +32,7 @@ def use_qualify(benchmark: Config) -> None:
         "limits": [{"check": "one_speed", "min": 80}],
     }
     make_small()(benchmark)
-    benchmark["deployment"].update(
-        ttl="15m", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
-    )
+    benchmark["deployment"].update(ttl="15m", ranks=RANKS)
 
 
 RATE_MBIT = 40
@@ -54,9 +53,7 @@ def use_iperf(benchmark: Config) -> None:
         "limits": [{"check": "iperf_bandwidth", "min": f"{LIMIT_MBIT}Mbit/s"}],
     }
     make_small()(benchmark)
-    benchmark["deployment"].update(
-        ttl="30m", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
-    )
+    benchmark["deployment"].update(ttl="30m", ranks=RANKS)
 
 
 def use_pytorch(benchmark: Config) -> None:
@@ -68,9 +65,7 @@ def use_pytorch(benchmark: Config) -> None:
         "limits": [{"check": "pytorch_samples_per_second", "min": 1e-6}],
     }
     make_small(memory="2Gi")(benchmark)
-    benchmark["deployment"].update(
-        ttl="1h", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
-    )
+    benchmark["deployment"].update(ttl="1h", ranks=RANKS)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def runner(make_runner: Callable[[], Runner], rank_image: Callable[[str], str]) 
 
 def measure(cluster: Cluster, runner: Runner, nodes: object) -> None:
     """Run it to its end; the interfaces of both pods carry what iperf3 says."""
-    runner.change(lambda benchmark: benchmark["deployment"].update(ranks={"nodes": nodes}))
+    runner.change(lambda benchmark: benchmark["deployment"]["ranks"].update(nodes=nodes))
     results = measure_stack(cluster, runner)
     assert results["metrics"][0]["info"]["tag"] == "bandwidth"
     (seen,) = (check for check in results["checks"] if check["check"] == "interface-bytes")
