@@ -42,6 +42,8 @@ RUNS = {
 }
 """Kind of run, and a metric of it."""
 EXPERIMENTS = ("experiment", "tool-experiment", "scenario", "search")
+ADDED = b'"system":"",'
+"""A key of trials in experiment.json that is newer than the stored results, at its default."""
 
 
 def outcome(folder: Path, name: str = "") -> RunOutcome:
@@ -61,7 +63,7 @@ def test_results_of_every_kind_encode_to_equal_bytes(stored: Path) -> None:
     assert len(paths) > 25
     for path in paths:
         data = path.read_bytes()
-        again = result_files.encode(result_files.decode(data))
+        again = result_files.encode(result_files.decode(data)).replace(ADDED, b"")
         assert data in (again + b"\n", msgspec.json.format(again, indent=1) + b"\n"), path
 
 
