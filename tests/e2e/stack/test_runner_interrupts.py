@@ -96,7 +96,7 @@ def test_run_with_killed_pulumi_removes_the_stack(
         assert "removing the lock of a process that has ended" in ended.errors
         assert ended.code == ExitCode.ERROR
     assert cluster.left_of(runner.name) == []
-    assert runner.gc().errors.endswith("nothing to remove\n")
+    assert runner.name not in runner.gc().errors
     assert (processes_with(runner.folder), list(temporary.iterdir())) == ([], [])
 
 
@@ -113,7 +113,7 @@ def test_gc_removes_leftovers_of_a_killed_runner(
     assert (ended.code, cluster.left_of(runner.name)) == (ExitCode.OK, [])
     assert f"removed: {runner.name}" in ended.errors
     # The state is as good as new, for a run that is interrupted while it comes up.
-    assert runner.gc().errors.endswith("nothing to remove\n")
+    assert runner.name not in runner.gc().errors
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(UP)
         command.send(signal.SIGINT)

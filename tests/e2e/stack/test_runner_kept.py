@@ -48,7 +48,7 @@ def test_kept_stack_is_destroyed_by_pulumi(
     assert cluster.left_of(runner.name) == []
     # The record of the run is all that is left, on this machine.
     assert f"removed: {runner.name}" in runner.gc().errors
-    assert runner.gc().errors.endswith("nothing to remove\n")
+    assert runner.name not in runner.gc().errors
     assert runner.call("status", runner.name).code == ExitCode.ERROR
 
 
