@@ -1,7 +1,8 @@
 """Free ports of the loopback interface: another process may take one before it is used."""
 
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from random import SystemRandom
 
 from aiperf_svc.adapters.messaging.bus import Addresses
 from aiperf_svc.protocol.ports import Port
@@ -20,8 +21,15 @@ def free_addresses() -> Addresses:
 
 
 def _free(count: int) -> list[int]:
+    """Ports below those that the kernel gives to connections and to listeners without a port."""
+    ports: list[int] = []
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for port in SystemRandom().sample(range(10_000, 32_768), 1_000):
+            each = held.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", port))
+                ports.append(port)
+            if len(ports) == count:
+                break
+    assert len(ports) == count
+    return ports
