@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.mock_server.requests import PrefixCache
-from tests.support.in_one_loop import config, results_of, server, talks
+from aiperf_svc.services import telemetry_reader
+from tests.support.in_one_loop import WAIT_S, config, results_of, server, talks
 
 BLOCK = 4
 TURNS = 4
@@ -23,8 +24,11 @@ def test_only_whole_blocks_from_the_beginning_are_found() -> None:
 @pytest.mark.parametrize("api", ["chat"])
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_cache_hits_by_turn_equal_the_servers(
-    api: str, streaming: bool, tmp_path: Path
+    api: str, streaming: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The counters are those of the run only if a page is read before the load and one after it.
+    monkeypatch.setattr(telemetry_reader, "FIRST_PAGES_S", WAIT_S)
+    monkeypatch.setattr(telemetry_reader, "LAST_PAGE_S", WAIT_S)
     turns = [{"text": " ".join(f"w{turn}-{n}" for n in range(10))} for turn in range(TURNS)]
     dataset = talks(tmp_path, *turns, count=1)
     with server(tokens=6, prefix_cache_block=BLOCK, ttft="2ms") as mock:
