@@ -11,7 +11,9 @@ import platform
 import re
 import resource
 import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import SystemRandom
 
 import msgspec
 
@@ -149,15 +151,23 @@ def host_facts(root: Path = Path("/")) -> dict[str, str]:
 def free_ports() -> dict[str, int]:
     """Return a free port of the loopback interface for each port of the map with one binder."""
     names = [port.name for port in Port if port not in (Port.RAW_DIRECT, Port.RESULTS_API)]
-    held: list[socket.socket] = []
-    try:
-        for _ in names:
-            held.append(socket.socket())
-            held[-1].bind(("127.0.0.1", 0))
-        return {name: s.getsockname()[1] for name, s in zip(names, held, strict=True)}
-    finally:
-        for each in held:
-            each.close()
+    return dict(zip(names, unused_ports(len(names)), strict=True))
+
+
+def unused_ports(number: int) -> list[int]:
+    """Return ports of the loopback interface on which nothing listens. They are below those that
+    the kernel gives to connections and to listeners without a port, which could take one of them
+    before it is used. Raises EnvironmentProblem if there are too few."""
+    found: list[int] = []
+    with ExitStack() as held:
+        for port in SystemRandom().sample(range(10_000, 32_768), 1_000):
+            each = held.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == number:
+                return found
+    raise EnvironmentProblem(f"{len(found)} of {number} free ports found on 127.0.0.1")
 
 
 def _switch(path: Path) -> str:
