@@ -58,7 +58,11 @@ async def stream_server(
             await asyncio.sleep(0)
         server.close()
         for writer in writers:
-            writer.transport.abort()
+            # Python 3.11 fails to abort a connection that has closed after its last data. Closed
+            # ones over TLS have no socket.
+            connection = writer.get_extra_info("socket")
+            if connection is not None and connection.fileno() >= 0:
+                writer.transport.abort()
         for task in handlers:
             task.cancel()
         results = await asyncio.gather(*handlers, return_exceptions=True)

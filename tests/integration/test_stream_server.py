@@ -21,3 +21,18 @@ async def test_connection_of_the_last_moment_is_closed(turns: int) -> None:
 
     with client, contextlib.suppress(ConnectionResetError):
         assert client.recv(1) == b""
+
+
+async def test_connection_closed_after_its_data_was_sent_is_left_alone() -> None:
+    data = bytes(64 << 20)
+
+    async def sends_more_than_the_kernel_takes(
+        _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(data)
+
+    async with stream_server(sends_more_than_the_kernel_takes) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        received = await reader.read()
+        writer.close()
+    assert len(received) == len(data)
