@@ -230,6 +230,13 @@ def within(curve: Curve, begin_ns: int, end_ns: int) -> Values:
     return curve.values[(curve.wall_ns >= begin_ns) & (curve.wall_ns <= end_ns)]
 
 
+def missed_ns(log: SourceLog, begin_ns: int, end_ns: int) -> tuple[int, int]:
+    """Return for how long counters had no page at the begin and at the end of a load: their growth
+    in that time is unknown. The log must have a page."""
+    times = log.wall_ns
+    return max(0, int(times[0]) - begin_ns), max(0, end_ns - int(times[-1]))
+
+
 def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
     """Return the growth of a counter from the last page before `begin_ns` to the first one after
     `end_ns`, so that everything in between is counted. Returns None if no page after the first has

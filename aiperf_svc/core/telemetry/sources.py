@@ -1,16 +1,16 @@
 """Decides which sources are reliable. Wrong and stale ones are reported and not used."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from aiperf_svc.core.telemetry.copies import CopyFinder
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
-from aiperf_svc.core.telemetry.log import SourceLog, restarts, returns
+from aiperf_svc.core.telemetry.log import SourceLog, missed_ns, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
 from aiperf_svc.core.telemetry.system_report import SourceReport
-from aiperf_svc.domain.number_text import count
+from aiperf_svc.domain.number_text import count, significant
 
 MAX_CLOCK_OFFSET_S = 5.0
 """Largest difference of a source's clock. HTTP dates have whole seconds, and a page may be cached
@@ -60,7 +60,11 @@ def judge_source(log: SourceLog, *, begin_ns: int, end_ns: int, interval_s: floa
         latency_ms=float(log.latency_ns.mean()) / 1e6 if reads else 0.0,
         update_interval_s=update_s,
         problem=_problem(log, begin_ns, end_ns),
-        notes=(*((f"pool {log.pool}",) if log.pool else ()), *_notes(log, update_s, interval_s)),
+        notes=(
+            *((f"pool {log.pool}",) if log.pool else ()),
+            *_missing_times(log, begin_ns, end_ns),
+            *_notes(log, update_s, interval_s),
+        ),
     )
 
 
@@ -97,6 +101,18 @@ def _only_grows(series: Series) -> bool:
     field = gpu_field_of(series)
     kinds = [each.kind for each in portables_of(series)] + ([field.kind] if field else [])
     return bool(kinds) and Kind.GAUGE not in kinds
+
+
+def _missing_times(log: SourceLog, begin_ns: int, end_ns: int) -> Iterator[str]:
+    """Yield the parts of the load that a server's counters leave out."""
+    if not log.portable:
+        return
+    missed = zip(("first", "last"), missed_ns(log, begin_ns, end_ns), strict=True)
+    yield from (
+        f"its counters leave out the {which} {significant(ns / 1e9, 3)} s of the load"
+        for which, ns in missed
+        if ns
+    )
 
 
 def _notes(log: SourceLog, update_s: float | None, interval_s: float) -> tuple[str, ...]:

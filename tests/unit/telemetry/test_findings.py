@@ -338,6 +338,19 @@ def test_prefix_hits_of_sglang_and_llamacpp_are_tokens() -> None:
     assert judged(llamacpp).metrics["server_prefix_hit_rate"] == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize(("pages", "is_compared"), [(range(25), True), (range(3, 25), False)])
+def test_cached_tokens_are_compared_over_the_whole_load(pages: range, is_compared: bool) -> None:
+    name = "vllm:prefix_cache_{}_total"
+    counted = [{name.format("queries"): 100 * n, name.format("hits"): 2 * n * n} for n in pages]
+    log = source(counted, first_s=pages[0])
+    # From 2 s to 22 s 2,000 tokens are queries and 960 hits; the counters begin at 3 s.
+    report = judged(log, prompt_tokens=2000.0, cached_tokens=960.0)
+    found = [each for each in report.checks if each.check == "cached_tokens_agree"]
+    assert [each.measured for each in found] == ([pytest.approx(0.0)] if is_compared else [])
+    if not is_compared:
+        assert "leave out the first 1 s of the load" in check(report, "telemetry_source").text
+
+
 def test_unreliable_source_is_reported_and_not_used() -> None:
     report = judged(source({RUNNING: 1} for _ in range(25)))
     assert [each.check for each in report.checks] == ["telemetry_source"]

@@ -60,6 +60,14 @@ def test_implausible_source_is_named(log: SourceLog, problem: str) -> None:
     assert report.problem == problem
 
 
+@pytest.mark.parametrize(("first_s", "part"), [(1.5, "first 1.5 s"), (-3, "last 2 s")])
+def test_page_missing_around_the_load_is_said(first_s: float, part: str) -> None:
+    pages = ({TOKENS: 10.0 * second} for second in range(22))
+    assert judged(source(pages, first_s=first_s)).notes == (
+        f"its counters leave out the {part} of the load",
+    )
+
+
 def test_old_timestamps_count_as_a_clock_offset() -> None:
     log, reader = SourceLog("http://cache/metrics"), PageReader()
     for second in range(5):
@@ -71,7 +79,7 @@ def test_old_timestamps_count_as_a_clock_offset() -> None:
 def test_mostly_failing_source_is_not_used() -> None:
     log = source({TOKENS: float(second)} for second in range(3))
     log.fail("the server responds with status 503")
-    assert judged(log).notes == (
+    assert judged(log, end_s=2).notes == (
         "1 reads failed, the last one: the server responds with status 503",
     )
     for _ in range(9):
