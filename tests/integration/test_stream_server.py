@@ -23,7 +23,7 @@ async def test_connection_of_the_last_moment_is_closed(turns: int) -> None:
         assert client.recv(1) == b""
 
 
-async def test_connection_closed_after_its_data_was_sent_is_left_alone() -> None:
+async def test_connection_closed_after_its_data_is_ignored() -> None:
     data = bytes(64 << 20)
 
     async def sends_more_than_the_kernel_takes(
