@@ -1,6 +1,8 @@
 """The launcher against processes that do as they are told: every way in which a run can end."""
 
+import asyncio
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -188,6 +190,16 @@ def test_background_processes_are_killed(play: Play, tmp_path: Path) -> None:
     stat = Path("/proc", (artifacts_in(tmp_path) / "left").read_text(), "stat")
     # Until init has taken notice of its death it is a zombie.
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_process_that_ends_late_is_reaped(tmp_path: Path) -> None:
+    command = ("sleep", "600")
+    process = processes.start_process("w", command, environ=os.environ, stderr=tmp_path / "stderr")
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert asyncio.run(processes.leftovers([process])) == []
+    with pytest.raises(ChildProcessError):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
 def test_unwritable_artifact_folder_prevents_the_start(play: Play, tmp_path: Path) -> None:

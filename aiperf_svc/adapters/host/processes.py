@@ -129,16 +129,18 @@ async def end_processes(
 
 
 async def leftovers(processes: Sequence[Process]) -> list[str]:
-    """Kill the processes that ended ones left running. Returns one line for each that still
-    exists."""
+    """Kill the processes that ended ones left running, and reap all that have ended. Returns one
+    line for each that still exists."""
     left = [process for process in processes if process.kill_group()]
     for _ in range(LEFTOVER_LOOKS):
         # A killed process stays in its group until its new parent, init, takes notice.
         alive = _living_groups()
         left = [process for process in left if process.pid in alive]
         if not left:
-            return []
+            break
         await asyncio.sleep(POLL_S)
+    # A killed process may end after the last wait for it. Its exit code is read to reap it.
+    left += [each for each in processes if each.exit_code is None and each not in left]
     return [f"process group {process.pid} of {process.name}" for process in left]
 
 
