@@ -2,7 +2,8 @@
 against latency.
 
 A combination that misses the SLO is not recommended: it is never the best of a value. Nor is one
-that a search has not found to hold. The means of repetitions have intervals. Where those of the
+in which the target failed in a repetition, which its means leave out, or one that a search has not
+found to hold. The means of repetitions have intervals. Where those of the
 best and of another overlap, the experiment does not tell which of the two is better.
 """
 
@@ -15,6 +16,7 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.results.run_result import INFERENCE
 from aiperf_svc.core.results.slo_results import HELD
+from aiperf_svc.core.verdict.check_result import TARGET_FAILING
 
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
 TOKEN_THROUGHPUT = RowKey("output_token_throughput", "avg")
@@ -71,6 +73,8 @@ def _may_be_best(each: Combination, search: SearchReport | None) -> bool:
         value = each.parameters.get(search.parameter)
         if not any(point.holds and point.value == value for point in search.points):
             return False
+    if any(row.measured is not None and TARGET_FAILING in row.measured.cause for row in each.rows):
+        return False
     counted = [row.measured for row in each.rows if not row.left_out]
     return all(one is None or one.slo in (HELD, "") for one in counted)
 

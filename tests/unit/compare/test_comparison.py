@@ -142,8 +142,27 @@ def test_invalid_runs_are_left_out_and_named() -> None:
     assert [run.folder for run in found.base.left_out] == ["runs/bad"]
     assert found.base.left_out[0].verdict == "invalid: client-bound"
     assert found.rows[0].base.n == 3
+    assert found.is_judged
     with pytest.raises(Incomparable, match=r"runs/bad \(invalid: client-bound\)"):
         compared([bad], side("b", FAST))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("new", [FAST, SLOW])
+def test_side_without_its_failing_runs_is_unjudged(place: int, new: list[float]) -> None:
+    sides = side("a", FAST), side("b", new)
+    sides[place].append(
+        measured("bad", {P50: RunValue(9.0)}, verdict=Severity.INVALID, cause="target-failing")
+    )
+    found = compared(*sides)
+    (row,) = found.rows
+    assert (row.word, row.adjusted_p) == (Word.UNJUDGED, None)
+    assert row.notes == (
+        "? left out: 1 run in which the target failed. Not judged, because the other runs show the "
+        "target as better than it is",
+    )
+    assert not found.is_judged
+    assert not found.is_worse
 
 
 def test_different_kinds_are_refused() -> None:

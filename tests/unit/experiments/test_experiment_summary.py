@@ -189,6 +189,24 @@ def test_trial_that_misses_the_slo_is_never_best() -> None:
     assert best.combination.parameters == {"load.concurrency": 2}
 
 
+def test_combination_whose_target_failed_is_never_best() -> None:
+    outcomes = sweep({1: (10.0, 30.0), 2: (20.0, 20.0), 4: (40.0, 10.0)}, repetitions=2)
+    outcomes.append(
+        outcome(
+            7,
+            {"load.concurrency": 4},
+            repetition=3,
+            throughput=50.0,
+            ttft=5.0,
+            verdict="invalid",
+            cause="target-failing",
+        )
+    )
+    found = best_of(summarise(outcomes))
+    assert [each.key for each in found] == [THROUGHPUT, TTFT]
+    assert {each.combination.parameters["load.concurrency"] for each in found} == {2}
+
+
 def test_equal_values_have_no_best() -> None:
     summary = summarise(sweep({1: (10.0, 5.0), 2: (10.0, 6.0)}))
     assert [each.key for each in best_of(summary)] == [TTFT]
