@@ -425,8 +425,9 @@ class ResponseReader:
 
     def _take_usage(self, delta: Delta) -> None:
         """Handle a usage object. Some servers send it with every event, or parts of it: the last
-        value of each count is used."""
-        if delta.prompt_tokens >= 0:
+        value of each count is used. No prompt has no tokens: gateways open a message with zeros,
+        before the counts are known to them or without ever stating them."""
+        if delta.prompt_tokens > 0:
             self._take_prompt(delta)
         if delta.completion_tokens >= 0:
             self.usage_completion_tokens = delta.completion_tokens
@@ -436,8 +437,7 @@ class ResponseReader:
             self.usage_reasoning_tokens = delta.reasoning_tokens
 
     def _take_prompt(self, delta: Delta) -> None:
-        """Record the counts of the prompt. Anthropic's last usage may leave out the cached ones,
-        and its first may be a placeholder of zeros."""
+        """Record the counts of the prompt. Anthropic's last usage may leave out the cached ones."""
         cached, prompt = self.usage_cached_tokens, self.usage_prompt_tokens
         if cached >= 0 and delta.cached_tokens < 0:
             return

@@ -199,3 +199,32 @@ def test_contradictory_prompt_counts_are_reported(
     raw = stream(delta(content="a"), finish(), stated(9, 4), stated(*second))
     (row,) = record_of(Request(reads=reads_of(raw))).rows
     assert (row["usage_prompt_tokens"], row["cached_tokens"]) == (prompt, cached)
+
+
+@pytest.mark.parametrize(
+    ("last", "prompt", "cached"),
+    [
+        ({}, -1, -1),
+        ({"input_tokens": 9}, 9, -1),
+        ({"input_tokens": 1, "cache_read_input_tokens": 8}, 9, 8),
+    ],
+)
+def test_prompt_of_zero_tokens_is_a_placeholder(
+    last: dict[str, int], prompt: int, cached: int
+) -> None:
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    events = [
+        {"type": "message_start", "message": {"usage": dict.fromkeys(names, 0)}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 1} | last,
+        },
+    ]
+    raw = stream(*(json.dumps(each).encode() for each in events))
+    request = Request(reads=reads_of(raw), input_tokens=-1)
+    (row,) = record_of(request, kind="messages").rows
+    assert row["outcome"] == Outcome.COMPLETED
+    assert (row["usage_prompt_tokens"], row["cached_tokens"]) == (prompt, cached)
+    assert row["input_tokens"] == prompt
