@@ -173,6 +173,11 @@ def _cached_share(numbers: Mapping[str, float]) -> float:
     return cached / prompt if prompt else 0.0
 
 
+def _cache_read_pct(numbers: Mapping[str, float]) -> float:
+    cached = numbers["total_usage_prompt_cache_read_tokens"]
+    return 100.0 * cached / numbers["total_usage_prompt_tokens"]
+
+
 def _acceptance_length(numbers: Mapping[str, float]) -> float:
     steps = numbers["total_spec_decode_steps"]
     return 1.0 + numbers["total_accepted_draft_tokens"] / steps if steps else 1.0
@@ -467,8 +472,9 @@ _SCALARS = (
     _scalar("total_usage_prompt_cache_miss_tokens", "Total Usage Prompt Cache Miss Tokens",
         "tokens", Sum(f.missed_by_cache), "sum of usage_prompt_cache_miss_tokens", needs=USAGE),
     _scalar("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%",
-        Derived(lambda numbers: 100.0 * numbers["cached_token_share"]), "100 x cached_token_share",
-        better=HIGHER, needs=USAGE),
+        Derived(_cache_read_pct),
+        "100 x total_usage_prompt_cache_read_tokens / total_usage_prompt_tokens, as if requests "
+        "that state no cached tokens had none", better=HIGHER, needs=USAGE),
     _scalar("cached_token_share", "Cached Token Share", "ratio", Derived(_cached_share),
         "total_usage_prompt_cache_read_tokens / the prompt tokens of the same requests: a ratio of "
         "sums", better=HIGHER, needs=USAGE, is_ours=True, in_table=True, in_slices=True),

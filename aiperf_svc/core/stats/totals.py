@@ -71,6 +71,10 @@ class Totals(msgspec.Struct):
     """Completed requests with tokens that have no text."""
     with_blank_leads: int = 0
     """Completed requests that may have begun with such tokens."""
+    with_prompt: int = 0
+    """Completed requests of which the server states the prompt tokens."""
+    with_cached: int = 0
+    """Those of them of which it states the cached tokens."""
     cached_above_prompt: int = 0
     """Completed requests of which the server states more cached tokens than prompt tokens."""
     usage_contradictions: int = 0
@@ -220,11 +224,12 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
 
 
 def _add_cached(totals: Totals, done: Chunk) -> None:
-    """Count usages that are impossible."""
-    stated = done["cached_tokens"]
+    """Count usages with cached tokens, and those that are impossible."""
+    stated, prompt = done["cached_tokens"], done["usage_prompt_tokens"]
+    totals.with_prompt += _count(prompt >= 0)
     if (stated == UNKNOWN_TOKENS).all():
         return
-    prompt = done["usage_prompt_tokens"]
+    totals.with_cached += _count((prompt >= 0) & (stated >= 0))
     totals.cached_above_prompt += _count((prompt >= 0) & (stated > prompt))
     totals.usage_contradictions += _count(stated == CONTRADICTORY_TOKENS)
 

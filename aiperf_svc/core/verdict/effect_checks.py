@@ -353,6 +353,18 @@ def _input_tokens(e: Evidence) -> Reason | None:
     )
 
 
+def _cached_counts(e: Evidence) -> Reason | None:
+    known, prompts = e.totals.with_cached, e.totals.with_prompt
+    if not 0 < known < prompts:
+        return None
+    return note(
+        "cached_counts",
+        f"{prompts - known:,} of {prompts:,} responses state no cached tokens: Cached Token Share "
+        "is that of the others. For a server that states only counts above 0, as older versions of "
+        "vLLM, the share of all is Overall Usage Prompt Cache Read %",
+    )
+
+
 EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     lambda e: run_ended(e.failure),
     Check(
@@ -452,6 +464,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         remedy="look at `usage` in a response of the server: its cached tokens are part of the "
         "prompt tokens in all known APIs",
     ),
+    _cached_counts,
     Check(
         "usage_twice",
         lambda e: e.share(e.totals.usage_contradictions) if e.totals.usage_contradictions else None,

@@ -52,6 +52,18 @@ def test_unknown_counts_are_not_zero() -> None:
     assert found["cached_token_coverage"] == 0.5
 
 
+def test_requests_without_cached_tokens_are_noted() -> None:
+    # A server that leaves the count out where nothing was cached.
+    summary = results(make_rows(4, usage_prompt_tokens=100, cached_tokens=[80, -1, -1, -1]))
+    assert summary.scalars["cached_token_share"] == 0.8
+    assert summary.scalars["overall_usage_prompt_cache_read_pct"] == pytest.approx(20.0)
+    (check,) = [each for each in summary.verdict.checks if each.check == "cached_counts"]
+    assert check.severity == Severity.INFO
+    assert check.text.startswith("3 of 4 responses state no cached tokens")
+    whole = results(make_rows(4, **STATED)).verdict
+    assert "cached_counts" not in [each.check for each in whole.checks]
+
+
 def test_single_requests_have_no_table_of_turns() -> None:
     assert results(make_rows(4, **STATED)).cache is None
 
