@@ -126,18 +126,21 @@ def steady_part(
     rule: SteadyState,
     goodput: Mapping[str, float | str],
 ) -> SteadyStats:
-    """Return the results of the steady part of a run: of the requests that were started in it, with
-    rates over its length. `goodput` are the limits of good requests."""
+    """Return the results of the steady part of a run: of the requests that were started in it, or
+    due in it without a connection, with rates over its length. `goodput` are the limits of good
+    requests."""
     every = np.flatnonzero(
         (np.asarray(columns["phase"]) == Phase.PROFILING)
-        & (np.asarray(columns["start_wall_ns"]) != 0)
+        & (np.asarray(columns["outcome"]) != Outcome.UNSENT)
     )
-    starts, ends = (
+    starts, dues, ends = (
         clocks.to_timing(np.asarray(columns[name])[every], np.asarray(columns["worker"])[every])
-        for name in ("start_wall_ns", "end_wall_ns")
+        for name in ("start_wall_ns", "due_wall_ns", "end_wall_ns")
     )
-    begin_ns, end_ns = steady_window(rule, window, starts, ends)
-    is_inside = (starts >= begin_ns) & (starts < end_ns)
+    is_sent = starts != 0
+    begin_ns, end_ns = steady_window(rule, window, starts[is_sent], ends[is_sent])
+    begun = np.where(is_sent, starts, dues)
+    is_inside = (begun >= begin_ns) & (begun < end_ns)
     # Nearly all rows may be steady, so they are not copied.
     is_steady = np.zeros(len(columns["phase"]), dtype=bool)
     is_steady[every[is_inside]] = True

@@ -11,6 +11,7 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow, PhaseTimes, load_window
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from tests.support import fake_run
 from tests.support.fake_results import avg_of
 
@@ -83,6 +84,21 @@ def test_requests_count_by_their_starts() -> None:
     assert avg_of(part.metrics, "request_throughput") == pytest.approx(inside.sum() / length)
     tokens = rows["output_tokens"][inside].sum()
     assert avg_of(part.metrics, "output_token_throughput") == pytest.approx(tokens / length)
+
+
+def test_unconnected_requests_count_by_their_due_times() -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    begin, last = int(rows["due_wall_ns"].min()), int(rows["start_wall_ns"].max())
+    away = rows["index"] % 4 == 0
+    rows["outcome"][away], rows["error"][away] = Outcome.ERRORED, ErrorKind.CONNECT
+    rows["start_wall_ns"][away] = 0
+    every = LoadWindow(begin_ns=begin, ramp_ns=0, stop_ns=0, sent_until_ns=last, end_ns=last)
+    given = rule(skip_start="20%", skip_end="20%")
+    part = steady_part(fake_run.columns_of(rows), ClockMap([]), every, given, {})
+    due = (rows["due_wall_ns"][away] - begin) / S
+    failed = np.count_nonzero((due >= part.begin_s) & (due < part.end_s))
+    assert failed > 100
+    assert avg_of(part.metrics, "error_request_count") == failed
 
 
 def test_every_metric_of_requests_has_a_steady_part() -> None:
