@@ -43,6 +43,8 @@ ENDS_WITHOUT_CONTENT: Final = frozenset((FinishReason.STOP, FinishReason.LENGTH)
 """Reasons with which a response without any content is complete."""
 
 _WORDS: Final = {
+    # As some servers write null in every event but the last.
+    FinishReason.NONE: ("null",),
     FinishReason.STOP: (
         "stop",
         "eos",
@@ -68,7 +70,7 @@ _BY_WORD: Final = {word: reason for reason, words in _WORDS.items() for word in 
 
 
 def finish_reason_of(word: str) -> FinishReason:
-    """The code of a server's word; `NONE` of an empty one. Case does not matter."""
+    """The code of a server's word; `NONE` of an empty one and of `null`. Case does not matter."""
     return _BY_WORD.get(word.lower(), FinishReason.OTHER) if word else FinishReason.NONE
 
 

@@ -25,7 +25,8 @@ from aiperf_svc.domain.json_objects import Json
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 DONE = b"[DONE]"
-"""Data of the event that ends a stream; it is not JSON and never reaches `parse_event`."""
+"""Data of the event that ends a stream, behind which some servers write a space. It is not JSON and
+never reaches `parse_event`."""
 
 EVENT_STREAM = ("text/event-stream",)
 JSON = ("application/json",)
@@ -413,9 +414,9 @@ def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
     """Add a choice with this index to `delta`; with a reason, the choice has ended."""
     choice = min(max(choice, 0), MAX_CHOICES - 1)
     delta.choice = max(delta.choice, choice)
-    if reason:
+    if reason and (found := finish_reason_of(reason)):
         delta.finished |= 1 << choice
-        if finish_reason_of(reason) >= finish_reason_of(delta.finish_reason):
+        if found >= finish_reason_of(delta.finish_reason):
             delta.finish_reason = reason
 
 

@@ -83,7 +83,7 @@ class ResponseEvents:
                 self._chunks = ChunkedBody()
             pieces = self._chunks.feed(data, at, stop)
         for payload, end, is_error in self._events.feed(data, pieces):
-            if payload == DONE:
+            if payload.startswith(DONE):
                 found.append((ENDED, end))
             elif is_error:
                 self.failure = ErrorKind.SERVER, error_message(payload)
@@ -139,12 +139,10 @@ class ResponseEvents:
             else:
                 size, _, payload = chunk.partition(_BEGIN)
                 length = sizes[size] if size in sizes else _data_size(size)
-                if length != len(payload):
+                if length != len(payload) or b"\n" in payload or b"\r" in payload:
                     return at
-                if payload == DONE:
+                if payload.startswith(DONE):
                     delta = ENDED
-                elif b"\n" in payload or b"\r" in payload:
-                    return at
                 else:
                     try:
                         delta = memo.parse(payload)

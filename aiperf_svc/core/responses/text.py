@@ -26,7 +26,7 @@ def reply_of(
     events = EventStream().feed(raw, pieces)
     if any(is_error for _, _, is_error in events):
         raise MalformedResponse("an event of type error")
-    return api.read_events([data for data, _, _ in events if data != DONE])
+    return api.read_events([data for data, _, _ in events if not data.startswith(DONE)])
 
 
 def utf8_size(text: str) -> int:

@@ -14,6 +14,7 @@ from aiperf_svc.core.responses import reader
 from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.core.responses.text import reply_of
+from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
 from tests.support.raw_batches import (
@@ -26,6 +27,7 @@ from tests.support.raw_batches import (
     batch_of,
     chunk,
     delta,
+    event_json,
     finish,
     plain,
     reads_of,
@@ -66,6 +68,34 @@ def test_events_without_content_are_ignored(name: str, step: int, is_chunked: bo
     if is_chunked:
         raw = STREAM_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK
     check_good(raw, step=step)
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_space_behind_done_is_ignored(step: int) -> None:
+    events = [sse(FIRST), sse(SECOND), sse(usage(3, 2)), b"data: [DONE] \n\n"]
+    check_good(UNFRAMED_HEAD + b"".join(events), step=step)
+    raw = STREAM_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK
+    check_good(raw, step=step)
+    reply = reply_of(
+        raw,
+        body_offset=len(STREAM_HEAD),
+        framing=Framing.CHUNKED,
+        is_streaming=True,
+        api=CONVERSATIONS,
+    )
+    assert json.loads(reply.items)["content"] == 'NaN, he said "Infinity"'
+
+
+def test_finish_reason_of_the_text_null_is_none() -> None:
+    events = [
+        event_json(1, [{"index": 0, "delta": {"content": text}, "finish_reason": "null"}])
+        for text in ("a", "b")
+    ]
+    row = record_of(Request(reads=reads_of(stream(*events, finish())))).rows[0]
+    assert (row["finish_reason"], row["chunks"]) == (FinishReason.STOP, 2)
+    cut = STREAM_HEAD + b"".join(chunk(sse(each)) for each in events) + LAST_CHUNK
+    row = record_of(Request(reads=reads_of(cut))).rows[0]
+    assert row["error"] == ErrorKind.DISCONNECTED
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
