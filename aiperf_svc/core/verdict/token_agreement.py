@@ -128,8 +128,12 @@ def _add_limit(found: TokenAgreement, client: Counts, server: Counts) -> None:
     largest = int(server.max())
     if largest > found.input_limit or not found.at_limit:
         found.input_limit, found.at_limit = largest, 0
-    found.at_limit += int(np.count_nonzero(server == found.input_limit))
-    shortest, longest = int(client.min()), int(client.max())
+        found.shortest = found.longest = 0
+    at_limit = client[server == found.input_limit]
+    if not len(at_limit):
+        return
+    found.at_limit += len(at_limit)
+    shortest, longest = int(at_limit.min()), int(at_limit.max())
     found.shortest = min(found.shortest or shortest, shortest)
     found.longest = max(found.longest, longest)
 

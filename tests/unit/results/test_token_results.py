@@ -263,6 +263,14 @@ def test_fewer_input_tokens_may_be_another_tokenizers() -> None:
     assert "or it cut the prompts at 70 tokens" in same.text
 
 
+def test_prompts_sent_again_are_not_cut() -> None:
+    # Two prompts of different lengths, of which another tokenizer finds a fifth less.
+    again = counted(input_tokens=[500, 520] * 10, usage_prompt_tokens=[400, 416] * 10)
+    check = by_tokenizer(again)["input_tokens"]
+    assert check.severity == "degraded"
+    assert check.text.startswith("the server has another tokenizer, or it cut the prompts at 416 ")
+
+
 def test_counts_of_the_server_are_compared_with_nothing() -> None:
     checks = by_tokenizer(counted(usage_completion_tokens=10), use_server_token_count=True)
     assert "output_tokens" not in checks
