@@ -159,6 +159,16 @@ async def test_live_responses_are_in_the_prompts_of_forks(tmp_path: Path) -> Non
     assert prompts == [[HELLO], [HELLO, one, HELLO], [HELLO, one, HELLO, two, HELLO]]
 
 
+async def test_orchestrator_sends_the_requests_of_its_rounds(tmp_path: Path) -> None:
+    lines = as_lines(
+        {"session_id": "o", "orchestrator": True, "spawns": ["b", "c"], "rounds": 2},
+        *({"session_id": name, "turns": [{"messages": [HELLO]}]} for name in "bc"),
+    )
+    given = dataset(tmp_path, "dag_jsonl", *lines)
+    prompts, _ = await prompts_of(tmp_path, given, lambda _: message("Hi"), requests=4)
+    assert prompts == [[HELLO]] * 4
+
+
 async def test_tool_results_get_ids_of_live_calls(tmp_path: Path) -> None:
     result = {"role": "tool", "tool_call_id": "recorded", "content": "12 °C"}
     turns = [{"messages": each} for each in ([HELLO], [result, HELLO], [HELLO])]

@@ -136,14 +136,22 @@ def _without_implied(numbers: list[int], intervals: Sequence[Interval]) -> list[
 
 
 def checked_tree(tree: TracedTree) -> TracedTree:
-    """Return a tree that can be replayed. Raises DatasetError that names the place."""
+    """Return a tree that can be replayed. The parent of a stream is then the nearest one that has
+    requests, since the id of a stream is that of its first request. Raises DatasetError that names
+    the place."""
     if not tree.requests:
         raise DatasetError(f"{tree.place}: no requests; expected a session with requests")
     if len(tree.requests) > MAX_TURNS:
         raise DatasetError(
             f"{tree.place}: {len(tree.requests):,} requests; expected at most {MAX_TURNS:,}"
         )
-    return tree
+    sending, streams = {plan.stream for plan in tree.plans}, list[Stream]()
+    for stream in tree.streams:
+        parent = stream.parent
+        if parent >= 0 and parent not in sending:
+            parent = streams[parent].parent
+        streams.append(msgspec.structs.replace(stream, parent=parent))
+    return msgspec.structs.replace(tree, streams=tuple(streams))
 
 
 def time_problem(name: str, value: float) -> str:

@@ -168,6 +168,19 @@ def test_orchestrator_repeats_its_rounds() -> None:
     ]
 
 
+def test_stream_without_requests_is_no_parent() -> None:
+    (tree,) = dag(
+        {"session_id": "o", "orchestrator": True, "spawns": ["b"]},
+        session("b", {"spawns": ["p"]}, {}),
+        {"session_id": "p", "orchestrator": True, "spawns": ["c"]},
+        session("c", {}),
+    ).trees()
+    parents = [(stream.id, stream.parent) for stream in tree.streams]
+    assert parents == [("o", -1), ("b", -1), ("p", 1), ("c", 1)]
+    tree = weka_trace.read_tree(weka(subagent(1, call(1, [7]))), "f:1")
+    assert [stream.parent for stream in tree.streams] == [-1, -1]
+
+
 def test_session_before_the_first_turn_is_in_background() -> None:
     (tree,) = dag(session("a", {}, {}, pre_session_spawns=["b"]), session("b", {})).trees()
     assert [(plan.stream, plan.after) for plan in tree.plans] == [(1, ()), (0, ()), (0, (1,))]
