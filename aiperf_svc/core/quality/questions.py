@@ -27,7 +27,9 @@ DEFAULT_TOKENS = 512
 """Most tokens of an answer if its question does not state another number."""
 MOST_TOKENS = 1_000_000
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-_NAMED_CHOICE = re.compile(r"(?i:answer\s*(?:is|:|=)?)\s*[*\"'(\[{]*([A-Z])\b")
+_NAMED_CHOICE = re.compile(
+    r"(?i:answer(?:\s+is)?)[\s:=*\"'(\[{]*(?i:(?:option|choice)[\s*\"'(\[]+)?([A-Z])\b"
+)
 _BOXED_CHOICE = re.compile(r"\\boxed\{\s*(?:\\text\{)?\s*([A-Z])\b")
 _ALONE = re.compile(r"[\s*\"'(\[]*([A-Z])(?:[\s*\"')\].:,]|$)")
 _TOLERANCE = 1e-6

@@ -61,7 +61,23 @@ def test_tool_calls_are_compared_as_json(expected: Any, calls: str, right: bool)
 
 def test_choices_need_a_separate_letter() -> None:
     assert choice_of("Apples are red") == ""
-    assert choice_of("answer is **C**") == "C"
+    assert choice_of("The answer is: Apples") == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "answer is **C**",
+        "**Answer:** C",
+        "The correct answer is: C",
+        "The answer is: **C) iron**",
+        "The best answer is option C.",
+        "Answer = (C)",
+        "ANSWER\n\nC",
+    ],
+)
+def test_named_choice_may_have_marks_around_it(text: str) -> None:
+    assert choice_of(text) == "C"
 
 
 @pytest.mark.parametrize(
