@@ -33,8 +33,9 @@ def with_markers(
     config: BenchmarkConfig,
     counter: TokenCounter | None,
 ) -> list[PromptConversation]:
-    """Return the entries with their markers; `numbers` are theirs in the whole dataset. Where
-    markers go into a system prompt that an entry does not have, they go into its first turn."""
+    """Return the entries with their markers; `numbers` are theirs in the whole dataset. The first
+    turn has the marker, and each later one that is sent without the turns before it. Where a marker
+    goes into a system prompt and there is none, it goes into the first message."""
     target = config.dataset.cache_bust
     if target is CacheBust.NONE:
         return list(entries)
@@ -43,8 +44,13 @@ def with_markers(
     for entry, number in zip(entries, numbers, strict=True):
         marker = marker_of(config.prompt_seed, number) if markers is None else markers.placeholder
         change = _change(marker, target)
-        first = _marked(entry.turns[0], change, target.is_for_system, counter)
-        marked.append(msgspec.structs.replace(entry, turns=(first, *entry.turns[1:])))
+        turns = tuple(
+            _marked(turn, change, target.is_for_system, counter)
+            if turn.is_whole or not place
+            else turn
+            for place, turn in enumerate(entry.turns)
+        )
+        marked.append(msgspec.structs.replace(entry, turns=turns))
     return marked
 
 

@@ -67,6 +67,20 @@ def test_first_turn_is_marked_without_system_prompt() -> None:
     assert message["content"][1]["text"] == f"u\n\n{MARKER}"
 
 
+def test_complete_turns_of_a_session_share_its_marker() -> None:
+    turns = (
+        PromptTurn(Prompt(messages=(SYSTEM, USER)), is_whole=True),
+        PromptTurn(Prompt(payload={"messages": [SYSTEM, USER, SYSTEM, USER]}), is_whole=True),
+    )
+    config = settings(cache_bust="first_turn_prefix")
+    (found,) = with_markers([PromptConversation("a", turns)], [0], config, None)
+    first, second = (turn.prompt for turn in found.turns)
+    assert [each["content"] for each in first.messages] == ["s", f"{MARKER}\n\nu"]
+    assert second.payload is not None
+    contents = [each["content"] for each in second.payload["messages"]]
+    assert contents == ["s", f"{MARKER}\n\nu", "s", "u"]
+
+
 def test_every_entry_has_its_own_seeded_marker() -> None:
     found = {marker_of(seed, number) for seed in range(3) for number in range(1_000)}
     assert len(found) == 3_000
