@@ -39,6 +39,8 @@ HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
 
 MemberPath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*$")]
 """Name of a member of a JSON object, or names separated by dots, each inside the one before it."""
+_FORCED_ENDS = ("ignore_eos", "min_tokens")
+"""Members of a request that force the length of its response."""
 
 
 class Endpoint(Hooks):
@@ -139,6 +141,11 @@ class Endpoint(Hooks):
         if grace_period is not None:
             return grace_period
         return self.request_timeout + self.connect_timeout + SECOND_NS
+
+    @property
+    def natural_inputs(self) -> dict[str, object]:
+        """`extra_inputs` without the members that keep a response from its natural end."""
+        return {k: value for k, value in self.extra_inputs.items() if k not in _FORCED_ENDS}
 
     @property
     def all_urls(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ set -e
 test "$*" = "run --config lm_eval_settings.json"
 test "$(cat data/x.yaml)" = "task: sums"
 test "$OPENAI_API_KEY" = secret
-! grep -q secret lm_eval_settings.json
+test -z "$(grep secret lm_eval_settings.json)"
 mkdir -p out/m
 cp {RECORDED}/lm-eval-0.4.13-sums-results.json out/m/results_2026-11-26T13-45-06.320306.json
 cp {RECORDED}/lm-eval-0.4.13-sums-samples.jsonl out/m/samples_sums_2026-11-26T13-45-06.320306.jsonl
@@ -59,6 +59,14 @@ async def test_score_is_the_share_of_right_answers(program: Callable[[str], Any]
     assert result.graders["sums"].right == 6
     assert result.file == "lm_eval sums"
     assert answers[0].text == "The sum is 21."
+
+
+async def test_answers_of_lm_eval_end_naturally(program: Callable[[str], Any]) -> None:
+    forced = 'test -z "$(grep ignore_eos lm_eval_settings.json)"'
+    program(f"{LEAVES}{forced}\ngrep -q top_k lm_eval_settings.json\n")
+    inputs = {"ignore_eos": True, "top_k": 1}
+    result, _ = await measure_lm_eval(config(endpoint={"extra_inputs": inputs}))
+    assert result.issued == 8
 
 
 @pytest.mark.parametrize(

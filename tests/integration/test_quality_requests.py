@@ -66,7 +66,8 @@ async def test_questions_are_asked_greedily_and_end_naturally(tmp_path: Path) ->
         return 200, chat("4")
 
     async with serving(reply) as url:
-        given = config(url, gate(tmp_path, SUM))
+        forced = {"ignore_eos": True, "min_tokens": 200, "top_k": 1}
+        given = config(url, gate(tmp_path, SUM), endpoint={"extra_inputs": forced})
         result, answers = await measure_quality(given, "run")
     (body,) = bodies
     assert "x-request-id: run-quality-0-0" in body.pop("_head").lower()
@@ -75,6 +76,7 @@ async def test_questions_are_asked_greedily_and_end_naturally(tmp_path: Path) ->
         "messages": [{"role": "user", "content": "2 + 2?"}],
         "max_tokens": 7,
         "temperature": 0,
+        "top_k": 1,
     }
     assert (result.score, result.concurrency) == (1.0, 3)
     assert answers[0].is_right

@@ -56,7 +56,9 @@ def _write(folder: Path, tasks: LmEvalTasks, config: BenchmarkConfig, users: int
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    settings = lm_eval.settings(tasks, config.endpoint, concurrency=users)
+    natural = {"extra_inputs": config.endpoint.natural_inputs}
+    endpoint = config.endpoint.model_copy(update=natural)
+    settings = lm_eval.settings(tasks, endpoint, concurrency=users)
     (folder / SETTINGS_FILE).write_bytes(settings)
 
 

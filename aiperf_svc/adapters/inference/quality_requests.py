@@ -165,7 +165,7 @@ async def _ask(
 def _body(config: BenchmarkConfig, question: Question) -> bytes:
     """Return the body of a question's request. Raises ValueError if the API cannot ask it."""
     options = config.endpoint
-    extra = _GREEDY | options.extra_inputs
+    extra = _GREEDY | options.natural_inputs
     if config.quality is not None and config.quality.logprobs:
         # Completions take a number of alternatives, chat whether they are wanted.
         extra = extra | {"logprobs": True if options.type is EndpointType.CHAT else 1}
