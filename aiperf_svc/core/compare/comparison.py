@@ -303,8 +303,7 @@ def _row(
     gates: bool,
 ) -> ComparisonRow:
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
-    # An unknown value may be the worst: a percentile among requests that were cut.
-    missing = sum(key not in run.values for side in sides for run in side)
+    missing = _missing(key, sides)
     is_judged = min(map(len, values)) >= LEAST_RUNS and not missing
     base, new = ((_between if is_judged else _within)(side) for side in values)
     means = [fmean(each.value for each in side) for side in values]
@@ -328,23 +327,38 @@ def _row(
     return row if gates else replace(row, word=_word(row, tolerance))
 
 
+def _missing(key: RowKey, sides: Sequence[Sequence[MeasuredRun]]) -> int:
+    """Return in how many runs a value is unknown. It may be the worst: a percentile among requests
+    that were cut."""
+    return sum(key not in run.values for side in sides for run in side)
+
+
+def _missing_note(key: RowKey, missing: int) -> str:
+    runs = count(missing, "run")
+    return f"? {key} has no value in {runs}: not judged, and its means are of the others"
+
+
 def _paired_row(
     key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
 ) -> ComparisonRow:
-    """Return the row of blocks. A block counts if it has all its trials on both sides."""
+    """Return the row of blocks. A block counts if it has all its trials on both sides. If a
+    trial has no value, its block is left out and the row is not judged."""
     of_sides = [_by_block(side, key) for side in sides]
     most = max((len(values) for side in of_sides for values in side.values()), default=0)
     blocks = sorted({block for side in of_sides for block in side})
     whole = [b for b in blocks if all(len(side.get(b, ())) == most for side in of_sides)]
     pairs = [(fmean(of_sides[0][block]), fmean(of_sides[1][block])) for block in whole]
     found = paired_difference(pairs)
-    is_judged = found is not None and len(pairs) >= LEAST_RUNS
+    missing = _missing(key, sides)
+    is_judged = found is not None and len(pairs) >= LEAST_RUNS and not missing
     means = [fmean(pair[side] for pair in pairs) if pairs else 0.0 for side in (0, 1)]
     widths = [estimate([pair[side] for pair in pairs]) for side in (0, 1)]
     notes = []
     if left := len(blocks) - len(whole):
         notes.append(f"blocks without all trials on both sides, which are left out: {left}")
-    if not is_judged:
+    if missing:
+        notes.append(_missing_note(key, missing))
+    elif not is_judged:
         notes.append(f"? fewer than {LEAST_RUNS} whole blocks: noise between blocks unknown")
     row = ComparisonRow(
         key=key,
@@ -428,8 +442,7 @@ def direction(delta: float, info: MetricInfo) -> Word:
 
 def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -> Iterable[str]:
     if missing:
-        runs = count(missing, "run")
-        yield f"? {key} has no value in {runs}: not judged, and its means are of the others"
+        yield _missing_note(key, missing)
     elif min(map(len, values)) < LEAST_RUNS:
         if max(map(len, values)) == 1:
             yield (

@@ -148,6 +148,16 @@ def test_block_without_all_trials_is_left_out() -> None:
     assert row.notes == ("blocks without all trials on both sides, which are left out: 1",)
 
 
+def test_unknown_value_of_a_trial_prevents_the_judgement() -> None:
+    blocks = [pair(n, 100.0, 100.0 + n) for n in (1, 2, 3, 4)]
+    base, new = ([run for each in blocks for run in each[side]] for side in "ab")
+    (row,) = compared(base, [*new[:-1], measured("b4-2", {}, block=4)], is_paired=True).rows
+    assert (row.base.n, row.word) == (3, Word.UNJUDGED)
+    assert row.notes[1:] == (
+        "? latency:p50 has no value in 1 run: not judged, and its means are of the others",
+    )
+
+
 def test_two_blocks_are_not_judged() -> None:
     blocks = [pair(n, 100.0, 200.0 + n) for n in (1, 2)]
     base, new = ([run for each in blocks for run in each[side]] for side in "ab")
