@@ -11,7 +11,7 @@ import math
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.dataset import AGENT_TRACES, DatasetKind
 from aiperf_svc.config.prompts import Turns
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
@@ -25,7 +25,12 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 _SIGMAS = 5
 """Arrivals vary; hardly ever is their number so many standard deviations above its mean."""
-_WITH_CONVERSATIONS = (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT, DatasetKind.MOONCAKE_TRACE)
+_WITH_CONVERSATIONS = (
+    DatasetKind.MULTI_TURN,
+    DatasetKind.SHAREGPT,
+    DatasetKind.MOONCAKE_TRACE,
+    *AGENT_TRACES,
+)
 
 
 class EarlyEndDetector:

@@ -168,6 +168,9 @@ def test_load_of_unknown_length_runs_to_its_end(load: dict[str, Any]) -> None:
         {"turns": {"number": {"mean": 3}}},
         {"kind": "multi_turn", "file": "f"},
         {"kind": "mooncake_trace", "file": "f"},
+        {"kind": "weka_trace", "file": "f"},
+        {"kind": "dag_jsonl", "file": "f"},
+        {"kind": "otel_trace", "file": "f"},
     ],
 )
 def test_conversation_rate_does_not_give_a_request_count(dataset: dict[str, Any]) -> None:
