@@ -47,7 +47,8 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """What the single requests of a run show."""
 
     repeats: int
-    """Requests that sent an entry of the dataset which an earlier one had sent."""
+    """Single requests, or conversations, that sent an entry of the dataset which an earlier one had
+    sent."""
     span_s: float
     """Time from the first start to the last."""
     rates: Rates
@@ -176,13 +177,13 @@ def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
     """Return what the records of a run show. A super-pass has `pass_size` requests, and the window
     of the steady state spans at least `least_s`. Starts are by the clocks of the workers, which
     differ by much less than a super-pass takes."""
-    requests, entries, has_failed, end_ns = _requests(columns)
+    requests, repeats, has_failed, end_ns = _requests(columns)
     window = find_window(requests, pass_size, least_s)
     inside = requests.part(window.begin, window.end)
     of_inside = has_failed[window.begin : window.end]
     run_s = (end_ns - int(requests.start_ns[0])) / 1e9 if len(requests.start_ns) else 0.0
     return Sent(
-        repeats=len(entries) - len(np.unique(entries)),
+        repeats=repeats,
         span_s=requests.issue_span_s,
         rates=_rates(requests, has_failed, run_s),
         window=window,
@@ -191,11 +192,9 @@ def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
     )
 
 
-def _requests(
-    columns: Columns,
-) -> tuple[Requests, NDArray[np.int64], NDArray[np.bool_], int]:
-    """Return the requests in the order of their starts, the entries that they sent, which have
-    failed, and the end of the last response."""
+def _requests(columns: Columns) -> tuple[Requests, int, NDArray[np.bool_], int]:
+    """Return the requests in the order of their starts, how many of their credits sent an entry
+    again, which requests have failed, and the end of the last response."""
     parts: list[list[NDArray[Any]]] = []
     end_ns = 0
     for chunk in PhaseRows(columns).chunks(Population.SENT):
@@ -212,16 +211,19 @@ def _requests(
         ]
         for value in values:
             value[~is_done] = np.nan
-        parts.append([chunk["start_wall_ns"], *values, chunk["entry"], ~is_done])
+        credits = chunk["index"], chunk["entry"]
+        parts.append([chunk["start_wall_ns"], *values, *credits, ~is_done])
     if not parts:
         nothing = np.empty(0)
         empty = np.empty(0, np.int64)
         requests = Requests(empty, nothing, nothing, nothing, nothing)
-        return requests, empty, np.empty(0, bool), 0
+        return requests, 0, np.empty(0, bool), 0
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(joined[0], kind="stable")
-    *ordered, entries, has_failed = (column[order] for column in joined)
-    return Requests(*ordered), entries, has_failed, end_ns
+    *ordered, indexes, entries, has_failed = (column[order] for column in joined)
+    # All turns of a conversation have one credit.
+    repeats = len(np.unique(indexes)) - len(np.unique(entries))
+    return Requests(*ordered), repeats, has_failed, end_ns
 
 
 def _rates(requests: Requests, has_failed: NDArray[np.bool_], seconds: float) -> Rates:

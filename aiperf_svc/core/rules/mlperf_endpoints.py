@@ -177,8 +177,11 @@ def _duration(point: MeasuredPoint) -> Found:
     if point.sent is None:
         return NO_RECORDS
     least = least_duration_s(point.concurrency)
-    is_window = bool(point.sent.window.length) and not point.is_offline
+    is_window = bool(point.sent.window.length) and not point.has_conversations
     span = point.sent.window_span_s if is_window else point.sent.span_s
+    if point.is_offline:
+        # All its requests start at once.
+        is_window, span = False, point.result.value("benchmark_duration") or span
     what = "steady state" if is_window else "whole run"
     short = f", {least - span:,.0f} s too short" if span < least else ""
     return span >= least, f"{what} of {span:,.0f} s, expected {least:,.0f} s{short}"
@@ -245,7 +248,8 @@ def _salt(point: MeasuredPoint) -> Found:
         return None, "whether a marker was sent twice is not known: no records.parquet"
     repeats = point.sent.repeats
     if repeats:
-        return False, f"{repeats:,} of {point.issued:,} requests repeat an entry with its marker"
+        what = "conversations" if point.has_conversations else "requests"
+        return False, f"{repeats:,} of {point.issued:,} {what} repeat an entry with its marker"
     return True, f"64 bits, a marker for each entry, each sent once, from the seed ({place})"
 
 

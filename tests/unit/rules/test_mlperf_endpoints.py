@@ -14,6 +14,7 @@ from aiperf_svc.core.quality.gate import Answer, QualityResult, score
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
 from aiperf_svc.core.results.provenance import Provenance
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.rules.measured_point import MeasuredPoint, Rates, Sent, sent_requests
 from aiperf_svc.core.rules.mlperf_endpoints import verify
@@ -176,6 +177,28 @@ def test_conversations_have_no_offline_point() -> None:
     assert "offline-point-present" not in missed(report)
     assert report.points[0].tps_per_user == 90.0
     assert "offline-point-present" in missed(verify([*points, point(600, turns=4 * ENTRIES)]))
+
+
+def test_conversations_are_judged_by_their_whole_time() -> None:
+    short = {"window_span_s": 400.0}
+    assert "point-duration" not in missed(verify(curve(turns=4 * ENTRIES, sent=short)))
+    report = verify(curve(turns=4 * ENTRIES, sent={"span_s": 300.0}))
+    assert text_of(report, "point-duration").startswith("whole run of 300 s")
+
+
+def test_offline_run_lasts_until_its_last_response() -> None:
+    for seconds, is_met in ((1300.0, True), (1100.0, False)):
+        metrics = {"benchmark_duration": MetricStats(unit="sec", avg=seconds)}
+        offline = point(600, sent={"span_s": 0.2}, metrics=metrics)
+        assert ("point-duration" not in missed(verify([*curve(), offline]))) is is_met
+
+
+def test_turns_of_a_conversation_repeat_no_entry() -> None:
+    rows = fake_run.closed_loop(requests=400)
+    rows["index"] = rows["entry"] = np.arange(400) // 4
+    assert sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0).repeats == 0
+    rows["entry"] //= 2
+    assert sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0).repeats == 50
 
 
 def test_markers_of_requests_need_no_distinct_entries() -> None:
