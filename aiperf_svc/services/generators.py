@@ -212,7 +212,8 @@ def generator_of(config: BenchmarkConfig, **arguments: Any) -> LoadGenerator:
     if load.samples_per_query > 1:
         return QueryGenerator(**arguments)
     if config.dataset.kind in AGENT_TRACES:
-        return TreeGenerator(agentic=load.agentic, seed=config.random_seed, **arguments)
+        arguments |= {"seed": config.random_seed, "max_delay_ns": config.dataset.max_delay}
+        return TreeGenerator(agentic=load.agentic, **arguments)
     arguments["abandonment"] = abandonment_of(config)
     arguments["turn_gap_ns"] = load.user_centric.turn_gap_ns if load.user_centric else 0
     if not load.limits_prefill:

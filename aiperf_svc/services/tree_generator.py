@@ -84,9 +84,12 @@ _TICK: Any = Session.__new__(Session)
 class TreeGenerator(LoadGenerator):
     """A load whose credits are session trees."""
 
-    def __init__(self, *, agentic: Agentic | None, seed: int, **given: Any) -> None:
-        """`given` are the arguments of every load generator."""
-        self._agentic = agentic
+    def __init__(
+        self, *, agentic: Agentic | None, seed: int, max_delay_ns: int | None, **given: Any
+    ) -> None:
+        """`max_delay_ns` is the longest pause before a request; `given` are the arguments of every
+        load generator."""
+        self._agentic, self._max_delay_ns = agentic, max_delay_ns
         self._first_trees = FirstTrees(agentic, seed) if agentic is not None else None
         super().__init__(**given)
 
@@ -168,7 +171,7 @@ class TreeGenerator(LoadGenerator):
         tree = self._trees[index] = RunningTree(index, entry, machine, numbers)
         tree.flags = flags
         self._pending.begin(index, due)
-        instructions = machine.handle(TreeStarted(due, position))
+        instructions = machine.handle(TreeStarted(due, position, self._max_delay_ns))
         if position.done and self._agentic is not None and self._agentic.burst:
             instructions = _at_once(instructions, due)
         self._carry_out(tree, instructions, due)

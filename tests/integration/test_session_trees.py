@@ -343,6 +343,17 @@ async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
     assert request_id("test", Phase.PROFILING, 0, 2) in rows
 
 
+async def test_longest_delay_bounds_the_first_pause(tmp_path: Path) -> None:
+    line = weka(call(0, [1], 0.01), call(3600, [1, 2]))
+    given = dataset(tmp_path, "weka_trace", line, max_delay=0.1)
+    agentic = {"start": {"min": 0.5, "max": 0.5}}
+    with server(tokens=2) as mock:
+        settings = config(mock.url, dataset=given, concurrency=1, requests=2, agentic=agentic)
+        await results_of(settings, tmp_path)
+        rows = rows_of(mock)
+    assert request_id("test", Phase.PROFILING, 0, 1) in rows
+
+
 async def test_complete_messages_are_sent_without_a_history(tmp_path: Path) -> None:
     arrays = [[HELLO], [HELLO, message("recorded"), HELLO]]
     lines = as_lines(*({"session_id": "a", "messages": each} for each in arrays))

@@ -38,6 +38,8 @@ class TreeStarted(msgspec.Struct, frozen=True):
 
     at_ns: int
     position: Position = Position()
+    longest_pause_ns: int | None = None
+    """Longest pause before the first requests after the position; None: as recorded."""
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
@@ -143,6 +145,8 @@ class SessionTree:
                 pause_ns = request.delay_ns
             else:
                 pause_ns = max(0, request.start_ns - zero_ns) if zero_ns >= 0 else 0
+                if started.longest_pause_ns is not None:
+                    pause_ns = min(pause_ns, started.longest_pause_ns)
             instructions += self._schedule(number, started.at_ns + pause_ns)
         return [*instructions, *self._end_if_empty()]
 

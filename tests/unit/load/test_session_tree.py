@@ -89,6 +89,14 @@ def test_start_inside_keeps_recorded_distances() -> None:
     ]
 
 
+def test_start_inside_cuts_pauses_to_the_longest() -> None:
+    started = TreeStarted(1_000, Position(2, 15), longest_pause_ns=5)
+    assert SessionTree(SPAWN_AND_JOIN).handle(started) == [
+        ScheduleRequest(2, 1_002),
+        ScheduleRequest(3, 1_005),
+    ]
+
+
 def test_start_inside_without_times_sends_at_once() -> None:
     requests = (PlannedRequest(), PlannedRequest((0,), 500), PlannedRequest((1,), 500))
     tree = SessionTree(requests)
