@@ -101,6 +101,8 @@ class Judgement:
         measured = {n for each in self._of(stage.name) if each.values for n in each.nodes}
         bad = {each[0] for each in found if len(each) == 1}
         good = [node for node in self.nodes if node in measured and node not in bad]
+        # Last the ends of suspect paths, between which a slow path would be the measure.
+        good.sort(key={node for each in found for node in each}.__contains__)
         if stage.nodes == "alone":
             beside = [(node,) for node in good[:GOOD_ALONE]]
             return tuple(Triangle(False, each) for each in (*worst_first, *beside))

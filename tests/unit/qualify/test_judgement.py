@@ -79,6 +79,15 @@ def test_slow_path_between_good_nodes_is_at_fault() -> None:
     assert found.has_failed
 
 
+def test_slow_path_does_not_acquit_a_slow_node() -> None:
+    between = {("n0", "n1"), ("n1", "n0")}
+    cluster = FakeNodes(8, nodes={"n7": 0.8}, paths=dict.fromkeys(between, 0.7))
+    found, _ = cluster.qualify(cluster.rules(["pairs"]))
+    assert verdicts(found) == {"n7": "fail"}
+    failed = {(p.source, p.target) for p in found.paths if p.result.verdict.has_failed}
+    assert failed == between
+
+
 def test_node_slow_only_beside_others_is_degraded() -> None:
     cluster = FakeNodes(8, nodes={"n3": 0.8}, is_slow_only_in_rounds=True)
     found, _ = cluster.qualify(cluster.rules(["pairs"]))
