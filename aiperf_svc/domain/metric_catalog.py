@@ -121,11 +121,6 @@ class Metric:
         return self.name if is_plain else f"{self.name} ({self.unit})"
 
     @property
-    def is_duration(self) -> bool:
-        """True if a limit on it may be written as `250ms`."""
-        return self.unit in ("ms", "sec")
-
-    @property
     def is_additive(self) -> bool:
         """True if the number of several runs together is the sum of theirs."""
         made = self.scalar

@@ -19,7 +19,7 @@ from aiperf_svc.adapters.results_api.status import LiveObjective, Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.control.control_intervals import batch_interval_s
 from aiperf_svc.core.results.inference_result import DatasetFacts
-from aiperf_svc.core.results.slo import limit_of
+from aiperf_svc.core.results.slo_results import limit_of
 from aiperf_svc.core.telemetry.series import ServerLoad
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -244,7 +244,7 @@ class RunProgress(BaseProgress):
                     metric=metric.tag,
                     stat=each.stat,
                     bound=bound,
-                    limit=limit_of(metric, limit),
+                    limit=limit_of(metric.unit, limit),
                     value=value,
                     unit=metric.unit,
                 )

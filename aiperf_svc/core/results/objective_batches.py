@@ -12,8 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.slo import Bound, Objective, Slo
-from aiperf_svc.core.results.slo import is_good, limit_of
-from aiperf_svc.core.results.slo_results import BATCHES, GOODPUT, LEAST_IN_BATCH, ObjectiveBatches
+from aiperf_svc.core.results.slo import is_good
+from aiperf_svc.core.results.slo_results import (
+    BATCHES,
+    GOODPUT,
+    LEAST_IN_BATCH,
+    ObjectiveBatches,
+    limit_of,
+)
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, due_values, exclude_abandoned
 from aiperf_svc.core.stats.load_window import LoadWindow
@@ -101,7 +107,7 @@ def _of_objective(
     metric, stat = CATALOG[objective.metric], objective.stat
     if metric.kind is not Kind.RECORD or stat not in ("avg", *QUANTILES):
         return None
-    bound, limit = given[0], limit_of(metric, given[1])
+    bound, limit = given[0], limit_of(metric.unit, given[1])
     counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(metric.population):
         chunk = every if metric.population is Population.SENT else exclude_abandoned(every)

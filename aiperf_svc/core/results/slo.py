@@ -1,7 +1,5 @@
 """Objectives and goodput: limits on metrics, read, checked and judged.
 
-A limit is a number in the metric's own unit, or for a duration a string with a unit (`250ms`).
-
 A latency exists only for a request that got a response. When a server refuses most requests, the
 few that succeed are often the fast ones, and their percentiles look good. So an objective checks
 two more conditions besides its limit: the statistic leaves out no more requests than the error
@@ -16,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.slo import Slo
-from aiperf_svc.config.units import format_share, parse_duration_ns
+from aiperf_svc.config.units import format_share
 from aiperf_svc.core.events.disturbance import HOLD_S, RECOVERED_SHARE, WINDOW_S, recovered_second
-from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult, outside
+from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult, limit_of, outside
 from aiperf_svc.core.scaling.timeline import Recovered
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, exclude_abandoned
@@ -29,7 +27,6 @@ from aiperf_svc.domain.number_text import significant
 from aiperf_svc.domain.outcomes import Outcome
 
 _SECOND_NS = 10**9
-_NS_PER = {"ms": 1e6, "sec": 1e9}
 
 OF_GOODPUT = ("goodput", "good_request_count")
 """Metrics that have data only with limits of a good request."""
@@ -144,18 +141,6 @@ def _bad_limits(key: str, limits: Mapping[str, float | str], *, is_streaming: bo
     return problems
 
 
-def limit_of(metric: Metric, limit: float | str) -> float:
-    """Return a limit in the metric's unit. Raises ValueError that says what is expected."""
-    if isinstance(limit, str):
-        try:
-            return float(limit)
-        except ValueError:
-            if not metric.is_duration:
-                raise ValueError(f"expected a number of {metric.unit}") from None
-            return parse_duration_ns(limit) / _NS_PER[metric.unit]
-    return float(limit)
-
-
 def judge(
     limits: Slo,
     measured: Callable[[str, str], float | None],
@@ -175,7 +160,7 @@ def judge(
         over = over_budget(metric, failures, limits.error_budget)
         thin = "" if found is None else too_few_values(stat, found)
         for bound, raw in objective.bounds:
-            limit = limit_of(metric, raw)
+            limit = limit_of(metric.unit, raw)
             beyond = None if value is not None or found is None else found.beyond.get(stat)
             missed = outside(value, bound, limit, beyond=beyond)
             cut = ""
@@ -242,7 +227,7 @@ def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_
     good = np.ones(chunk.rows, dtype=np.bool_)
     for tag, raw in limits.items():
         metric = CATALOG[tag]
-        limit = limit_of(metric, raw)
+        limit = limit_of(metric.unit, raw)
         assert metric.compute is not None
         values = metric.compute(chunk)
         # A comparison with NaN is false: undefined is bad.
@@ -257,7 +242,7 @@ def first_token_limit_ms(limits: Slo) -> float | None:
     given += [(each.metric, each.max) for each in limits.objectives]
     for tag, raw in given:
         if tag in OF_FIRST_TOKEN and raw is not None:
-            return limit_of(CATALOG[tag], raw)
+            return limit_of(CATALOG[tag].unit, raw)
     return None
 
 
@@ -303,7 +288,7 @@ def recovery(
 
 def _bad_limit(where: str, metric: Metric, limit: float | str) -> list[str]:
     try:
-        limit_of(metric, limit)
+        limit_of(metric.unit, limit)
     except ValueError as error:
         return [f"{where}: {limit!r}: {error}"]
     return []

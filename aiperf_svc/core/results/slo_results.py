@@ -1,11 +1,16 @@
-"""The outcomes of a run's objectives and goodput limits."""
+"""The limits of a run's objectives and goodput, and their outcomes.
 
-from collections.abc import Iterable
+A limit is a number in the metric's unit, or a text with a unit of its kind: `9Gbit/s`, `250us`,
+`1.5GB/s`, `2%`.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_size
 from aiperf_svc.domain.number_text import readable_unit, significant
 
 BATCHES = 10
@@ -13,6 +18,52 @@ BATCHES = 10
 depend on each other; 20 would make the interval only 4% narrower."""
 LEAST_IN_BATCH = 10
 """Fewest requests in a batch for a statistic of the batch."""
+_NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
+
+
+def limit_of(unit: str, limit: float | str) -> float:
+    """Return a limit in the unit of its metric. Raises ValueError that says what is expected."""
+    if not isinstance(limit, str):
+        return float(limit)
+    text = limit.strip()
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    parse = _PARSERS.get(unit)
+    if parse is not None:
+        return parse(text)
+    try:
+        return float(text.removesuffix(unit))
+    except ValueError:
+        raise ValueError(f"expected a number of {unit}") from None
+
+
+def _duration_in(unit: str) -> Callable[[str], float]:
+    return lambda text: parse_duration_ns(text) / _NS_PER[unit]
+
+
+def _byte_rate(text: str) -> float:
+    try:
+        return float(parse_size(text.removesuffix("/s")))
+    except ValueError:
+        raise ValueError('expected a rate of bytes such as "500MB/s" or "1.5Gi/s"') from None
+
+
+def _ratio(text: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ValueError('expected a ratio such as "2%" or 0.02') from None
+
+
+_PARSERS: dict[str, Callable[[str], float]] = {
+    "bit/s": lambda text: float(parse_bit_rate(text)),
+    "bytes/s": _byte_rate,
+    "bytes": lambda text: float(parse_size(text)),
+    "ratio": _ratio,
+    **{unit: _duration_in(unit) for unit in _NS_PER},
+}
 
 
 class TierResult(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.qualify_trials import planned_parameters
 from aiperf_svc.core.qualify.measurements import Limit, Rules, StagePlan
 from aiperf_svc.core.qualify.result import CheckInfo
-from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.tool_objectives import limit_of
+from aiperf_svc.core.results.slo_results import limit_of
 from aiperf_svc.domain.nearest import did_you_mean
 from aiperf_svc.workloads.pairs import circle_rounds
 from aiperf_svc.workloads.qualify.spec import CheckLimit, QualifySpec, Stage
@@ -52,7 +51,7 @@ def _limit_value(written: float | str | None, info: CheckInfo) -> float | None:
     """Return a limit in the unit of its metric. Raises ValueError."""
     if written is None:
         return None
-    return limit_of(MetricInfo(tag=info.check, name=info.name, unit=info.unit), written)
+    return limit_of(info.unit, written)
 
 
 def _gpu(config: Config) -> str:

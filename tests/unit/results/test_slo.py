@@ -8,14 +8,8 @@ from aiperf_svc.adapters.exports import aiperf_exports
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.report import page
 from aiperf_svc.config.slo import Slo
-from aiperf_svc.core.results.slo import (
-    Failures,
-    check_slo,
-    count_good,
-    judge,
-    judge_tiers,
-    limit_of,
-)
+from aiperf_svc.core.results.slo import Failures, check_slo, count_good, judge, judge_tiers
+from aiperf_svc.core.results.slo_results import limit_of
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -39,7 +33,7 @@ def slo(**parts: object) -> Slo:
     ],
 )
 def test_limits_are_in_the_metrics_unit(tag: str, limit: float | str, expected: float) -> None:
-    assert limit_of(CATALOG[tag], limit) == expected
+    assert limit_of(CATALOG[tag].unit, limit) == expected
 
 
 def test_a_good_slo_has_no_problems() -> None:

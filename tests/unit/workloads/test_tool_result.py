@@ -4,16 +4,13 @@ import msgspec
 import pytest
 
 from aiperf_svc.config.slo import Slo
-from aiperf_svc.core.results.measured import Column, MetricInfo, Series, Table
-from aiperf_svc.core.results.tool_objectives import check_objectives, limit_of
+from aiperf_svc.core.results.measured import Column, Series, Table
+from aiperf_svc.core.results.slo_results import limit_of
+from aiperf_svc.core.results.tool_objectives import check_objectives
 from aiperf_svc.core.results.tool_result import ToolResult
 from tests.support import fake_steps as fake
 
 INFOS = (fake.BANDWIDTH, fake.RTT)
-
-
-def info(unit: str) -> MetricInfo:
-    return MetricInfo(tag="x", name="X", unit=unit)
 
 
 def test_statistics_are_over_repetitions_and_steps() -> None:
@@ -105,7 +102,7 @@ def test_a_result_reads_back_as_it_was_written() -> None:
     ],
 )
 def test_a_limit_is_read_by_the_metrics_unit(unit: str, text: float | str, expected: float) -> None:
-    assert limit_of(info(unit), text) == expected
+    assert limit_of(unit, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,7 +117,7 @@ def test_a_limit_is_read_by_the_metrics_unit(unit: str, text: float | str, expec
 )
 def test_a_limit_in_another_unit_is_refused(unit: str, text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        limit_of(info(unit), text)
+        limit_of(unit, text)
 
 
 def slo(**objective: object) -> Slo:
