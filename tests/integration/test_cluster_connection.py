@@ -75,16 +75,22 @@ async def api() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """Writes a kubeconfig with one context `there`; its path."""
+    """Writes a kubeconfig with the context `there`, and the `current` one if that is another; its
+    path."""
 
-    def make(url: str, *, user: dict[str, Any] | None = None, **cluster: Any) -> str:
+    def make(
+        url: str, *, user: dict[str, Any] | None = None, current: str = "there", **cluster: Any
+    ) -> str:
+        servers = {current: {"server": "http://127.0.0.1:9"}, "there": {"server": url, **cluster}}
         content = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
+            "clusters": [{"name": name, "cluster": each} for name, each in servers.items()],
             "users": [{"name": "u", "user": user or {}}],
-            "contexts": [{"name": "there", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "there",
+            "contexts": [
+                {"name": name, "context": {"cluster": name, "user": "u"}} for name in servers
+            ],
+            "current-context": current,
         }
         path = tmp_path / "kubeconfig"
         path.write_text(yaml.safe_dump(content))
@@ -200,23 +206,57 @@ async def test_refused_credentials_are_named(api: ApiServer, write: Callable[...
     assert "mine" not in message
 
 
-async def test_expired_token_is_requested_again(
-    api: ApiServer, write: Callable[..., str], tmp_path: Path
-) -> None:
-    count = tmp_path / "count"
-    plugin = tmp_path / "plugin"
-    plugin.write_text(
-        f"#!/bin/sh\necho x >> {count}\nn=$(wc -l < {count})\n"
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    """A credential plugin: its tokens are numbered, and it fails while a file `broken` exists."""
+    count, broken, path = tmp_path / "count", tmp_path / "broken", tmp_path / "plugin"
+    path.write_text(
+        f"#!/bin/sh\ntest ! -e {broken} || exit 1\necho x >> {count}\nn=$(wc -l < {count})\n"
         'echo "{\\"status\\": {\\"token\\": \\"token-$n\\"}}"\n'
     )
-    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def user_of(plugin: Path) -> dict[str, Any]:
     version = "client.authentication.k8s.io/v1"
-    user = {"exec": {"apiVersion": version, "command": str(plugin)}}
-    async with connect(kubeconfig=write(api.url, user=user)) as cluster:
+    return {"exec": {"apiVersion": version, "command": str(plugin)}}
+
+
+async def test_expired_token_is_requested_again(
+    api: ApiServer, write: Callable[..., str], plugin: Path
+) -> None:
+    async with connect(kubeconfig=write(api.url, user=user_of(plugin))) as cluster:
         api.accepted = "token-2"
         await cluster.get("/version")
         await cluster.get("/version")
     assert api.tokens == ["token-1", "token-1", "token-1", "token-2", "token-2"]
+
+
+async def test_failed_renewal_of_a_token_is_repeated(
+    api: ApiServer, write: Callable[..., str], plugin: Path
+) -> None:
+    broken = plugin.with_name("broken")
+    async with connect(kubeconfig=write(api.url, user=user_of(plugin))) as cluster:
+        api.accepted = "token-2"
+        broken.touch()
+        # As an API server that does not respond, it ends no watch of a run.
+        with pytest.raises(Unreachable, match="cannot be used"):
+            await cluster.get("/version")
+        broken.unlink()
+        await cluster.get("/version")
+    assert api.tokens[-1] == "token-2"
+
+
+async def test_renewed_token_is_of_the_same_context(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    async with connect(kubeconfig=write(api.url, user={"token": "token-1"})) as cluster:
+        api.accepted = "token-2"
+        # As `kubectl config use-context` does while a stack runs.
+        write(api.url, user={"token": "token-2"}, current="elsewhere")
+        await cluster.get("/version")
+        assert (cluster.context, cluster.server) == ("there", api.url)
 
 
 async def test_kubeconfig_keys_leave_the_temporary_folder(

@@ -58,6 +58,7 @@ async def test_silence_and_recovery_are_noted_once(
     ):
         said = await notes.next()
         assert said.startswith("the API server at https://api has not responded for ")
+        assert (f"({silence})" in said) is (silence is not None)
         cluster.looks = asyncio.Semaphore(0)
         async with asyncio.timeout(WAIT_S):
             for _ in range(3):

@@ -49,7 +49,8 @@ METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 
 
 class Unreachable(EnvironmentProblem):
-    """Raised when the API server does not respond; trying again may help."""
+    """Raised when the API server does not respond, or expired credentials cannot be renewed; trying
+    again may help."""
 
 
 class Refused(EnvironmentProblem):
@@ -170,7 +171,10 @@ class Cluster:
         if response.status == 401:
             # Tokens of cloud providers live for minutes, a run for hours.
             response.close()
-            await self._credentials.reload(loads)
+            try:
+                await self._credentials.reload(loads)
+            except EnvironmentProblem as error:
+                raise Unreachable(str(error)) from error
             response = await self._request(method, path, params, headers, data)
         async with response:
             yield response

@@ -61,6 +61,7 @@ class Credentials:
         `loads`."""
         async with self._lock:
             if loads == self.loads:
+                _check_file(self._kubeconfig)
                 await self._read()
 
     @property
@@ -83,6 +84,9 @@ class Credentials:
                 path.unlink(missing_ok=True)
         self.server = str(auth.server).rstrip("/")
         self.context = auth.active_context
+        # Expired credentials are renewed for this context, whichever is current then. kr8s has no
+        # public attribute for it.
+        auth._use_context = self.context or None
         if not _is_url(self.server):
             raise EnvironmentProblem(
                 f"context {self.context!r} of kubeconfig {self.file} has the server "

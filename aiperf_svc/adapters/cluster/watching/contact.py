@@ -53,7 +53,8 @@ class Contact:
         log.debug("no response of the API server: %s", error)
         if not self._is_silent and self._silent_s >= self._response_s:
             self._is_silent = True
-            self._note(f"{self.silence}; {self._consequence}")
+            why = f" ({error})" if str(error) else ""
+            self._note(f"{self.silence}{why}; {self._consequence}")
 
     def handle_response(self) -> None:
         """Record that a request got a response, of any content."""
