@@ -103,6 +103,8 @@ class FakeStackRun:
         self.killed = Path()
         """What a runner that is killed in so many runs of a shape leaves of its folder."""
         self.is_destroyed = self.is_mended = True
+        self.pinned: tuple[str | None, str | None] = (None, None)
+        """Identity and context of the cluster that Pulumi works on."""
         self.did: list[str] = []
         self.is_watched = False
         """A silent API server would be said now."""
@@ -164,10 +166,11 @@ class FakeStackRun:
 
     @contextlib.asynccontextmanager
     async def connect(self, **_: Any) -> AsyncIterator[Cluster]:
-        yield cast("Cluster", SimpleNamespace(identity="uid"))
+        yield cast("Cluster", SimpleNamespace(identity="uid", context="c"))
 
     @contextlib.contextmanager
-    def open_project(self, *_: Any, **__: Any) -> Iterator["FakeStackRun"]:
+    def open_project(self, *_: Any, **how: Any) -> Iterator["FakeStackRun"]:
+        self.pinned = (how.get("identity"), how.get("context"))
         yield self
 
     # --- as PulumiCli ---

@@ -164,6 +164,7 @@ class StackPlacement(Placement):
                     home,
                     request.environ,
                     identity=cluster.identity,
+                    context=cluster.context,
                     holder=me.identity,
                     is_ephemeral=request.is_ephemeral,
                     held=held,

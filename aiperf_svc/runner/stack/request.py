@@ -279,6 +279,7 @@ def open_project(
     environ: Mapping[str, str],
     *,
     identity: str = "",
+    context: str = "",
     holder: str = "",
     is_ephemeral: bool = False,
     held: int | None = None,
@@ -287,10 +288,11 @@ def open_project(
 ) -> Iterator[PulumiCli]:
     """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
-    `content` is the stack's file; None: as it is on disk, or empty. `holder` is this process, as
-    the stack's Lease names it; `held` is the descriptor of the stack's lock; `has_ended` tells
-    whether the owner of a lock of the state was in a pod that has ended. Raises ConfigError,
-    EnvironmentProblem.
+    `content` is the stack's file; None: as it is on disk, or empty. `identity` and `context` are
+    those of the cluster that the runner is connected to: another context may be current when the
+    CLI is called. `holder` is this process, as the stack's Lease names it; `held` is the descriptor
+    of the stack's lock; `has_ended` tells whether the owner of a lock of the state was in a pod
+    that has ended. Raises ConfigError, EnvironmentProblem.
     """
     with folders.locked_private_folder() as (private, lock):
         if is_ephemeral:
@@ -304,6 +306,7 @@ def open_project(
             project.write_stack_file(folder, stack=stack, settings=content)
         given = {PLAN: str(folder / FILE)}
         given |= {IDENTIFIER: identity} if identity else {}
+        given |= {CONTEXT: context} if context else {}
         given |= {HOLDER: holder} if holder else {}
         kubeconfig = environ.get("KUBECONFIG")
         if kubeconfig:

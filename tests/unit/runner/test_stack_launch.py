@@ -36,6 +36,11 @@ async def test_silent_api_server_is_reported_in_cluster_stages(stack_run: FakeSt
     assert stack_run.did_watched == ["up", "fetch", "destroy", "check"]
 
 
+async def test_pulumi_works_on_the_connected_cluster(stack_run: FakeStackRun) -> None:
+    await stack_run.launched()
+    assert stack_run.pinned == ("uid", "c")
+
+
 @pytest.mark.parametrize("gpus", [0, 2])
 async def test_gpu_pods_are_reported_gone_after_the_check(
     stack_run: FakeStackRun, capsys: pytest.CaptureFixture[str], gpus: int

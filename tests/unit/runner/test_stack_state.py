@@ -157,6 +157,15 @@ def test_opening_a_project_repairs_killed_state(
     assert "note: state of stack s: removed " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("context", ["", "there"])
+def test_context_of_the_runner_is_the_programs(
+    home: StateHome, tmp_path: Path, context: str
+) -> None:
+    environ = {"PULUMI_BACKEND_URL": tmp_path.as_uri(), "PULUMI_CONFIG_PASSPHRASE": "x"}
+    with open_project("s", None, home, environ, context=context) as cli:
+        assert cli._environ.get("AIPERF_CONTEXT", "") == context
+
+
 def test_service_backend_needs_no_passphrase(home: StateHome) -> None:
     backend = project.choose_backend(home, {"PULUMI_BACKEND_URL": "https://api.pulumi.com"})
     assert backend.notice == ""
