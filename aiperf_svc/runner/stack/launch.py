@@ -368,9 +368,10 @@ class Launch:
         try:
             self._record = await records.find_own(self._record, self._cluster, self._cli)
         except AiperfError as error:
-            self._say(f"the objects of the stack are known by their label only: {error}")
+            self._say(f"it is unknown which objects are the stack's own: {error}")
             self._record = msgspec.structs.replace(self._record, own=None)
-        self._home.save(self._record)
+        else:
+            self._home.save(self._record)
 
     async def _measure(self) -> StageResult:
         plan, options = self._request.plans[self._place - 1], self._options.run
@@ -415,6 +416,8 @@ class Launch:
     async def _destroy(self) -> StageResult:
         assert self._record is not None
         await self._end_measuring()
+        if self._record.own is None:
+            await self._find_own()
         await self._undo_events(self._record)
         await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE
@@ -435,6 +438,9 @@ class Launch:
 
     async def _check(self) -> StageResult:
         assert self._record is not None
+        if self._record.own is None and not self._removal.is_destroyed:
+            # The state still lists them.
+            await self._find_own()
         await self._removal.check(self._record)
         if gpus := max(plan.totals.gpus for plan in self._request.plans):
             # A pod that is ending is listed, and the check has waited for it.

@@ -1,7 +1,6 @@
 """What belongs to a stack: the record that is made before `up`, and the roots by which a stack is
 told from others of the same name."""
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -122,14 +121,18 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     """Return the record with the UIDs of the stack's roots and of its own namespace.
 
     Pulumi's state lists what belongs to the stack, including objects that were being made when it
-    was interrupted. Another user's stack may have the same name and label, so without a state the
-    record's UIDs are used or, if it has none, everything with the label. Raises Unreachable.
+    was interrupted. Another user's stack may have the same name and label, so if the state cannot
+    be read, the record's UIDs are used. Without a state and UIDs everything with the label is
+    meant. Raises Unreachable, and PulumiFailed for a state that cannot be read without UIDs.
     """
     there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
     own = {*(record.own or ()), *([record.namespace_uid] if record.namespace_uid else ())}
     state = space = None
-    with contextlib.suppress(PulumiFailed):
+    try:
         state = await cli.export() if cli is not None else None
+    except PulumiFailed:
+        if not own:
+            raise
     if state is not None:
         uids = await own_in_state(cluster, state, there, stack=record.stack)
         own |= uids

@@ -253,7 +253,7 @@ class StackRemoval:
         """Whether the leak check had a report, and Pulumi's state agrees with it."""
         self.is_unlisted = False
         """Whether the leak check could not list what the stack uses."""
-        self._is_destroyed = False
+        self.is_destroyed = False
         """Whether `pulumi destroy` succeeded."""
 
     async def destroy(self, record: RunRecord, interrupts: Interrupts) -> None:
@@ -261,14 +261,17 @@ class StackRemoval:
         async with Tasks() as tasks:
             tasks.start(self._report_running(interrupts), "report interrupts")
             self._say("destroying the stack")
-            self._is_destroyed = await self._teardown(record).destroy()
+            self.is_destroyed = await self._teardown(record).destroy()
 
     async def check(self, record: RunRecord) -> None:
         """Report what is left, and delete the record if nothing is. Raises LeakError if anything
-        is, Unverified if the stack's types may not be listed, EnvironmentProblem if the cluster
-        does not respond or Pulumi's state could not be updated."""
+        is, Unverified if the stack's types may not be listed, EnvironmentProblem if its roots are
+        unknown, the cluster does not respond or Pulumi's state could not be updated."""
         stack, teardown = record.stack, self._teardown(record)
         try:
+            if record.own is None:
+                # Another stack of this name has the same label.
+                raise EnvironmentProblem(f"which objects of stack {stack} are its own is unknown")
             report = await teardown.check()
         except Exception as error:
             self.not_checked = (f"everything ({error})",)
@@ -291,9 +294,9 @@ class StackRemoval:
             self.is_unlisted = True
             raise await unverified(record, report, self._cluster)
         self._say(f"leak check: {report.in_words}")
-        if not self._is_destroyed:
+        if not self.is_destroyed:
             refuse_namesakes(record, report.others)
-        if not self._is_destroyed and not await teardown.update_state():
+        if not self.is_destroyed and not await teardown.update_state():
             self.is_verified = False
             raise EnvironmentProblem(
                 f"the state of stack {stack} still lists objects that are gone; "

@@ -13,6 +13,7 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.ownership import TakenOver
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
@@ -105,6 +106,41 @@ async def test_takeover_names_the_new_holder(
         ExitCode.BENCHMARK_FAILED, str(Keeper.loss), False
     )  # fmt: skip
     assert stack_run.did == ["destroy", "check"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_destroyed", "searches", "did"),
+    [
+        (1, True, 2, ["destroy", "check"]),
+        (2, False, 3, ["destroy", "check", "mend"]),
+        # The state is empty, and no longer tells which objects were the stack's own.
+        (2, True, 2, ["destroy"]),
+    ],
+    ids=["known before", "known after", "unknown"],
+)
+async def test_only_known_objects_are_removed_by_label(
+    stack_run: FakeStackRun,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    is_destroyed: bool,
+    searches: int,
+    did: list[str],
+) -> None:
+    asked: list[str] = []
+
+    async def find_own(record: RunRecord, *_: Any) -> RunRecord:
+        asked.append(record.stack)
+        if len(asked) <= failures:
+            raise Unreachable("the cluster does not respond")
+        return msgspec.structs.replace(record, own=("ours",))
+
+    monkeypatch.setattr(records, "find_own", find_own)
+    stack_run.is_destroyed = is_destroyed
+    outcome = await stack_run.launched()
+    assert (len(asked), stack_run.did) == (searches, did)
+    is_known = "check" in did
+    assert outcome.exit_code is (ExitCode.OK if is_known else ExitCode.ERROR)
+    assert (stack_run.home.load("s") is None) is is_known
 
 
 async def test_failed_leak_check_decides_exit_code(

@@ -272,9 +272,12 @@ async def test_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectRef
 async def test_ownership_without_state_needs_record_or_label(there: list[ObjectRef]) -> None:
     there.extend([space("theirs"), space("ours")])
     known = msgspec.structs.replace(RECORD, own=("ours",))
-    for cli in (None, Cli(None)):
+    unreadable = Cli(None)
+    for cli in (None, unreadable):
         assert (await own_of(known, cli)).namespace_uid == "ours"
-        assert (await own_of(RECORD, cli)).own == ("ours", "theirs")
+    assert (await own_of(RECORD, None)).own == ("ours", "theirs")
+    with pytest.raises(PulumiFailed):
+        await own_of(RECORD, unreadable)
 
 
 def test_existing_objects_with_stack_names_are_refused() -> None:
