@@ -160,8 +160,24 @@ async def test_takeover_names_both_owners() -> None:
     await _claim(api, BOB, said, take_over=True)
     loss = await keeper.taken()
     assert str(loss).startswith("stack s was taken over by bob@laptop (process 7) at ")
+    assert not loss.is_in_use
     (told,) = said
     assert told.startswith("taking over: alice@build (process 42) works on stack s")
+    await keeper.close(is_kept=True)
+    assert api.holder == BOB.identity
+
+
+async def test_suspended_runner_loses_its_lease_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its last renewal counts no longer when it continues.
+    monkeypatch.setattr(ownership, "HELD_S", -1)
+    api = OneLease()
+    keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
+    keeper.begin("n")
+    await api.until_held_by(ALICE.identity)
+    await _claim(api, BOB, [], take_over=True)
+    loss = await keeper.taken()
+    assert str(loss).startswith("stack s was taken over by bob@laptop (process 7) at ")
+    assert (str(loss).endswith("and leaves it alone"), loss.is_in_use) == (True, True)
     await keeper.close(is_kept=True)
     assert api.holder == BOB.identity
 

@@ -17,6 +17,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects, namespa
 from aiperf_svc.adapters.host.child_processes import is_alive, process_space
 from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.core.cluster.lease import (
+    HELD_S,
     Holder,
     StackLease,
     Step,
@@ -53,6 +54,9 @@ class StackInUse(EnvironmentProblem):
 
 class TakenOver(BenchmarkFailed):
     """Raised when another process has taken over the stack of a run."""
+
+    is_in_use = False
+    """True if that process works on the stack since the Lease of this one had expired."""
 
 
 def owner_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -265,7 +269,8 @@ class LeaseKeeper:
         self.cluster, self._stack, self.say = cluster, stack, say
         self.me = me
         self._namespace = ""
-        self._has_held = False
+        self._held_until: datetime | None = None
+        """Time after which others may hold the Lease, by the API server's clock."""
         self._ahead = timedelta()
         """How far the API server's clock is ahead of this machine's."""
         self._is_measured = False
@@ -335,16 +340,19 @@ class LeaseKeeper:
             self._ahead = await self.cluster.now() - here
             self._is_measured = True
         now = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo) + self._ahead
-        step = next_step(lease, now=now, me=self.me, has_held=self._has_held, is_running=is_alive)
-        if step is Step.LOST:
+        step = next_step(
+            lease, now=now, me=self.me, held_until=self._held_until, is_running=is_alive
+        )
+        if step in (Step.LOST, Step.EXPIRED):
             since = f" at {lease.acquired:%H:%M:%S} UTC" if lease.acquired else ""
-            self.loss = TakenOver(
-                f"stack {self._stack} was taken over by {lease.holder_in_words}{since}"
-            )
+            taken = f"stack {self._stack} was taken over by {lease.holder_in_words}{since}"
+            late = f"; this process had not renewed its Lease for {HELD_S} s, and leaves it alone"
+            self.loss = TakenOver(taken + (late if step is Step.EXPIRED else ""))
+            self.loss.is_in_use = step is Step.EXPIRED
             self._is_taken.set()
         elif step is not Step.NOTHING:
             await self.cluster.patch(self._path, claimed(lease, now=now, me=self.me))
-            self._has_held = True
+            self._held_until = now + timedelta(seconds=HELD_S)
             # The clocks may drift apart within hours.
             self._is_measured = False
 

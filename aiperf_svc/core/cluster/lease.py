@@ -175,6 +175,8 @@ class Step(StrEnum):
     NOTHING = "nothing"
     LOST = "lost"
     """Another process holds it."""
+    EXPIRED = "expired"
+    """Another process holds it and found nobody who did: this one had not renewed it in time."""
 
 
 def next_step(
@@ -182,16 +184,18 @@ def next_step(
     *,
     now: datetime,
     me: Holder,
-    has_held: bool,
+    held_until: datetime | None,
     is_running: Callable[[int], bool],
 ) -> Step:
-    """Decide what the process `me` does. `has_held`: it has held the Lease before."""
+    """Decide what the process `me` does. `held_until` is the time up to which its last renewal
+    counts; None: it has not held the Lease before."""
     if lease.holder == me.identity:
         is_due = lease.renewed is None or now >= lease.renewed + timedelta(seconds=RENEW_S)
         return Step.RENEW if is_due else Step.NOTHING
-    if has_held and lease.holder:
-        # Only an explicit take-over writes another holder, even if the renewal was late.
-        return Step.LOST
+    if held_until is not None and lease.holder:
+        # Before that time only an explicit take-over writes another holder.
+        is_late = lease.acquired is not None and lease.acquired >= held_until
+        return Step.EXPIRED if is_late else Step.LOST
     use = use_of(lease, now=now, me=me, is_own=True, is_running=is_running)
     return Step.LOST if use is Use.HELD else Step.CLAIM
 

@@ -77,6 +77,8 @@ class StackLifecycle:
     """The results exist only in the stack, which stays until they are fetched."""
     is_lost: bool = False
     """Another user has taken over the stack: no other part starts, and nothing is kept."""
+    is_in_use: bool = False
+    """Another process works on the stack, which this one has lost: it stays."""
     is_kept: bool = False
     story: list[str] = field(default_factory=list)
     """Every step so far, for the message about an illegal one."""
@@ -140,7 +142,7 @@ class StackLifecycle:
 
     def stop(self) -> None:
         """Keep nothing: the user has interrupted the session after a part."""
-        if self.is_kept:
+        if self.is_kept and not self.is_in_use:
             self.is_kept, self.was_interrupted, self.stage = False, True, Stage.DESTROY
 
     def fail_run(self) -> None:
@@ -154,7 +156,7 @@ class StackLifecycle:
     def _teardown(self) -> Stage:
         wants = self.keep or self.has_only_copy
         wants = wants or (self.keep_on_failure and self.failed_in is not None)
-        if wants and not self.was_interrupted and not self.is_lost:
+        if self.is_in_use or (wants and not self.was_interrupted and not self.is_lost):
             self.is_kept = True
             return Stage.FINISHED
         return Stage.DESTROY

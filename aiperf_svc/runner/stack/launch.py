@@ -146,11 +146,12 @@ class Launch:
         if record is None or lifecycle.stage is not Stage.FINISHED:
             return
         self._say(summary.took(self._took_s))
-        if lifecycle.is_kept and lifecycle.has_only_copy:
+        if not lifecycle.is_kept or lifecycle.is_in_use:
+            return
+        if lifecycle.has_only_copy:
             self._say("The results could not be fetched. The stack holds the only copy of them.")
-        if lifecycle.is_kept:
-            plan, space = self._request.plan, record.namespace
-            self._say(summary.kept(plan, namespace=space, expires=record.expires))
+        plan, space = self._request.plan, record.namespace
+        self._say(summary.kept(plan, namespace=space, expires=record.expires))
 
     @property
     def run_id(self) -> str:
@@ -217,7 +218,7 @@ class Launch:
             self._screen.begin(stage)
             result = await self._end_of(stage, stages[stage])
             if self._keeper.loss is not None:
-                lifecycle.is_lost = True
+                lifecycle.is_lost, lifecycle.is_in_use = True, self._keeper.loss.is_in_use
                 if result is StageResult.FAILED and self._failure is None:
                     self._failed(self._keeper.loss)
             took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s

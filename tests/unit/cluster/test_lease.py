@@ -101,22 +101,30 @@ def test_an_identity_is_read_as_it_was_written() -> None:
     assert parse_holder("somebody") is None
 
 
-def step(found: StackLease, *, has_held: bool = False) -> Step:
-    return next_step(found, now=NOW, me=ME, has_held=has_held, is_running=lambda pid: pid != 6)
+def step(found: StackLease, *, held_until: datetime | None = None) -> Step:
+    is_running = (6).__ne__
+    return next_step(found, now=NOW, me=ME, held_until=held_until, is_running=is_running)
 
 
 def test_free_lease_is_claimed_and_renewed() -> None:
     assert step(lease()) is Step.CLAIM
     assert step(lease(BOB_BEFORE)) is Step.CLAIM
-    assert step(lease(ME, RENEW_S - 1.0), has_held=True) is Step.NOTHING
-    assert step(lease(ME, RENEW_S), has_held=True) is Step.RENEW
+    assert step(lease(ME, RENEW_S - 1.0), held_until=NOW) is Step.NOTHING
+    assert step(lease(ME, RENEW_S), held_until=NOW) is Step.RENEW
 
 
 def test_lease_taken_by_another_process_is_lost() -> None:
     assert step(lease(ALICE)) is Step.LOST
     # Even if that process has ended since.
-    assert step(lease(BOB_BEFORE, HELD_S + 1.0), has_held=True) is Step.LOST
-    assert step(lease(), has_held=True) is Step.CLAIM
+    assert step(lease(BOB_BEFORE, HELD_S + 1.0), held_until=NOW) is Step.LOST
+    assert step(lease(), held_until=NOW) is Step.CLAIM
+
+
+def test_lease_taken_after_its_time_has_expired() -> None:
+    assert step(lease(ALICE), held_until=ago(59.0)) is Step.LOST
+    assert step(lease(ALICE), held_until=ago(60.0)) is Step.EXPIRED
+    # This process was suspended, and continues when nobody works on the stack.
+    assert step(lease(), held_until=ago(60.0)) is Step.CLAIM
 
 
 def test_claim_has_the_version_and_the_process() -> None:

@@ -210,6 +210,16 @@ def test_finished_experiment_removes_stack_of_killed_runner() -> None:
     assert lifecycle.end(Stage.PREFLIGHT, StageResult.DECLINED) is Stage.FINISHED
 
 
+def test_stack_in_use_by_others_stays() -> None:
+    for stage in (Stage.UP, Stage.RUN, Stage.COLLECT):
+        lifecycle = at(stage)
+        lifecycle.is_lost = lifecycle.is_in_use = True
+        assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE
+        assert lifecycle.end(Stage.EVIDENCE, StageResult.DONE, interrupts=1) is Stage.FINISHED
+        lifecycle.stop()
+        assert (lifecycle.stage, lifecycle.is_kept) == (Stage.FINISHED, True)
+
+
 def test_stack_taken_over_is_not_kept() -> None:
     for stage in (Stage.RUN, Stage.COLLECT):
         lifecycle = at(stage, keep=True, keep_on_failure=True)

@@ -85,27 +85,33 @@ async def test_unfinished_roots_go_before_the_first_up(
     assert ups_before == ([0] if own else [])
 
 
+@pytest.mark.parametrize("is_in_use", [False, True])
 async def test_takeover_names_the_new_holder(
-    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+    stack_run: FakeStackRun,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_in_use: bool,
 ) -> None:
     class Keeper:
         loss = TakenOver("stack s was taken over by bob@laptop (process 7)")
+        loss.is_in_use = is_in_use
 
         def begin(self, namespace: str) -> None:
             return None
 
         async def close(self, *, is_kept: bool) -> None:
-            assert not is_kept
+            assert is_kept is is_in_use
 
     monkeypatch.setattr(launch, "LeaseKeeper", lambda *_: Keeper())
-    # What follows from it does not hide it, and keeps no stack.
+    # What follows from it does not hide it, and keeps no stack that nobody uses.
     stack_run.fetch_error = EnvironmentProblem("no connection to the pod")
     outcome = await stack_run.launched()
     said = outcome.as_json()
     assert (outcome.exit_code, said["reason"], said["kept"]) == (
-        ExitCode.BENCHMARK_FAILED, str(Keeper.loss), False
+        ExitCode.BENCHMARK_FAILED, str(Keeper.loss), is_in_use
     )  # fmt: skip
-    assert stack_run.did == ["destroy", "check"]
+    assert stack_run.did == ([] if is_in_use else ["destroy", "check"])
+    assert "kept: " not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
