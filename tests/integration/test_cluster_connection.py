@@ -298,6 +298,18 @@ async def test_stack_is_found_without_rights_to_list(
         assert await find_roots(cluster, stack="s", or_namespace=None) == ()
 
 
+@pytest.mark.parametrize("failing", ["namespaces", "configmaps"])
+async def test_failed_list_does_not_hide_a_stack(
+    api: ApiServer, write: Callable[..., str], failing: str
+) -> None:
+    api.responses |= {"/api/v1/namespaces": {"items": []}, "/api/v1/configmaps": {"items": []}}
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        assert await find_roots(cluster, stack="s", or_namespace="n") == ()
+        api.responses[f"/api/v1/{failing}"] = 500
+        with pytest.raises(Unreachable, match=rf"stacks named s cannot .*: {failing} \("):
+            await find_roots(cluster, stack="s", or_namespace="n")
+
+
 async def test_applied_object_owns_what_it_sets(api: ApiServer, write: Callable[..., str]) -> None:
     path, body = "/api/v1/namespaces/n/configmaps/a", {"kind": "ConfigMap"}
     api.responses[path] = [201, {}]

@@ -122,6 +122,17 @@ async def test_run_holds_and_releases_its_lease() -> None:
     await refuse_held(api.typed, "s", "n", BOB)
 
 
+async def test_unread_lease_may_be_held() -> None:
+    api = OneLease()
+    api.errors = [
+        Refused(f"no ({status})", status=status, reason="") for status in (403, 500)
+    ]  # fmt: skip
+    # Without the right to read it, nobody is asked.
+    await refuse_held(api.typed, "s", "n", BOB)
+    with pytest.raises(Refused, match="500"):
+        await refuse_held(api.typed, "s", "n", BOB)
+
+
 async def test_renewal_continues_after_errors() -> None:
     api, said = OneLease(), list[str]()
     refused = Refused("no right to get leases", status=403, reason="Forbidden")

@@ -170,23 +170,24 @@ async def made_while_killed(
 ) -> list[ObjectRef]:
     """Return those of `objects` that a killed `up` was creating. An object of this name that has a
     Lease of another owner is not one of them: the Lease is created after it, by a process that was
-    not killed."""
+    not killed. Raises Refused, Unreachable."""
     found = []
     for each in objects:
         if (each.namespace, each.name) in making:
-            with suppress(Refused):
-                lease = await find_lease(cluster, stack, each.namespace or each.name)
-                if lease is not None and lease.owner != owner_name():
-                    continue
-            found.append(each)
+            lease = await find_lease(cluster, stack, each.namespace or each.name)
+            if lease is None or lease.owner == owner_name():
+                found.append(each)
     return found
 
 
 async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) -> None:
-    """Raise StackInUse if another process than `me` works on the stack. Raises Unreachable."""
+    """Raise StackInUse if another process than `me` works on the stack, as far as the user may read
+    its Lease. Raises Refused, Unreachable."""
     try:
         lease = await find_lease(cluster, stack, namespace)
-    except Refused:
+    except Refused as error:
+        if error.status != 403:
+            raise
         return
     if lease is not None:
         now = await cluster.now()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, refuse_held
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, refuse_held
 from aiperf_svc.adapters.cluster.teardown.inventory import namespaces_of
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.admission_watch import AdmissionWatch
@@ -34,7 +34,8 @@ DEPLOYED = "what is deployed"
 
 
 class StateLocked(EnvironmentProblem):
-    """Raised when another process holds the stack's state; nothing was created."""
+    """Raised when another process uses the stack or its state, or whether one does cannot be read;
+    nothing was created."""
 
 
 # --- before --------------------------------------------------------------------------------------
@@ -51,7 +52,8 @@ async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> st
 
 
 async def refuse_in_use(request: StackRequest, cluster: Cluster, me: Holder) -> None:
-    """Raise StackInUse if another process than `me` works on a stack of this name."""
+    """Raise StackInUse if another process than `me` works on a stack of this name. Raises Refused,
+    Unreachable."""
     namespace = request.plan.config.deployment.namespace.name
     there = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
     for each in namespaces_of(there):
@@ -156,7 +158,7 @@ async def up(
         try:
             # The user may have thought about the preview for a while.
             await refuse_in_use(request, cluster, keeper.me)
-        except StackInUse as error:
+        except EnvironmentProblem as error:
             raise StateLocked(str(error)) from error
     await cli.add()
     for key, value in request.secrets.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import Catalog, ObjectRef, list_objects
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import made_while_killed, refuse_others
 from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
@@ -18,12 +18,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     take_outside,
     without_own,
 )
-from aiperf_svc.adapters.cluster.teardown.leaks import (
-    CONFIG_MAP,
-    NAMESPACE,
-    find_roots,
-    wait_until_gone,
-)
+from aiperf_svc.adapters.cluster.teardown.leaks import find_roots, list_root_types, wait_until_gone
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed
@@ -31,7 +26,6 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.teardown import GONE_S
 
@@ -82,13 +76,8 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
     """Remove the roots that a killed `up` was creating when it was killed, which the next one would
     refuse because they exist. Raises EnvironmentProblem if they remain."""
     uids, making = deployed.roots_of(await cli.export(), stack=record.stack)
-    listed = await list_objects(
-        cluster,
-        Catalog((NAMESPACE, CONFIG_MAP), ()),
-        or_namespace=record.namespace,
-        selector=f"{STACK_LABEL}={record.stack}",
-    )
-    found = await made_while_killed(cluster, record.stack, listed.objects, making)
+    there = await list_root_types(cluster, stack=record.stack, or_namespace=record.namespace)
+    found = await made_while_killed(cluster, record.stack, there, making)
     left = [each for each in found if each.uid not in uids]
     if not left:
         return
@@ -112,7 +101,7 @@ async def own_in_state(
     cluster: Cluster, state: Json, there: Iterable[ObjectRef], *, stack: str
 ) -> set[str]:
     """Return the UIDs of the roots that a state has made, and of those among `there` that it was
-    making when its process was killed. Raises Unreachable."""
+    making when its process was killed. Raises Refused, Unreachable."""
     uids, making = deployed.roots_of(state, stack=stack)
     return {*uids, *(e.uid for e in await made_while_killed(cluster, stack, there, making))}
 
@@ -123,7 +112,8 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     Pulumi's state lists what belongs to the stack, including objects that were being made when it
     was interrupted. Another user's stack may have the same name and label, so if the state cannot
     be read, the record's UIDs are used. Without a state and UIDs everything with the label is
-    meant. Raises Unreachable, and PulumiFailed for a state that cannot be read without UIDs.
+    meant. Raises Refused, Unreachable, and PulumiFailed if it has no UIDs and the state cannot be
+    read.
     """
     there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
     own = {*(record.own or ()), *([record.namespace_uid] if record.namespace_uid else ())}

@@ -7,9 +7,14 @@ import msgspec
 import pytest
 
 from aiperf_svc.adapters.cluster import ownership
-from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import Listed, ObjectRef
-from aiperf_svc.adapters.cluster.ownership import owner_name, refuse_others
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.ownership import (
+    LeaseKeeper,
+    owner_name,
+    refuse_others,
+    this_process,
+)
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
     StackObjects,
@@ -23,6 +28,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
+from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, records
 from aiperf_svc.runner.stack.records import find_own
 from aiperf_svc.runner.stack.request import StackRequest
@@ -218,6 +224,18 @@ async def test_pending_anchor_is_own_in_its_namespace(
     assert (await own_of(GUEST, killed)).own == ("anchor",)
 
 
+async def test_anchor_with_an_unread_lease_has_no_owner(
+    there: list[ObjectRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find_lease(*_: Any) -> None:
+        raise Refused("etcdserver: request timed out (500)", status=500, reason="")
+
+    there.append(ANCHOR)
+    monkeypatch.setattr(ownership, "find_lease", find_lease)
+    with pytest.raises(Refused, match="request timed out"):
+        await own_of(GUEST, Cli(state(anchor_in="n")))
+
+
 class UnfinishedUp:
     """A cluster in which a killed `up` has made an anchor, and the state that it left."""
 
@@ -226,8 +244,8 @@ class UnfinishedUp:
         self.anchor = msgspec.structs.replace(ANCHOR, namespace="aiperf-s-1")
         left = () if is_removed else (self.anchor,)
 
-        async def list_objects(*_: Any, **__: Any) -> Listed:
-            return Listed((space("1"), self.anchor), ())
+        async def list_root_types(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
+            return space("1"), self.anchor
 
         async def remove_by_label(_: Cluster, wanted: StackObjects) -> None:
             self.did.append(f"remove {wanted.own} in {wanted.namespace}")
@@ -235,7 +253,7 @@ class UnfinishedUp:
         async def wait_until_gone(*_: Any, **__: Any) -> LeakReport:
             return LeakReport(left=left, not_checked=())
 
-        monkeypatch.setattr(records, "list_objects", list_objects)
+        monkeypatch.setattr(records, "list_root_types", list_root_types)
         monkeypatch.setattr(records, "remove_by_label", remove_by_label)
         monkeypatch.setattr(records, "wait_until_gone", wait_until_gone)
 
@@ -353,3 +371,19 @@ async def test_deployed_run_is_refused_with_remedies(there: list[ObjectRef]) -> 
     await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))
     there[:] = [msgspec.structs.replace(space("1"), is_going=True)]
     await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))
+
+
+async def test_up_begins_only_when_users_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
+        raise Unreachable("stacks named s cannot be searched for")
+
+    monkeypatch.setattr(bring_up, "find_roots", find_roots)
+    start = bring_up.Start(
+        plan=REQUEST.plan, is_change=False, unschedulable_s=0.0, deadline_mono_s=None
+    )
+    keeper = LeaseKeeper(CLUSTER, "s", this_process({}), print)
+    # As another process that holds the state: what is there is not removed.
+    with pytest.raises(bring_up.StateLocked, match="cannot be searched for"):
+        await bring_up.up(
+            REQUEST, cast("PulumiCli", None), start, keeper=keeper, interrupts=Interrupts()
+        )

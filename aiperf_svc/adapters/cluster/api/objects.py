@@ -18,6 +18,8 @@ EVENTS = frozenset({("", "events"), ("events.k8s.io", "events")})
 """Events, which describe other objects. They expire after an hour by themselves."""
 PAGE = 500
 """Most objects in one response, as kubectl requests them."""
+NOT_ALLOWED = "not allowed"
+"""Why a type could not be listed that the user has no right to list."""
 
 
 class ResourceType(msgspec.Struct, frozen=True, order=True):
@@ -219,11 +221,12 @@ async def _list_type(
         except Refused as error:
             why = error
         else:
-            return Listed(inside, (f"{kind.name} outside namespace {or_namespace} (not allowed)",))
+            where = f"outside namespace {or_namespace}"
+            return Listed(inside, (f"{kind.name} {where} ({NOT_ALLOWED})",))
     if why.status == 404:
         # The type was removed since discovery, and all its objects with it.
         return Listed((), ())
-    words = "not allowed" if why.status == 403 else str(why)
+    words = NOT_ALLOWED if why.status == 403 else str(why)
     return Listed((), (f"{kind.name} ({words})",))
 
 

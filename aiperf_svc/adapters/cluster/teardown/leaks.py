@@ -21,6 +21,7 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import (
+    NOT_ALLOWED,
     Catalog,
     ObjectRef,
     ResourceType,
@@ -161,13 +162,27 @@ async def find_roots(
     cluster: Cluster, *, stack: str, or_namespace: str | None
 ) -> tuple[ObjectRef, ...]:
     """Find the roots of all stacks of this name. Raises Unreachable."""
+    return roots_of(await list_root_types(cluster, stack=stack, or_namespace=or_namespace), stack)
+
+
+async def list_root_types(
+    cluster: Cluster, *, stack: str, or_namespace: str | None
+) -> tuple[ObjectRef, ...]:
+    """List the namespaces and ConfigMaps with a stack's label, as far as the user may list them.
+
+    Raises Unreachable, also if the API server fails to list them: without its roots, a stack that
+    is in use looks like one that nobody uses.
+    """
     listed = await list_objects(
         cluster,
         Catalog((NAMESPACE, CONFIG_MAP), ()),
         or_namespace=or_namespace,
         selector=f"{STACK_LABEL}={stack}",
     )
-    return roots_of(listed.objects, stack)
+    failed = [each for each in listed.not_listed if not each.endswith(f"({NOT_ALLOWED})")]
+    if failed:
+        raise Unreachable(f"stacks named {stack} cannot be searched for: {', '.join(failed)}")
+    return listed.objects
 
 
 def others_of(
