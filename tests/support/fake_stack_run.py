@@ -302,6 +302,7 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
         monkeypatch.setattr(bring_up, name, returning(value))
     for name in ("first_record", "find_own"):
         monkeypatch.setattr(records, name, returning(RECORD))
+    monkeypatch.setattr(records, "find_roots", returning(()))
     for name in ("with_target_pods", "with_gpu_exporters", "with_api_server"):
         monkeypatch.setattr(placement, name, unchanged)
     monkeypatch.setattr(placement, "read_placed", returning(None))

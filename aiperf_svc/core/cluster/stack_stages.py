@@ -12,8 +12,9 @@ The stages from `up` to `collect` or `evidence` are those of a part of the sessi
 share the stack, `up` changes it, and `begin_part` puts the next one before the removal.
 
 As soon as the cluster may hold objects of the stack, every path leads through `destroy` and
-`check`, unless the user asked to keep the stack or it holds the only copy of the results. Evidence
-of a failure, or of a loss that the run survived, is saved before the stack is destroyed.
+`check`, unless the user asked to keep the stack, it holds the only copy of the results, or another
+process uses it. Evidence of a failure, or of a loss that the run survived, is saved before the
+stack is destroyed.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +39,8 @@ class StageResult(StrEnum):
     DONE = "done"
     FAILED = "failed"
     DECLINED = "declined"
-    """Nothing was made: the user declined the preview, or another user holds the state."""
+    """Nothing was made: the user declined the preview, or another user holds the state. Or nothing
+    was removed: another process uses the stack."""
     INTERRUPTED = "interrupted"
     """The user ended it early."""
 
@@ -107,6 +109,9 @@ class StackLifecycle:
             if is_on and not self.has_parts:
                 return Stage.DESTROY
             return AFTER[stage] if is_on else Stage.FINISHED
+        if stage is Stage.DESTROY and result is StageResult.DECLINED:
+            self.is_kept = self.is_in_use = True
+            return Stage.FINISHED
         if stage is Stage.DESTROY:
             # Whatever `destroy` reported, the check looks at the cluster.
             return Stage.CHECK

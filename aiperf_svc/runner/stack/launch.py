@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse
 from aiperf_svc.adapters.cluster.teardown.event_undo import undo_recorded
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
@@ -419,6 +419,14 @@ class Launch:
         await self._end_measuring()
         if self._record.own is None:
             await self._find_own()
+        try:
+            if self._keeper.loss is None:  # Who has taken over the stack removes it too.
+                await records.refuse_used(self._record, self._cluster, self._cli, self._me)
+        except StackInUse as error:
+            self._failed(error)
+            return StageResult.DECLINED
+        except AiperfError as error:
+            self._say(f"whether another process uses the stack is unknown: {error}")
         await self._undo_events(self._record)
         await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE

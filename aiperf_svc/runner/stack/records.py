@@ -8,11 +8,12 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.ownership import made_while_killed, refuse_others
+from aiperf_svc.adapters.cluster.ownership import made_while_killed, refuse_held, refuse_others
 from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     StackObjects,
     expiry,
+    namespaces_of,
     refuse_taken,
     take_inventory,
     take_outside,
@@ -24,10 +25,11 @@ from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
+from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.teardown import GONE_S
+from aiperf_svc.runner.stack.teardown import GONE_S, refuse_namesakes
 
 
 async def first_record(
@@ -137,6 +139,22 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     spaces = ((each.name, each.uid) for each in there if not each.namespace and each.uid in own)
     name, uid = space or next(spaces, (record.namespace, None))
     return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
+
+
+async def refuse_used(record: RunRecord, cluster: Cluster, cli: PulumiCli, me: Holder) -> None:
+    """Raise StackInUse if another process than `me` works on what `pulumi destroy` would delete: on
+    the stack, or on one that has its state or its place since it is gone. Raises Refused,
+    Unreachable, PulumiFailed."""
+    own = {*(record.own or ())}
+    if not own:
+        return
+    there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
+    others = [each for each in there if each.uid not in own]
+    refuse_namesakes(record, others)
+    if others:
+        own |= await own_in_state(cluster, await cli.export(), others, stack=record.stack)
+    for namespace in namespaces_of(each for each in there if each.uid in own):
+        await refuse_held(cluster, record.stack, namespace, me)
 
 
 def _single(kubeconfig: str) -> str | None:

@@ -220,6 +220,13 @@ def test_stack_in_use_by_others_stays() -> None:
         assert (lifecycle.stage, lifecycle.is_kept) == (Stage.FINISHED, True)
 
 
+def test_refused_removal_leaves_the_stack() -> None:
+    lifecycle = at(Stage.COLLECT)
+    lifecycle.end(Stage.COLLECT, StageResult.DONE)
+    assert lifecycle.end(Stage.DESTROY, StageResult.DECLINED) is Stage.FINISHED
+    assert (lifecycle.is_kept, lifecycle.is_in_use) == (True, True)
+
+
 def test_stack_taken_over_is_not_kept() -> None:
     for stage in (Stage.RUN, Stage.COLLECT):
         lifecycle = at(stage, keep=True, keep_on_failure=True)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
-from aiperf_svc.adapters.cluster.ownership import TakenOver
+from aiperf_svc.adapters.cluster.ownership import StackInUse, TakenOver
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.adapters.terminal import output
@@ -112,6 +112,27 @@ async def test_takeover_names_the_new_holder(
     )  # fmt: skip
     assert stack_run.did == ([] if is_in_use else ["destroy", "check"])
     assert "kept: " not in capsys.readouterr().err
+
+
+async def test_stack_in_use_is_not_removed(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raised: list[Exception] = [StackInUse("bob works on stack s"), Unreachable("no response")]
+
+    async def refuse_used(*_: Any) -> None:
+        raise raised.pop(0)
+
+    monkeypatch.setattr(records, "refuse_used", refuse_used)
+    outcome = await stack_run.launched()
+    assert (outcome.exit_code, outcome.as_json()["kept"], stack_run.did) == (
+        ExitCode.ERROR, True, []
+    )  # fmt: skip
+    assert outcome.reason == "bob works on stack s"
+    assert stack_run.home.load("s") is not None
+    assert "kept: " not in capsys.readouterr().err
+    # What cannot be known does not keep a stack.
+    assert (await stack_run.launched()).exit_code is ExitCode.OK
+    assert stack_run.did == ["destroy", "check"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreach
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import (
     LeaseKeeper,
+    StackInUse,
     owner_name,
     refuse_others,
     this_process,
@@ -25,7 +26,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
-from aiperf_svc.core.cluster.lease import StackLease
+from aiperf_svc.core.cluster.lease import Holder, StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.signals import Interrupts
@@ -371,6 +372,42 @@ async def test_deployed_run_is_refused_with_remedies(there: list[ObjectRef]) -> 
     await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))
     there[:] = [msgspec.structs.replace(space("1"), is_going=True)]
     await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))
+
+
+async def test_removal_is_refused_while_others_use_it(
+    there: list[ObjectRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = list[str]()
+
+    async def refuse_held(_: Cluster, stack: str, namespace: str, me: Holder) -> None:
+        if namespace in held:
+            raise StackInUse(f"{namespace} is held")
+
+    async def refuse_used(record: RunRecord, content: dict[str, Any]) -> None:
+        await records.refuse_used(
+            record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({})
+        )
+
+    monkeypatch.setattr(records, "refuse_held", refuse_held)
+    own = msgspec.structs.replace(RECORD, own=("1",), namespace="aiperf-s-1")
+    there.append(space("1"))
+    await refuse_used(own, state())
+    held.append("aiperf-s-1")
+    with pytest.raises(StackInUse, match="aiperf-s-1 is held"):
+        await refuse_used(own, state())
+    # Another state has made this one.
+    there[:], held[:] = [space("2")], ["aiperf-s-2"]
+    await refuse_used(own, state())
+    # Its own stack is gone, and somebody has made one with the same state since.
+    with pytest.raises(StackInUse, match="aiperf-s-2 is held"):
+        await refuse_used(own, state(made("core/v1:Namespace", "aiperf-s-2", "2")))
+    # Pulumi deletes by name what another state has made in the same namespace.
+    there[:] = [ANCHOR]
+    guest = msgspec.structs.replace(GUEST, own=("gone",))
+    with pytest.raises(StackInUse, match="another one of its name is there"):
+        await refuse_used(guest, state())
+    # An `up` that was refused there has made nothing.
+    await refuse_used(GUEST, state())
 
 
 async def test_up_begins_only_when_users_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
