@@ -35,6 +35,7 @@ from aiperf_svc.core.experiments.experiment_result import (
 )
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.domain.foreign_text import csv_cell
 from aiperf_svc.workloads.registry import workload_of
 
@@ -48,12 +49,17 @@ FACTS: tuple[tuple[str, Callable[[TrialRow], str]], ...] = (
     ("reason", lambda row: row.outcome.reason),
     ("verdict", lambda row: row.measured.verdict if row.measured else ""),
     ("cause", lambda row: row.measured.cause if row.measured else ""),
+    ("checks", lambda row: _names(row.measured.reasons) if row.measured else ""),
     ("slo", lambda row: row.measured.slo if row.measured else ""),
-    ("system", lambda row: ", ".join(r.check for r in row.measured.system) if row.measured else ""),
+    ("system", lambda row: _names(row.measured.system) if row.measured else ""),
     ("run_id", lambda row: row.measured.run_id if row.measured else ""),
     ("folder", lambda row: row.outcome.folder),
 )
 """Columns between the parameters and the metrics."""
+
+
+def _names(reasons: Iterable[Reason]) -> str:
+    return ", ".join(each.check for each in reasons)
 
 
 def column_name(key: RowKey) -> str:

@@ -60,7 +60,7 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
     return [
         *([_answer(search)] if search is not None else []),
         *_left_out(summary),
-        *_system(summary),
+        *_findings(summary),
         *section("Trials that were run again", Items(words.replaced(summary.rows))),
         *(_slo(summary) if search is None else []),
         *_best(summary, search),
@@ -85,10 +85,11 @@ def _slo(summary: ExperimentSummary) -> list[Block]:
     return blocks
 
 
-def _system(summary: ExperimentSummary) -> list[Block]:
+def _findings(summary: ExperimentSummary) -> list[Block]:
     return [
-        Box(each.severity, f"The system is {each.share}.", [(f"most in {each.worst}", each.remedy)])
-        for each in words.system_findings(summary)
+        Box(each.severity, f"The {name} is {each.share}.", [(f"most in {each.worst}", each.remedy)])
+        for name, found in words.findings(summary).items()
+        for each in found
     ]
 
 

@@ -123,8 +123,8 @@ def not_held(rows: Sequence[TrialRow]) -> list[str]:
     ]
 
 
-class SystemFinding(NamedTuple):
-    """A check of the system under test that did not pass in some trials."""
+class Finding(NamedTuple):
+    """A check that did not pass in some trials."""
 
     severity: Severity
     share: str
@@ -134,19 +134,26 @@ class SystemFinding(NamedTuple):
     remedy: str
 
 
-def system_findings(summary: ExperimentSummary) -> list[SystemFinding]:
-    """Return the checks of the system that did not pass in the trials that count."""
-    counting = [row for row in summary.rows if not row.left_out]
+def findings(summary: ExperimentSummary) -> dict[str, list[Finding]]:
+    """Return the checks of the verdict and those of the system under test that did not pass in the
+    trials that count."""
+    counting = [(row, row.measured) for row in summary.rows if row.measured and not row.left_out]
+    return {
+        "verdict": _findings([(row, measured.reasons) for row, measured in counting]),
+        "system": _findings([(row, measured.system) for row, measured in counting]),
+    }
+
+
+def _findings(trials: Sequence[tuple[TrialRow, Sequence[Reason]]]) -> list[Finding]:
     failed: dict[str, list[tuple[Reason, TrialRow]]] = {}
-    for row in counting:
-        for reason in row.measured.system if row.measured else ():
+    for row, reasons in trials:
+        for reason in reasons:
             failed.setdefault(reason.check, []).append((reason, row))
     found = []
     for each in failed.values():
         reason, row = max(each, key=lambda pair: pair[0].measured)
-        share = f"{reason.severity} in {len(each):,} of {len(counting):,} trials"
-        worst = _trial_line(row, reason.text)
-        found.append(SystemFinding(reason.severity, share, worst, reason.remedy))
+        share = f"{reason.severity} in {len(each):,} of {len(trials):,} trials"
+        found.append(Finding(reason.severity, share, _trial_line(row, reason.text), reason.remedy))
     return found
 
 

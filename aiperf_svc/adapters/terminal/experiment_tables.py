@@ -56,8 +56,8 @@ def print_experiment(
         for outcome in (MISSED, NOT_JUDGED):
             lines = words.not_held(summary.rows_with_slo(outcome))
             _print_lines(f"SLO {outcome}", lines, console)
-    findings = [f"{each.share}, most in {each.worst}" for each in words.system_findings(summary)]
-    _print_lines("system", findings, console)
+    for name, found in words.findings(summary).items():
+        _print_lines(name, [f"{each.share}, most in {each.worst}" for each in found], console)
     _print_lines("run again", words.replaced(summary.rows), console)
     _print_lines("left out", words.left_out(summary.left_out), console)
 

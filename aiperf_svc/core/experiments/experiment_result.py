@@ -32,6 +32,8 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     verdict: str = ""
     cause: str = ""
+    checks: str = ""
+    """The checks of the verdict that did not pass, as their names."""
     slo: str = ""
     """The outcome of its SLO; empty without one."""
     system: str = ""

@@ -54,6 +54,8 @@ class Measured(NamedTuple):
     """The objectives that do not hold, each with its reason."""
     token_source: str = ""
     """Who has counted the tokens, as a sentence; empty without token counts."""
+    reasons: tuple[Reason, ...] = ()
+    """The checks of the verdict that did not pass, the worst first."""
     system: tuple[Reason, ...] = ()
     """The checks of the system under test that did not pass."""
 
@@ -78,5 +80,6 @@ def measured_in(results: RunResult) -> Measured:
             *((f"quality: {results.missed_quality}",) if results.missed_quality else ()),
         ),
         token_source=results.token_source,
+        reasons=results.reasons,
         system=results.system_reasons,
     )

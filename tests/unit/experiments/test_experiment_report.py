@@ -18,6 +18,7 @@ from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, Searc
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.verdict.check_result import graded
 from tests.support import fake_run
 from tests.support.fake_results import objective, throttled
 from tests.support.fake_trials import outcome, sweep
@@ -312,3 +313,28 @@ def test_failed_checks_of_the_system_are_shown() -> None:
         "",
         "gpu_throttling",
     ]
+
+
+def test_failed_checks_of_the_verdict_are_shown() -> None:
+    outcomes = [
+        outcome(
+            number,
+            {"load.concurrency": number},
+            throughput=1.0,
+            verdict=check.severity,
+            reasons=() if check.ok else (check,),
+        )
+        for number, share in ((1, 0.1), (2, 0.3), (4, 0.0), (8, 0.6))
+        for check in [
+            graded("cpu", share, (0.05, 0.5), text=f"steal {share:.0%}", remedy="use another node")
+        ]
+    ]
+    summary = summarise(outcomes)
+    worst = "trial 2 (load.concurrency=2): steal 30%"
+    text = " ".join(printed(outcomes).split())
+    assert f"verdict: degraded in 2 of 3 trials, most in {worst}" in text
+    page = experiment_page.render(summary, CONFIG).decode()
+    assert "The verdict is degraded in 2 of 3 trials." in page
+    assert worst in page
+    trials = experiment_export.experiment_numbers(summary).trials
+    assert [each.checks for each in trials] == ["cpu", "cpu", "", "cpu"]
