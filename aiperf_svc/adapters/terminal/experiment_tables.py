@@ -28,8 +28,8 @@ WIDEST_VALUE = 24
 SHOWN_LINES = 8
 POINT_WIDTH = 16
 """Columns of a statistic of a search's point, with the space beside it."""
-DECIDED_WIDTH = 36
-"""Columns for what decided a point, at least, and for the columns beside it that are no
+REASON_WIDTH = 36
+"""Columns for the reason of a point's outcome, at least, and for the columns beside it that are no
 statistics."""
 HELD = {True: "yes", False: "no", None: "?"}
 
@@ -72,7 +72,7 @@ def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) 
     room for."""
     parameter = _key_lines(search.parameter)
     names = dict.fromkeys(name for point in search.points for name in point.statistics)
-    room = width - max(map(len, parameter.splitlines())) - DECIDED_WIDTH
+    room = width - max(map(len, parameter.splitlines())) - REASON_WIDTH
     keys = {_key(name): name for name in list(names)[: max(0, room // POINT_WIDTH)]}
     shown = words.shown_metrics(summary, (key for key in keys if key.tag in summary.metrics))
     rows = [
@@ -86,7 +86,7 @@ def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) 
         for point in search.points
     ]
     table = text_table(
-        (parameter, "holds", "runs", *map(_head, shown), "decided by"),
+        (parameter, "holds", "runs", *map(_head, shown), "reason"),
         rows,
         texts=(1, len(shown) + 3),
     )

@@ -26,7 +26,8 @@ class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     is_client_bound: bool
     reason: str
-    """The objective that decided, with its value and limit, or why the trials tell nothing."""
+    """The first objective that breaks, else the first undecided one, else the first of all, with
+    its value and limit; of unusable trials, why they are."""
     runs: int
     confirmations: int
     """Longer runs whose own values are on the side of `holds`."""
