@@ -89,7 +89,7 @@ class Blocks(Model):
     count: Annotated[int, Field(ge=1, le=250)] = 6
     """Number of blocks. Each visits both values twice: ABBA or BAAB, drawn from `random_seed`."""
     restart: bool = True
-    """Start the stack's own target anew for each visit. Off: visits of one value that follow each
+    """Start the stack's own target again for each visit. Off: visits of one value that follow each
     other share its pods."""
     uptime: PositiveDurationNs | None = None
     """Uptime of the target's container at which the first load of each visit begins, its warmup
@@ -106,7 +106,7 @@ class Blocks(Model):
 
     @property
     def restarts_target(self) -> bool:
-        """Whether each visit has a target of its own, which the stack starts anew."""
+        """Whether each visit has a target of its own, which the stack starts for it."""
         return self.restart and f"{self.over}.".startswith("deployment.target.")
 
 

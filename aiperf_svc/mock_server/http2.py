@@ -27,7 +27,7 @@ _RENEW_WINDOW_AT = 2**20
 _OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding"))
 """Headers of HTTP/1.1 that HTTP/2 forbids."""
 _NOT_PASSED_ON = frozenset((b"content-length", b"expect", b"te"))
-"""Headers of requests that are made anew, or ask for what is not there."""
+"""Headers of requests that the translation sets itself, or that ask for what is not there."""
 
 
 class Http2Error(ConnectionError):

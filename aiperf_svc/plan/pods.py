@@ -15,7 +15,8 @@ from aiperf_svc.config.placement import Gpu, Placement
 HOSTNAME = "kubernetes.io/hostname"
 """Label of a node with its name."""
 VISIT_ANNOTATION = "aiperf.dev/visit"
-"""Annotation that differs in each visit of an experiment in blocks whose target starts anew."""
+"""Annotation that differs in each visit of an experiment in blocks that starts its target
+again."""
 COURIER = "courier"
 """Name of a service's container that shares its pod with a workload's."""
 

@@ -235,8 +235,8 @@ def plan_release(
 
 
 def release_in_visit(release: ReleasePlan, visit: str) -> ReleasePlan:
-    """Return the release for one of several visits. Another `visit` makes all that has pods anew,
-    even if nothing else differs."""
+    """Return the release for one of several visits. Another `visit` replaces all objects that
+    have pods, even if nothing else differs."""
     noted = {VISIT_ANNOTATION: visit}
     objects = tuple(
         {**each, "metadata": {**each["metadata"], "annotations": {**_notes(each), **noted}}}
@@ -447,7 +447,7 @@ def _gate(config: BenchmarkConfig, objects: Sequence[Json], image: ImagePlan) ->
             for name, pool in target.pools.items()
         ],
         "timeout_s": seconds(target.ready_timeout),
-        # Another release is waited for anew.
+        # Another release replaces this pod, so that it waits again.
         "release": digest_of(objects),
     }
     volumes = (Volume("tmp", "/tmp", "scratch", 64 * 2**20),)

@@ -164,7 +164,7 @@ class Lifetime(pulumi.ComponentResource):
                 k8s.meta.v1.LabelSelectorRequirementArgs(
                     key=COMPONENT_LABEL,
                     operator="NotIn",
-                    # An index that is evicted begins anew on another node.
+                    # An index that is evicted starts again on another node.
                     values=[
                         "deadline",
                         "preflight",

@@ -129,7 +129,7 @@ class TrialPublished(Message, frozen=True):
     twice a second; `run_id` is that of the experiment."""
 
     serial: int
-    """Number of trials begun, this one included; another attempt is counted anew."""
+    """Number of trials begun, this one included. Each attempt counts."""
     number: int
     """Number of the trial in the plan, from 1."""
     parameters: Parameters

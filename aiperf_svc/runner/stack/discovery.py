@@ -48,7 +48,7 @@ async def pin_target(
 ) -> str:
     """Return the node on which each visit of an experiment in blocks has its target, and pull the
     images of all visits there unless an earlier runner `has_pulled` them; empty if no node is
-    chosen. Raises EnvironmentProblem, and ConfigError for a release that cannot start anew.
+    chosen. Raises EnvironmentProblem, and ConfigError for a release that cannot be started again.
 
     A node is its label `kubernetes.io/hostname`. An experiment that is resumed keeps its node.
     """
@@ -59,7 +59,7 @@ async def pin_target(
     if any(each.release is not None for each in request.plans):
         if blocks.restarts_target and any(p.release and p.release.installed for p in request.plans):
             raise ConfigError(
-                "deployment.target.from.hooks: experiment.blocks starts the release anew for each "
+                "deployment.target.from.hooks: experiment.blocks starts the release again for each "
                 "visit, and Helm keeps pods that do not change; leave out hooks, or set "
                 "experiment.blocks.restart to false"
             )

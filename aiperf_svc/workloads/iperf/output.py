@@ -190,7 +190,7 @@ def _series(spec: IperfSpec, path: _Path) -> Iterator[Series]:
 
 def _intervals(end: Fields, key: str) -> Iterator[tuple[float, Fields]]:
     """The measured intervals, and the middle of each since the start of the test: iperf3 counts
-    anew from the end of the omitted time."""
+    from zero again at the end of the omitted time."""
     passed_s = 0.0
     for interval in end.each("intervals"):
         length_s = interval.number(key, "seconds")

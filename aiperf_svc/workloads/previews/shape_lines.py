@@ -74,11 +74,11 @@ def changed_keys(before: StackPlan, plan: StackPlan) -> tuple[Change, ...]:
 
 def staying(before: StackPlan, plan: StackPlan) -> str:
     """Return the pods that stay from one shape to the next; empty if all are replaced. Visits of
-    blocks start their target anew."""
+    blocks replace their target."""
     experiment = plan.config.experiment
     blocks = experiment.blocks if experiment is not None else None
-    anew = (HOST, READINESS) if blocks is not None and blocks.restarts_target else ()
-    names = [pod.name for pod in plan.pods if pod in before.pods and pod.name not in anew]
+    replaced = (HOST, READINESS) if blocks is not None and blocks.restarts_target else ()
+    names = [pod.name for pod in plan.pods if pod in before.pods and pod.name not in replaced]
     return f"; {' and '.join(names)} {'stays' if len(names) == 1 else 'stay'}" if names else ""
 
 

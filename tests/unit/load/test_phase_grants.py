@@ -88,7 +88,7 @@ def test_users_in_mid_conversation_get_the_remaining_turns() -> None:
     ]
     begins = [np.frombuffer(g.due_wall_ns, dtype="<i8") - start for g in granted]
     assert [int(at[0]) // MS for at in begins[:4]] == [0, 10, 20, 30]
-    # The user with one turn left begins anew 40 ms after it, the one with two after 80 ms.
+    # The user with one turn left begins again 40 ms after it, the one with two after 80 ms.
     assert (begins[4] // MS).tolist() == [50, 150]
     assert (begins[5] // MS).tolist() == [100, 200]
 

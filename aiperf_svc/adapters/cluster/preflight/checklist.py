@@ -91,7 +91,8 @@ async def preflight(
 
 
 class Look(Protocol):
-    """Judges the room for the stack anew, as it is, or as if others used nothing."""
+    """Reads the cluster again and judges the room for the stack: as it is, or as if others used
+    nothing."""
 
     async def __call__(self, *, is_empty: bool) -> Check:
         """Raise Unreachable."""
