@@ -30,7 +30,9 @@ def stack(tmp_path: Path) -> str:
     ("content", "expected"),
     [
         ("{check: iperf_bandwidth}", "expected a list of limits, not dict"),
-        ("[{chek: iperf_bandwidth, min: 1}]", "limits.yaml: 0.check: Field required"),
+        ("[{chek: iperf_bandwidth, min: 1}]", "  0.chek: unknown key (value 'iperf_bandwidth'); "),
+        ("[{check: iperf_bandwidth, of_baseline: 3}]", "0.of_baseline: 3: expected a number of at"),
+        ("[iperf_bandwidth]", "limits.yaml: 0: 'iperf_bandwidth': expected keys with values"),
         ("[{check: iperf_bandwidth}]", "limits.yaml: 0: expected one of min, max and of_baseline"),
         ("[{check: fio_iops, min: 1}]", "'fio_iops' is no check of these stages"),
     ],
