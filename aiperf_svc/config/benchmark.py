@@ -202,7 +202,7 @@ class BenchmarkConfig(Model):
             return
         types = QUALITY_TYPES if self.quality.lm_eval is None else LM_EVAL_TYPES
         if self.endpoint.type not in types:
-            key = "quality" if self.quality.lm_eval is None else "quality.lm_eval"
+            key = "quality.file" if self.quality.lm_eval is None else "quality.lm_eval.tasks"
             raise ValueError(
                 f"{{{key}}} needs {{endpoint.type}} {', '.join(types[:-1])} or {types[-1]}, not "
                 f"{self.endpoint.type}"
@@ -222,8 +222,8 @@ class BenchmarkConfig(Model):
         ):
             if self.quality.lm_eval is not None and is_set:
                 raise ValueError(
-                    f"{{quality.lm_eval}} cannot use {{{key}}}; run the tasks alone by "
-                    "{workload} lm-eval, or use {quality.file}"
+                    f"{{quality.lm_eval.tasks}} cannot use {{{key}}}; run the tasks alone as the "
+                    "workload lm-eval, or use {quality.file}"
                 )
 
     def _check_targets(self) -> None:
@@ -232,10 +232,12 @@ class BenchmarkConfig(Model):
         if self.scaling is not None and self.targets:
             raise ValueError("{scaling} watches one server; leave out {targets}")
         if self.scaling is not None and self.experiment and self.experiment.fan_out == "jobs":
-            raise ValueError("{scaling}: an index of Jobs has one server; leave out {fan_out} jobs")
+            raise ValueError(
+                "{scaling}: an index of Jobs has one server; leave out {experiment.fan_out} jobs"
+            )
         if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
             raise ValueError(
-                "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "
+                "{deployment.ranks} and {deployment.pods.rank} are for a workload; "
                 "an inference benchmark has workers"
             )
 

@@ -84,12 +84,14 @@ class Quality(Model):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        if (self.file is None) == (self.lm_eval is None):
-            raise ValueError("expected either {quality.file} or {quality.lm_eval}")
-        if self.lm_eval is not None and self.repeats > 1:
-            raise ValueError("{quality.repeats} is for the questions of {quality.file}")
-        if self.lm_eval is not None and self.logprobs:
-            raise ValueError("{quality.logprobs} is for the questions of {quality.file}")
+        if self.file is None and self.lm_eval is None:
+            raise ValueError("there are no questions; set {file} or {lm_eval.tasks}")
+        if self.file is not None and self.lm_eval is not None:
+            raise ValueError("{file} and {lm_eval.tasks} both set the questions; leave out one")
+        if self.lm_eval is not None and (name := self._first_set("repeats", "logprobs")):
+            raise ValueError(
+                f"{{{name}}} is for the questions of {{file}}; leave it out with {{lm_eval.tasks}}"
+            )
         return self
 
     @property

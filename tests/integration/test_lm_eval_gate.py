@@ -109,10 +109,11 @@ def test_missing_program_is_named_before_the_load(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"file": "gate.jsonl"}, "expected either quality.file or quality.lm_eval"),
-        ({"repeats": 2}, "quality.repeats is for the questions of quality.file"),
-        ({"endpoint": {"type": "messages"}}, "quality.lm_eval needs endpoint.type chat or compl"),
-        ({"endpoint": {"headers": {"A": "b"}}}, "quality.lm_eval cannot use endpoint.headers"),
+        ({"file": "gate.jsonl"}, "quality: file and lm_eval.tasks both set the questions"),
+        ({"repeats": 2}, "quality: repeats is for the questions of file; leave it out with lm_ev"),
+        ({"logprobs": True}, "quality: logprobs is for the questions of file"),
+        ({"endpoint": {"type": "messages"}}, "quality.lm_eval.tasks needs endpoint.type chat or c"),
+        ({"endpoint": {"headers": {"A": "b"}}}, "quality.lm_eval.tasks cannot use endpoint.heade"),
     ],
 )
 def test_settings_unsupported_by_lm_eval_are_refused(changes: dict[str, Any], message: str) -> None:
