@@ -300,10 +300,13 @@ def _complete_sounds(data: Json) -> None:
 
 
 def _complete_rate(draft: Draft) -> None:
-    """Replace an infinite request rate by the equivalent closed loop: with the concurrency limit as
-    the number of users, or with one user for each request, so that all are sent at once."""
+    """Replace the infinite rate of a flag by the equivalent closed loop: with the concurrency limit
+    as the number of users, or with one user for each request, so that all are sent at once. The
+    models refuse that of a file."""
     load = draft.data.get("load")
-    if not isinstance(load, dict) or str(load.get("request_rate")).lower() not in NO_LIMIT:
+    if "load.request_rate" not in draft.given or not isinstance(load, dict):
+        return
+    if str(load.get("request_rate")).lower() not in NO_LIMIT:
         return
     del load["request_rate"]
     if load.get("concurrency") is None and "load.concurrency" not in varied_keys(draft.data):

@@ -83,6 +83,13 @@ def test_unlimited_rate_of_a_time_alone_is_refused() -> None:
     )
 
 
+def test_unlimited_rate_of_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_text("{endpoint: {url: http://h, model: m}, load: {request_rate: inf, requests: 5}}")
+    expected = f"{path}: load.request_rate: 'inf': expected a finite number"
+    assert refusal("--config", str(path)) == expected
+
+
 @pytest.mark.parametrize(
     "flags",
     [REPLAY, ("--stages", "5:2s"), ("--rate-series", str(RATES))],
