@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from aiperf_svc.config.base import Model
-from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.problems import Problem, member_problems
 from aiperf_svc.domain.errors import ConfigError
 
 CLUSTERS_KEY = "aiperf:clusters"
@@ -38,13 +38,14 @@ def read_clusters(settings: Mapping[str, Any], source: str) -> tuple[NamedCluste
     config = settings.get("config") or {}
     if CLUSTERS_KEY not in config:
         return ()
-    try:
-        found = TypeAdapter(tuple[NamedCluster, ...]).validate_python(config[CLUSTERS_KEY])
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, (CLUSTERS_KEY, *first["loc"])))
-        expected = "; expected a list such as [{context: eu}, {context: us}]"
-        raise ConfigError(f"{source}: {Problem(key, first['msg'] + expected).line({})}") from error
+    listed = config[CLUSTERS_KEY]
+    if not isinstance(listed, list):
+        given = "nothing" if listed is None else repr(listed)
+        text = f"{given}: expected a list such as [{{context: eu}}, {{context: us}}]"
+        raise ConfigError(f"{source}: {Problem(CLUSTERS_KEY, text).line({})}")
+    if wrong := member_problems(listed, NamedCluster, CLUSTERS_KEY):
+        raise ConfigError(f"{source}: {'; '.join(each.line({}) for each in wrong)}")
+    found = tuple(map(NamedCluster.model_validate, listed))
     problems = [*_problems(found)]
     problems += [f"{key}: {CLUSTERS_KEY} names it for each" for key in _OTHERS if key in config]
     if problems:
@@ -60,8 +61,8 @@ def _problems(places: tuple[NamedCluster, ...]) -> list[str]:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     return [
         *(
-            f"{CLUSTERS_KEY}: {name!r} cannot end a stack's name; give one with `name:`, of small "
-            "letters, digits and hyphens"
+            f"{CLUSTERS_KEY}: {name!r} cannot end a stack's name; give one with `name:`, of "
+            "lowercase letters, digits and hyphens"
             for name in wrong
         ),
         *(f"{CLUSTERS_KEY}: two are called {name}; give them a `name:` each" for name in twice),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -111,6 +111,8 @@ def problems_in(
     found: dict[str, Problem] = {}
     unions: dict[str, list[str]] = {}
     for details in error.errors(include_url=False):
+        if _counts_refused_members(details):
+            continue
         path, is_member = _path(details["loc"], data, is_missing=details["type"] == "missing")
         key = ".".join(path)
         if is_member:
@@ -126,6 +128,28 @@ def problems_in(
             problem = Problem(key, _text(details, path, root), names_keys=is_combination)
             found.setdefault(f"{key} {problem.text}", problem)
     return list(found.values())
+
+
+def _counts_refused_members(details: ErrorDetails) -> bool:
+    """True for a list that would be long enough with the members that are refused themselves."""
+    value, limits = details["input"], details.get("ctx", {})
+    is_list = details["type"] == "too_short" and isinstance(value, list | tuple)
+    return is_list and len(value) >= limits["min_length"]
+
+
+def member_problems(
+    members: Sequence[object], model: type[BaseModel], key: str = ""
+) -> list[Problem]:
+    """Return every mistake in the members of a list at `key`, each of which a model describes."""
+    found = []
+    for number, each in enumerate(members):
+        try:
+            model.model_validate(each)
+        except ValidationError as error:
+            for problem in problems_in(error, each, model):
+                path = ".".join(filter(None, (key, str(number), problem.key)))
+                found.append(replace(problem, key=path))
+    return found
 
 
 def problems_before_models(

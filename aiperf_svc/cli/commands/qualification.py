@@ -1,16 +1,13 @@
 """`qualify`: the limits and the baseline of its flags."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from aiperf_svc.adapters.exports.qualify_export import baseline_of, read_qualification
 from aiperf_svc.cli.flag_config import Draft
 from aiperf_svc.config.load_config import refusal
-from aiperf_svc.config.problems import problems_in
+from aiperf_svc.config.problems import member_problems
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
@@ -38,14 +35,6 @@ def _limits(path: Path) -> list[Any]:
     found = read_yaml(path)
     if not isinstance(found, list):
         raise ConfigError(f"{path}: expected a list of limits, not {type(found).__name__}")
-    refused = []
-    for number, each in enumerate(found):
-        try:
-            CheckLimit.model_validate(each)
-        except ValidationError as error:
-            for problem in problems_in(error, each, CheckLimit):
-                key = f"{number}.{problem.key}".removesuffix(".")
-                refused.append(replace(problem, key=key))
-    if refused:
-        raise refusal(refused, str(path))
+    if problems := member_problems(found, CheckLimit):
+        raise refusal(problems, str(path))
     return found

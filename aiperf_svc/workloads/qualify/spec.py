@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from aiperf_svc.config.base import Model
+from aiperf_svc.config.problems import problems_in
 from aiperf_svc.config.units import PositiveDurationNs
 from aiperf_svc.config.workload import WorkloadSpec
 from aiperf_svc.core.qualify.measurements import SUSPECTS
@@ -21,8 +22,6 @@ from aiperf_svc.domain.errors import ConfigError
 
 _OF_ALL_STAGES = ("image", "secret_env", "output_limit", "retries")
 """Keys that all stages share, as they run in the same ranks."""
-_PREFIX = "Value error, "
-"""What pydantic puts before the text of a validator."""
 
 
 def _spec(value: Any) -> Any:
@@ -40,13 +39,8 @@ def _spec(value: Any) -> Any:
     except ConfigError as error:
         raise ValueError(str(error)) from error
     except ValidationError as error:
-        lines = (
-            ": ".join(
-                filter(None, (".".join(map(str, each["loc"])), each["msg"].removeprefix(_PREFIX)))
-            )
-            for each in error.errors()
-        )
-        raise ValueError("; ".join(lines)) from error
+        problems = problems_in(error, value, tool(value["kind"]).spec)
+        raise ValueError("; ".join(each.line({}) for each in problems)) from error
 
 
 def _keys(spec: WorkloadSpec, info: SerializationInfo) -> dict[str, Any]:

@@ -277,7 +277,12 @@ def test_invalid_qualification_settings_are_named(
     ("stages", "spec", "expected"),
     [
         ([IPERF, IPERF], {}, "two have the name iperf"),
-        ([{**IPERF, "workload": {"kind": "iperf", "duraton": "5s"}}], {}, "duraton"),
+        (
+            [{**IPERF, "workload": {"kind": "iperf", "duraton": "5s", "streams": "x"}}],
+            {},
+            r"^workload.stages.0.workload: streams: 'x': expected a whole number; duraton: unknown "
+            r"key \(value '5s'\); did you mean duration\?$",
+        ),
         ([{**IPERF, "workload": {"kind": "qualify"}}], {}, "another kind than qualify"),
         ([{**IPERF, "workload": {"kind": "iperf", "image": "x"}}], {}, "image belongs to all"),
         ([IPERF], {"limits": [{"check": "iperf_bandwidth"}]}, "expected one of min"),
