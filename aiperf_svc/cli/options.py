@@ -96,7 +96,10 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "Default of HOST: 127.0.0.1.",
     )
     group.add_argument(
-        "--verbose", "-v", action="store_true", help="Write debug messages to the services' logs."
+        "--verbose",
+        "-v",
+        action="store_true",
+        help="Show the services' logs, with debug messages. Only for a run on this machine.",
     )
 
 

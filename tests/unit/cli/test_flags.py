@@ -9,6 +9,7 @@ import pytest
 
 from aiperf_svc.cli import key_docs
 from aiperf_svc.cli.flags import FLAGS
+from aiperf_svc.cli.main import load_parser
 from aiperf_svc.cli.options import DISPLAYS
 from aiperf_svc.config.names import all_keys, type_at
 from tests.support.flag_configs import CLOSED, refusal
@@ -171,6 +172,13 @@ def test_all_wrong_flags_are_reported_together() -> None:
 def test_aiperfs_words_for_displays_are_known() -> None:
     assert DISPLAYS["dashboard"] == "rich"
     assert DISPLAYS["simple"] == "plain"
+
+
+def test_the_page_names_every_flag_of_profile() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "flags.md").read_text()
+    names = {name for each in load_parser("profile")._actions for name in each.option_strings}
+    shown = {name for name in names if re.search(rf"`{name}[` ]", text)}
+    assert {name for name in names - shown if not name.startswith("--no-")} == {"-h", "--help"}
 
 
 def test_the_documented_flags_are_the_tables(
