@@ -88,6 +88,13 @@ def readable_unit(unit: str, high: float) -> tuple[float, str]:
     return 1.0, unit
 
 
+def quantity(value: float, unit: str, *, high: float) -> str:
+    """Format a number with its unit, as numbers up to `high` are short: `25%`, `1.614 ms`, `3`."""
+    divisor, name = readable_unit(unit, high)
+    text = number(value, per=divisor)
+    return f"{text}%" if name == "%" else f"{text} {name}".rstrip()
+
+
 def size_text(size: float) -> str:
     """A size in bytes as benchmarks name it: 64 B, 4 KiB, 1 MiB."""
     for divisor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):

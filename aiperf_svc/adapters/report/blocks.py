@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from aiperf_svc.core.results.slo_results import HELD, MISSED, NOT_JUDGED, ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.number_text import number, quantity
 
 TEMPLATES = "aiperf_svc.adapters.report"
 STEADY_UNITS = ("", "requests", "count")
@@ -255,11 +255,14 @@ def check_table(reasons: Iterable[Reason]) -> Table:
     rows = []
     for each in reasons:
         is_judged = each.severity is not Severity.INFO
+        numbers = (
+            quantity(value, each.unit, high=each.measured) if is_judged else "–"
+            for value in (each.measured, each.limit)
+        )
         cells = [
             name_cell(each.check.replace("_", " ")),
             Cell(each.severity, "state"),
-            number_cell(each.measured if is_judged else None),
-            number_cell(each.limit if is_judged else None),
+            *map(Cell, numbers),
             Cell(each.text, "wide"),
         ]
         rows.append(Row(cells, each.severity))

@@ -93,7 +93,7 @@ def best_texts(
     """Return the best value, and which combination has it: with a note if it has no interval, and
     those that may be as good."""
     divisor, unit = unit_of(summary, best.key)
-    value = f"{mean_text(best.value, divisor)} {unit}"
+    value = f"{mean_text(best.value, divisor)} {unit}".rstrip()
     text = parameters_text(best.combination.parameters)
     if best.value.half_width is None and is_interval_noted:
         text += " (one run, without an interval)"

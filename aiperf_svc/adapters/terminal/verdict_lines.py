@@ -11,7 +11,7 @@ from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, CacheUse, cache_r
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.number_text import number, readable_unit
+from aiperf_svc.domain.number_text import number, quantity
 
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
@@ -53,9 +53,11 @@ def print_verdict(
         style = VERDICT_STYLES.get(reason.severity, "")
         mark = "✗ " if reason.severity is Severity.INVALID else "! "
         console.print(indented(Text.assemble((mark, style), one_line(reason.text)), 2))
-        per, unit = readable_unit(reason.unit, reason.measured)
-        measured, limit = number(reason.measured, per=per), number(reason.limit, per=per)
-        numbers = f"{reason.check}: {measured} {unit}, limit {limit} {unit}"
+        measured, limit = (
+            quantity(value, reason.unit, high=reason.measured)
+            for value in (reason.measured, reason.limit)
+        )
+        numbers = f"{reason.check}: {measured}, limit {limit}"
         console.print(indented(Text(f"{numbers} → {reason.remedy}", style="dim"), 4))
 
 

@@ -19,7 +19,7 @@ from aiperf_svc.core.qualify.result import worst
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import outcome_of_all
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.domain.number_text import number, readable_unit
+from aiperf_svc.domain.number_text import quantity
 from aiperf_svc.protocol.run_states import RunState
 
 DEPTH = 4
@@ -115,9 +115,8 @@ def _run(id_: str, result: RunResult) -> Entry:
         stats, info = known[tag], infos[tag]
         value = stats.stat(stat)
         if value is not None:
-            divisor, unit = readable_unit(info.unit, abs(value))
             name = info.name if stats.is_single or stat == "avg" else f"{info.name} {stat}"
-            numbers.append(f"{name} {number(value / divisor)} {unit}".rstrip())
+            numbers.append(f"{name} {quantity(value, info.unit, high=value)}")
     return Entry(
         id=id_,
         kind=result.workload,
@@ -161,8 +160,7 @@ def _best(result: ExperimentResult) -> list[str]:
         # `request_latency_p99`: the tag and the statistic.
         tags = [tag for tag in result.metrics if best.metric.startswith(f"{tag}_")]
         info, where = result.metrics[max(tags, key=len)], parameters_text(best.parameters)
-        divisor, unit = readable_unit(info.unit, abs(best.mean))
-        value = f"{number(best.mean / divisor)} {unit}".rstrip()
+        value = quantity(best.mean, info.unit, high=best.mean)
         found.append(f"best {info.name} {value} at {where}")
     return found
 

@@ -4,8 +4,9 @@ from html import unescape
 
 import pytest
 
-from aiperf_svc.adapters.report.blocks import Note, markup, number_cell
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.adapters.report.blocks import Note, check_table, markup, number_cell
+from aiperf_svc.core.verdict.check_result import graded
+from aiperf_svc.domain.number_text import number, quantity
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,21 @@ def test_a_number_has_four_significant_digits(value: float | None, text: str) ->
 @pytest.mark.parametrize("value", [0.0004, 0.0051812, 0.8009, 20.1, 999.96, 12345.6, -0.0004])
 def test_a_report_has_the_number_of_the_terminal(value: float) -> None:
     assert f">{number(value)}<" in unescape(markup(Note(number_cell(value).text)))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.25, "ratio", "25%"),
+        (1614.0, "us", "1.614 ms"),
+        (3.0, "count", "3"),
+        (2.0, "cores", "2 cores"),
+    ],
+)
+def test_a_quantity_has_its_unit(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit, high=value) == text
+
+
+def test_checks_in_a_report_have_units() -> None:
+    reason = graded("event_loop", 1500.0, 100.0, unit="ms", text="late", remedy="more CPU")
+    assert "<td>1.500 s</td><td>0.1000 s</td>" in markup(check_table([reason]))

@@ -155,7 +155,7 @@ def test_a_verdict_comes_with_its_reasons_and_remedies(summary: dict[str, Any]) 
     text = printed(ours)
     assert "Verdict on the client: invalid: client-bound — do not use these numbers" in text
     assert "✗ requests left late" in text
-    assert "schedule_lag: 25 %, limit 5 % → more workers" in text
+    assert "schedule_lag: 25%, limit 5% → more workers" in text
 
 
 def test_a_valid_verdict_is_one_line(summary: dict[str, Any]) -> None:
