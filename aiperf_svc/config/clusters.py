@@ -22,7 +22,7 @@ class NamedCluster(Model):
     context: str = Field(min_length=1)
     """Context of the kubeconfig."""
     kubeconfig: str | None = None
-    """Path of the kubeconfig; None: `KUBECONFIG`, or the default one."""
+    """Path of the kubeconfig. Default: that in `KUBECONFIG`, or the usual one."""
     name: str = ""
     """Suffix of the stack's name and title of its column; empty: derived from the context."""
 

@@ -87,7 +87,7 @@ class Pod(Model):
     memory: SizeBytes | None = None
     """Memory request and limit."""
     cpu_limit: CpuMillis | None = None
-    """CPU limit; None by default, since a throttled pod would measure its own quota."""
+    """CPU limit. Default: none, since a throttled pod would measure its own quota."""
     placement: Placement = Placement()
     annotations: dict[str, str] = Field(default_factory=dict)
 
@@ -102,7 +102,7 @@ class RankVolume(Model):
     size: SizeBytes = 16 * 2**30
     """Limit of an empty-dir, or request of a claim."""
     storage_class: Annotated[str, Field(min_length=1)] | None = None
-    """Storage class of a claim; None: the cluster's default."""
+    """Storage class of a claim. Default: that of the cluster."""
     path: Annotated[str, Field(pattern=r"^/[^\s]*$")] | None = None
     """Folder of a host-path."""
 
@@ -138,7 +138,7 @@ class Ranks(Model):
     `rounds`: the same in rounds, in which pairs of different nodes are measured at the same
     time."""
     count: Annotated[int, Field(ge=2, le=1_000)] | None = None
-    """Ranks of `pairs: all` or `rounds`; None: one for each of the names in `nodes`."""
+    """Ranks of `pairs: all` or `rounds`. Default: one for each of the names in `nodes`."""
     gang: Literal["none", "kueue", "volcano", "coscheduling"] = "none"
     """Adds the labels and annotations that this scheduler needs to place all ranks or none."""
     queue: Annotated[str, Field(min_length=1)] | None = None

@@ -83,13 +83,12 @@ class Target(Release):
     gpu: Gpu | None = None
     cpu: CpuMillis = 1000
     cpu_limit: CpuMillis | None = None
-    """CPU limit; None by default, since a throttled server would show its quota and not its
-    speed."""
+    """CPU limit. Default: none, since a throttled server would show its quota and not its speed."""
     memory: SizeBytes = 2**30
     """Memory request and limit."""
     storage: SizeBytes | None = None
     """Request and limit of the node's disk for /tmp (where weights are downloaded to), log and root
-    file system. None: no request and no limit."""
+    file system. Default: no request and no limit."""
     shared_memory: SizeBytes = 0
     """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
     volumes: tuple[TargetVolume, ...] = ()

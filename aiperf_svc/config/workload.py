@@ -24,10 +24,10 @@ class WorkloadSpec(Model):
 
     kind: str
     image: Annotated[str, Field(min_length=1)] | None = None
-    """Image of the ranks: any that has the tool and a POSIX shell. None: the one built from
+    """Image of the ranks: any that has the tool and a POSIX shell. Default: the one built from
     `images/workloads/<kind>`."""
     timeout: PositiveDurationNs | None = None
-    """Longest time of one step; None: the kind's default for its spec."""
+    """Longest time of one step. Default: that of the kind for its other keys."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed step is run again."""
     env: dict[str, Verbatim] = Field(default_factory=dict)

@@ -43,7 +43,7 @@ class CommandMetric(Model):
     json_lines: Annotated[str, Field(min_length=1)] | None = None
     """Dotted path of a number in each line that is a JSON object."""
     file: FileName | None = None
-    """Where it is; None: standard output."""
+    """File with the number or document. Default: standard output."""
     take: Literal["first", "last", "min", "max", "avg", "sum"] = "last"
     """Which of several matches or lines counts, or how they are combined."""
     combine: Literal["avg", "min", "max", "sum"] = "avg"
@@ -72,15 +72,16 @@ class CommandSpec(WorkloadSpec):
     command: Annotated[tuple[Verbatim, ...], Field(min_length=1)]
     """Program and arguments; for a shell's words write `[sh, -c, ...]`."""
     ranks: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Places where the command runs."""
+    """Number of ranks that run the command."""
     files: dict[FileName, Verbatim] = Field(default_factory=dict)
     """Files in the folder in which the command runs, by relative path."""
     keep: tuple[FilePattern, ...] = ()
-    """Files of that folder to bring back, by name or pattern, beside those of the metrics."""
+    """Files of that folder to keep with the results, by name or pattern, in addition to those of
+    the metrics."""
     duration: PositiveDurationNs | None = None
-    """How long the command should take, where that is known: the verdict compares."""
+    """Expected time of the command, with which the verdict compares the measured one."""
     metrics: Annotated[dict[Tag, CommandMetric], Field(min_length=1)]
-    """The first one is the headline."""
+    """Metrics by tag. The first one is the headline."""
 
 
 Config = WorkloadConfig[CommandSpec]

@@ -48,19 +48,19 @@ class FioSpec(WorkloadSpec):
     nrfiles: Annotated[int, Field(gt=0, le=100_000)] = 1
     """Files of each job."""
     rwmixread: Annotated[int, Field(ge=1, le=99)] = 50
-    """Per cent of reads where `rw` has both."""
+    """Per cent of reads if `rw` has reads and writes."""
     percentage_random: Annotated[int, Field(ge=0, le=100)] = 100
     """Per cent of a random pattern that is random."""
     runtime: Annotated[PositiveDurationNs, Field(ge=SECOND_NS)] | None = None
-    """Measured time; None: 30s, and 15s for each run of a suite."""
+    """Measured time. Default: 30s, and 15s for each run of a suite."""
     ramp: DurationNs = 2 * SECOND_NS
     """Time before the measured one."""
     num_jobs: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Processes of each worker, which have files of their own."""
+    """Processes of each worker, each with its own files."""
     size: Annotated[SizeBytes, Field(gt=0)] = 10 * 2**30
     """Size of all files of one job, or of the one file of a suite."""
     thread: bool = False
-    """Threads instead of processes."""
+    """Use threads instead of processes."""
     workers: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Ranks, each with a volume of its own unless they share one."""
 

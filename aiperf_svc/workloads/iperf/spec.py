@@ -23,7 +23,7 @@ class IperfSpec(WorkloadSpec):
     streams: Annotated[int, Field(gt=0, le=128)] = 1
     """Connections of each process at the same time."""
     processes: Annotated[int, Field(gt=0, le=64)] = 1
-    """Processes on each side. iperf3 before 3.16 has one thread, so that one core is its limit."""
+    """Processes on each side. iperf3 before 3.16 has one thread, so one core is its limit."""
     duration: Annotated[
         PositiveDurationNs, Field(le=86_400 * SECOND_NS), AfterValidator(_whole_seconds)
     ] = 30 * SECOND_NS
@@ -39,11 +39,11 @@ class IperfSpec(WorkloadSpec):
     bidirectional: bool = False
     """Both send at the same time."""
     window: Annotated[SizeBytes, Field(gt=0, le=512 * 2**20)] | None = None
-    """Size of the sockets' buffers; None: the kernel adapts it."""
+    """Size of the sockets' buffers. Default: the kernel adapts it."""
     mss: Annotated[int, Field(ge=88, le=9216)] | None = None
     """Largest TCP segment in bytes."""
     port: Annotated[int, Field(ge=1024, le=65_000)] = 5201
-    """On which the server listens; further processes take the ports after it."""
+    """Port of the server. Further processes use the ports after it."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -48,7 +48,7 @@ class MpiPingPongSpec(WorkloadSpec):
     """`mpi4py`: a script of this project that needs Python and mpi4py; `imb`: IMB-MPI1 of the Intel
     MPI Benchmarks, which the image must have on PATH."""
     mpi: Literal["open-mpi", "intel-mpi"] = "open-mpi"
-    """Whose `mpirun` is on PATH."""
+    """MPI implementation of the `mpirun` on PATH."""
 
 
 Config = WorkloadConfig[MpiPingPongSpec]

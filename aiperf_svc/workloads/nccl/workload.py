@@ -45,7 +45,7 @@ class NcclSpec(WorkloadSpec):
     min_bytes: SizeBytes = 8
     """Smallest size."""
     max_bytes: SizeBytes = 2**30
-    """Sizes are min_bytes and its doubles up to this one."""
+    """Largest size. The sizes are `min_bytes` and its doubles."""
     gpus: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs of each rank; each has a process of its own."""
     ranks: Annotated[int, Field(ge=1, le=1_000)] = 2
@@ -53,10 +53,11 @@ class NcclSpec(WorkloadSpec):
     iterations: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     """Operations of each size."""
     warmup: Annotated[int, Field(ge=0, le=1_000_000)] = 5
-    """Operations before them that are not timed."""
+    """Operations before these, which are not timed."""
     datatype: Literal["float", "double", "half", "bfloat16", "int8", "int32"] = "float"
     transport: Transport = "tcp"
-    """Between nodes. `rdma` needs an RDMA device beside the GPUs in `deployment.ranks.devices`."""
+    """Transport between nodes. `rdma` needs an RDMA device beside the GPUs in
+    `deployment.ranks.devices`."""
 
     @model_validator(mode="after")
     def _has_sizes(self) -> Self:

@@ -38,7 +38,7 @@ class OpenFoamSpec(WorkloadSpec):
     processes: Annotated[int, Field(ge=1, le=100_000)] = 2
     """MPI processes of all nodes together."""
     nodes: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """Ranks, among which the processes are divided."""
+    """Number of ranks among which the processes are divided."""
     iterative_method: Literal["fixed-iter", "fixed-norm"] = "fixed-iter"
     """`fixed-iter`: each time step does the same number of solver iterations, so that the work is
     the same on all hardware; `fixed-norm`: each solves the pressure to a residual of 1e-4."""

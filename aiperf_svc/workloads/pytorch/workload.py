@@ -101,16 +101,18 @@ class PyTorchSpec(WorkloadSpec):
     warmup: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     """Batches before them."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision of the forward pass (autocast). float16 trains with a scaled loss, needs cuda."""
+    """Precision of the forward pass (autocast). float16 trains with a scaled loss and needs
+    cuda."""
     sequence_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Tokens of a sample of llama."""
     gpus: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes of each rank: one for each of its GPUs with cuda. With cpu they share its CPUs."""
     ranks: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """More than one process in all: torchrun starts them, and gradients are averaged over them. On
-    CPUs this needs a PyTorch with gloo, which Debian's lacks."""
+    """Number of ranks. If there is more than one process in total, torchrun starts them, and
+    gradients are averaged over them. On CPUs this needs a PyTorch with gloo, which Debian's
+    lacks."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 29_400
-    """On which rank 0 listens for the other processes."""
+    """Port on which rank 0 listens for the other processes."""
 
     @model_validator(mode="after")
     def _has_a_precision_of_its_device(self) -> Self:

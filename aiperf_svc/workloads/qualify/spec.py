@@ -65,9 +65,9 @@ class Stage(Model):
     """The tool and its keys, as `workload` of a benchmark of its own. The number of its ranks
     follows from `nodes`."""
     name: StageName | None = None
-    """Name of the stage; None: the kind of its tool."""
+    """Name of the stage. Default: the kind of its tool."""
     judge: tuple[str, ...] = ()
-    """Metrics of the tool that are judged; empty: its first one."""
+    """Metrics of the tool that are judged. Default: its first one."""
 
     @property
     def own_name(self) -> str:
@@ -119,25 +119,27 @@ class QualifySpec(WorkloadSpec):
 
     kind: Literal["qualify"] = "qualify"
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=20)]
-    """One after the other. A node that fails a stage is left out of those after it."""
+    """Stages in the order in which they run. A node that fails a stage is excluded from the later
+    ones."""
     limits: tuple[CheckLimit, ...] = ()
-    """Limits of checks. Those of other GPU products or fabrics are ignored, at least one has to
+    """Limits of checks. Those of other GPU products or fabrics are ignored, but at least one must
     apply."""
     gpu: str = ""
-    """GPU product of the nodes; empty: the value of `nvidia.com/gpu.product` in
+    """GPU product of the nodes. Default: the value of `nvidia.com/gpu.product` in
     `deployment.placement.node_selector`."""
     fabric: str = ""
-    """Fabric of the nodes, by a name of yours that limits use: `roce`, `infiniband`."""
+    """Name of the nodes' fabric, to which limits refer: `roce`, `infiniband`."""
     baseline: dict[str, dict[str, Annotated[float, Field(ge=0)]]] = Field(default_factory=dict)
-    """Check to node to an earlier value, as `qualify --baseline` reads it from the results of an
-    earlier qualification; the node `""` is the median of all."""
+    """Earlier value of each check on each node, as `qualify --baseline` reads it from the results
+    of an earlier qualification. The node `""` is the median of all."""
     max_nodes_at_once: Annotated[int, Field(ge=2, le=1_000)] | None = None
-    """Most nodes that are measured at the same time before the stages of all nodes; None: all."""
+    """Most nodes that are measured at the same time in the stages `alone` and `pairs`. Default:
+    all."""
     time_limit: PositiveDurationNs | None = None
-    """Time of measuring after which no trial begins. What is left is not measured, and counts as
-    failed."""
+    """Time of measuring after which no trial starts. The remaining checks are not measured and
+    count as failed."""
     stage: str | None = None
-    """Stage of a trial. Filled in, as the next three are."""
+    """Stage of a trial. The program fills in this key and the next three."""
     round: int | Literal["suspects"] | None = None
     """Round of a trial in a stage of pairs, or the suspects of a stage."""
     without: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ class UcxSpec(WorkloadSpec):
     test: Test = "tag_bw"
     """Tag matching, put, active messages or streams of UCP; their bandwidth or their latency."""
     transports: Annotated[tuple[Transport, ...], Field(min_length=1)] = ("tcp",)
-    """UCX_TLS. All but `tcp` need an RDMA device."""
+    """Transports, as in UCX_TLS. All but `tcp` need an RDMA device."""
     max_size: Annotated[SizeBytes, Field(gt=0, le=2**30)] = 4 * 2**20
     """Largest message; the smallest has one byte."""
     iterations: Annotated[int, Field(ge=10, le=10**9)] = 1000
