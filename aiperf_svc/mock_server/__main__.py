@@ -11,7 +11,7 @@ def main() -> int:
     """Serves until told to stop; the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m aiperf_svc.mock_server",
-        description="An OpenAI-compatible server that responds with made-up tokens at a set pace.",
+        description="An OpenAI-compatible server with synthetic tokens at a fixed pace.",
     )
     add_arguments(parser)
     try:

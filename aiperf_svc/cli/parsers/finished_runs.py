@@ -155,9 +155,9 @@ def export(parser: argparse.ArgumentParser) -> None:
     artifacts.jsonl_limit requests, but without the list of gaps between chunks and the name of the
     record processor, which are not in records.parquet.
 
-    --llm-d writes Benchmark Report 0.2.1 of llm-d, --inferencex a row of InferenceX, of a run on an
-    agent trace one of AgentX, for each run in FOLDER. What provenance.json does not have of the
-    server, --fact gives; what is unknown is left out."""
+    --llm-d writes Benchmark Report 0.2.1 of llm-d, and --inferencex a row of InferenceX, or of
+    AgentX if the run used an agent trace: a file for each run in FOLDER. --fact adds facts about
+    the server that provenance.json lacks. Facts that remain unknown are left out."""
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="Artifact folder of the run.")
     formats = parser.add_mutually_exclusive_group(required=True)
     formats.add_argument("--jsonl", action="store_true", help="One line per request.")

@@ -75,7 +75,7 @@ def migrate(parser: argparse.ArgumentParser) -> None:
 
 
 def mock_server(parser: argparse.ArgumentParser) -> None:
-    """Serve made-up tokens at a set pace, as an OpenAI-compatible server."""
+    """Serve synthetic tokens at a fixed pace, as an OpenAI-compatible server."""
     # The other commands of this module need nothing of it.
     from aiperf_svc.mock_server.config import add_arguments
 
@@ -83,7 +83,7 @@ def mock_server(parser: argparse.ArgumentParser) -> None:
 
 
 EXPORTER_PORT = 9400
-"""That of dcgm-exporter, which this page stands for."""
+"""Port of dcgm-exporter, whose metrics the page has."""
 
 
 def nvml_exporter(parser: argparse.ArgumentParser) -> None:
@@ -91,16 +91,18 @@ def nvml_exporter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on; readers need no key (127.0.0.1)",
+        help="Address to listen on. Readers need no key. Default: 127.0.0.1.",
     )
     parser.add_argument(
         "--port",
         type=port_number,
         default=EXPORTER_PORT,
-        help=f"port to listen on ({EXPORTER_PORT})",
+        help=f"Port to listen on. Default: {EXPORTER_PORT}.",
     )
     parser.add_argument(
-        "--gpus", default="all", help="GPUs on the page: all, or indexes and UUIDs, `0,1` (all)"
+        "--gpus",
+        default="all",
+        help="GPUs on the page: all, or indexes and UUIDs such as 0,1. Default: all.",
     )
 
 
