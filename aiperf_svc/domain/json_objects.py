@@ -3,9 +3,29 @@
 What this program both writes and reads has a type of its own.
 """
 
+import json
 from typing import Any
+
+from aiperf_svc.domain.foreign_text import one_line
 
 Json = dict[str, Any]
 """A JSON object of a foreign format, or a config that is not validated yet."""
 Parameters = dict[str, Any]
 """Dotted config keys and their values as a user writes them; None: the key has its default."""
+LONGEST_VALUE = 40
+"""Longest shown value of a parameter, in characters."""
+
+
+def value_text(value: object) -> str:
+    """Return a parameter's value on one line; a dash if the trial does not set it."""
+    if value is None:
+        return "–"
+    if not isinstance(value, str):
+        value = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return one_line(value, limit=LONGEST_VALUE)
+
+
+def parameters_text(parameters: Parameters) -> str:
+    """Name a combination: `load.concurrency=4, endpoint.model=a`."""
+    named = (f"{one_line(name)}={value_text(value)}" for name, value in parameters.items())
+    return ", ".join(named) or "no parameters"

@@ -6,13 +6,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, read_experiment_file
-from aiperf_svc.adapters.report.experiment_words import parameters_text, value_text
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.outcomes import DONE
 from aiperf_svc.core.experiments.trials import TRIALS, block_of
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.json_objects import Parameters
+from aiperf_svc.domain.json_objects import Parameters, parameters_text, value_text
 
 
 class TrialFolder(NamedTuple):

@@ -4,10 +4,10 @@ the Pareto front of all of them."""
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.plots import FULL, TALL, Axes, Plot, Series, figure
 from aiperf_svc.core.experiments.throughput_curve import SPEED, Curve, CurvePoint, pareto, steps
+from aiperf_svc.domain.json_objects import parameters_text
 from aiperf_svc.domain.number_text import number
 
 STYLES = ("a", "b", "c", "e", "f", "g", "d")
@@ -24,7 +24,7 @@ def named(curves: Sequence[Curve], name: str = "") -> list[NamedCurve]:
     several."""
 
     def text(curve: Curve) -> str:
-        own = words.parameters_text(curve.parameters) if curve.parameters else ""
+        own = parameters_text(curve.parameters) if curve.parameters else ""
         return ": ".join(filter(None, (name, own)))
 
     return [NamedCurve(text(each), each) for each in curves]

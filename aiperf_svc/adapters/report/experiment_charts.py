@@ -14,6 +14,7 @@ from aiperf_svc.core.experiments.choices import front
 from aiperf_svc.core.experiments.combinations import Combination, Parameter, identity, is_number
 from aiperf_svc.core.experiments.search_report import SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.domain.json_objects import parameters_text, value_text
 from aiperf_svc.domain.number_text import number
 
 MOST_PLOTS = 6
@@ -63,7 +64,7 @@ def _by_parameter(
                 intervals.append((at, low, high))
         series.append(
             Series(
-                words.parameters_text(others) if others else "",
+                parameters_text(others) if others else "",
                 style,
                 [(float(e.parameters[x.name]), e.values[key].mean / divisor) for e in line],
                 marks=[_hint(summary, each, key) for each in line],
@@ -171,7 +172,7 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
     def labels(some: Sequence[Combination]) -> list[str]:
         if len(summary.parameters) != 1 or len(found.points) > MOST_LABELS:
             return []
-        return [words.value_text(value) for e in some for value in e.parameters.values()]
+        return [value_text(value) for e in some for value in e.parameters.values()]
 
     rest = [each for each in found.points if not any(each is one for one in found.optimal)]
     everything = points(found.points)
@@ -241,11 +242,10 @@ def _heat_map(
         return Cell(number(mean / divisor), "heat plain", heat=f"{share(mean) * 70:.0f}")
 
     rows = [
-        Row([name_cell(words.value_text(y)), *(cell(x, y) for x in across.values)])
-        for y in down.values
+        Row([name_cell(value_text(y)), *(cell(x, y) for x in across.values)]) for y in down.values
     ]
     note = f"{unit}, {down.name} by {across.name}{'; logarithmic colours' if is_log else ''}"
-    head = [words.value_text(value) for value in across.values]
+    head = [value_text(value) for value in across.values]
     return Matrix(words.metric_name(summary, key), note, head, rows)
 
 
@@ -253,4 +253,4 @@ def _hint(summary: ExperimentSummary, of: Combination, key: RowKey) -> str:
     divisor, unit = words.unit_of(summary, key)
     shown = words.mean_text(of.values[key], divisor)
     name = words.metric_name(summary, key)
-    return f"{words.parameters_text(of.parameters)}: {name} {shown} {unit} (n={of.values[key].n})"
+    return f"{parameters_text(of.parameters)}: {name} {shown} {unit} (n={of.values[key].n})"

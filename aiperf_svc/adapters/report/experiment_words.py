@@ -3,33 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best, front
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination, TrialRow
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.json_objects import Parameters
+from aiperf_svc.domain.json_objects import Parameters, parameters_text, value_text
 from aiperf_svc.domain.number_text import count, number, readable_unit
-
-LONGEST_VALUE = 40
-"""Longest shown value of a parameter, in characters."""
-
-
-def value_text(value: object) -> str:
-    """Return a parameter's value on one line; a dash if the trial does not set it."""
-    if value is None:
-        return "–"
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return one_line(text, limit=LONGEST_VALUE)
-
-
-def parameters_text(parameters: Parameters) -> str:
-    """Name a combination: `load.concurrency=4, endpoint.model=a`."""
-    named = (f"{one_line(name)}={value_text(value)}" for name, value in parameters.items())
-    return ", ".join(named) or "no parameters"
 
 
 def unit_of(summary: ExperimentSummary, key: RowKey) -> tuple[float, str]:

@@ -18,6 +18,7 @@ from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import value_text
 from aiperf_svc.domain.number_text import number
 
 MEAN_WIDTH = 17
@@ -64,7 +65,7 @@ def print_experiment(
 
 def _shown_values(parameter: Parameter) -> list[str]:
     """Return its values, cut to what is kept free for them."""
-    return [words.value_text(value)[:WIDEST_VALUE] for value in parameter.values]
+    return [value_text(value)[:WIDEST_VALUE] for value in parameter.values]
 
 
 def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) -> Table:

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, LiveObjective, Status
 from aiperf_svc.adapters.terminal.status_text import (
+    changes_text,
     is_loading,
     main_error,
     on_server,
-    parameters_text,
     position,
     share_done,
     short_names,
@@ -141,7 +141,7 @@ def _trial(experiment: ExperimentStatus, width: int) -> list[RenderableType]:
     left = f"about {seconds(experiment.left_s)} left" if experiment.left_s is not None else ""
     failed = f"{experiment.failed:,} failed" if experiment.failed else ""
     facts = [f"{experiment.ended:,} done", failed, left]
-    parameters = Text(one_line(parameters_text(experiment.parameters)))
+    parameters = Text(one_line(changes_text(experiment.parameters)))
     counts = Text(", ".join(fact for fact in facts if fact), style="dim")
     return _filled([Text(position(experiment), style="bold"), parameters, counts], "  ", width)
 
@@ -160,7 +160,7 @@ def _trials(experiment: ExperimentStatus) -> RenderableType:
     for row, outcome in zip(latest, outcomes, strict=True):
         table.add_row(
             f"{row.number:,}",
-            _cut(one_line(parameters_text({names[k]: v for k, v in row.parameters.items()}))),
+            _cut(one_line(changes_text({names[k]: v for k, v in row.parameters.items()}))),
             _cut(one_line(row.text or row.reason)),
             Text(outcome, style="green" if outcome == "valid" else "yellow"),
         )

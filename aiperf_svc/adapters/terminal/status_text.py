@@ -1,10 +1,10 @@
 """Describes the status of a run in one line: its phase, its steps, its trials. Pure."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, ShownTrial, Status, StepStatus
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import Parameters, parameters_text
 from aiperf_svc.domain.number_text import count, milliseconds, seconds
 from aiperf_svc.protocol.run_states import RunState
 
@@ -113,8 +113,13 @@ def position(experiment: ExperimentStatus) -> str:
     return f"trial {experiment.number:,}{of}{again}"
 
 
+def changes_text(parameters: Parameters) -> str:
+    """Return what a trial changes; empty if it changes nothing."""
+    return parameters_text(parameters) if parameters else ""
+
+
 def trial_line(row: ShownTrial) -> str:
-    named = parameters_text(row.parameters)
+    named = changes_text(row.parameters)
     number = f"trial {row.number:,}" + (f", attempt {row.attempt}" if row.attempt > 1 else "")
     parts = [number + (f" ({named})" if named else ""), row.state]
     parts += [row.text] if row.text else []
@@ -141,11 +146,6 @@ def _short_name(key: str, others: list[str]) -> str:
         if is_clear and not any(f".{each}".endswith(f".{name}") for each in others):
             return name
     return key
-
-
-def parameters_text(parameters: Mapping[str, Any]) -> str:
-    """Return what a trial changes: `load.concurrency 4, dataset.input_tokens.mean 128`."""
-    return ", ".join(f"{key} {value}" for key, value in parameters.items())
 
 
 def plain_line(status: Status) -> str:

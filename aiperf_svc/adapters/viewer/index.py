@@ -13,12 +13,12 @@ from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.exports.file_content import read_json
 from aiperf_svc.adapters.exports.qualify_export import rows
 from aiperf_svc.adapters.exports.result_files import FILES, read_run
-from aiperf_svc.adapters.report.experiment_words import parameters_text
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.qualify.result import worst
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import outcome_of_all
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import parameters_text
 from aiperf_svc.domain.number_text import quantity
 from aiperf_svc.protocol.run_states import RunState
 

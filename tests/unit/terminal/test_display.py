@@ -196,10 +196,10 @@ def test_an_experiment_is_shown_by_its_trials() -> None:
     )  # fmt: skip
     now = status(experiment=experiment, elapsed_s=20.0)
     assert plain_line(now).startswith(" 20.0 s  trial 3 of 12  profiling")
-    assert trial_line(row) == "trial 2 (load.concurrency 4) · done · 412 requests/s · verdict valid"
+    assert trial_line(row) == "trial 2 (load.concurrency=4) · done · 412 requests/s · verdict valid"
     assert final_line(status(state="done", experiment=experiment)) == "done: 2 trials"
     shown = drawn(now, width=100)
-    assert "trial 3 of 12  load.concurrency 8  2 done, about 1:30 left" in shown
+    assert "trial 3 of 12  load.concurrency=8  2 done, about 1:30 left" in shown
     assert "412 requests/s" in shown
 
 
