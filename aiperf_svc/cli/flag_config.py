@@ -98,6 +98,8 @@ def read_draft(
             if flag.key.startswith("load."):
                 # The models would also report the key as missing.
                 put(draft.data, flag.key, given)
+    if path is None:
+        _name_sections(draft)
     if kind_of(draft.data) != INFERENCE:
         return draft
     _complete_endpoint(draft)
@@ -125,6 +127,17 @@ def read_draft(
         draft.notices += _complete_shape(load, varied, draft.data.get("dataset"))
         draft.notices += _complete_end(load, varied)
     return draft
+
+
+def _name_sections(draft: Draft) -> None:
+    """Name each section of keys, such as `dataset.images`, by the first flag that sets a part of
+    it, or could."""
+    of_given = {key: name for key, name in draft.names.items() if key in draft.given}
+    for key, name in (*of_given.items(), *draft.names.copy().items()):
+        section = key.rpartition(".")[0]
+        while "." in section:
+            draft.names.setdefault(section, name)
+            section = section.rpartition(".")[0]
 
 
 def _take_scenario(data: Json) -> None:

@@ -298,7 +298,7 @@ class BenchmarkConfig(Model):
         if name := dataset._first_set("input_tokens", "mix", "prefix"):
             raise ValueError(
                 f"{{dataset.{name}}} is for texts; a synthetic request of {self.endpoint.type} is "
-                "a sound alone (dataset.sounds)"
+                "a sound alone ({dataset.sounds})"
             )
 
     def _check_schedule(self) -> None:

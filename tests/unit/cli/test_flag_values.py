@@ -378,6 +378,23 @@ def test_synthetic_request_of_a_transcription_is_one_sound() -> None:
     assert "is for texts" in refusal(*wanted, "--isl", "100")
 
 
+TURNS = "--input-file a.jsonl --custom-dataset-type multi_turn"
+TREES = "--input-file a.jsonl --custom-dataset-type weka_trace"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (f"{TURNS} --image-batch-size 2", "--image-batch-size needs --custom-dataset-type"),
+        (f"{TURNS} --session-turns-mean 2", "--session-turns-mean needs --custom-dataset-type"),
+        (f"{TREES} --request-cancellation-rate 5", "--request-cancellation-rate is for"),
+        ("--seq-dist 9,9:100 --isl 4", "--seq-dist has lengths of its own; leave out --isl and --"),
+    ],
+)
+def test_sections_of_keys_are_named_by_flags(flags: str, expected: str) -> None:
+    assert refusal(*CLOSED, *flags.split()).startswith(expected)
+
+
 def test_missing_template_file_is_refused() -> None:
     text = refusal(*CLOSED, "--endpoint-type", "template", "--endpoint-template", "nowhere.json")
     assert "--endpoint-template: 'nowhere.json': neither a template" in text
