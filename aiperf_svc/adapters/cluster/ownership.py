@@ -278,7 +278,7 @@ class LeaseKeeper:
         self._is_told = False
         """Whether the user has been told that the Lease cannot be renewed."""
         self._keeping: asyncio.Task[None] | None = None
-        self._is_taken = asyncio.Event()
+        self._has_begun, self._is_taken = asyncio.Event(), asyncio.Event()
         self.loss: TakenOver | None = None
         """The process that took the stack, and the time."""
 
@@ -287,6 +287,12 @@ class LeaseKeeper:
         if self._keeping is None and namespace:
             self._namespace = namespace
             self._keeping = asyncio.create_task(self._keep(), name="keep the lease")
+            self._has_begun.set()
+
+    async def namespace(self) -> str:
+        """Wait until the Lease exists, and return the stack's namespace."""
+        await self._has_begun.wait()
+        return self._namespace
 
     async def taken(self) -> TakenOver:
         """Wait until another process takes the stack."""

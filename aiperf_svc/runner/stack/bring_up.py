@@ -165,22 +165,13 @@ async def up(
         await cli.set_secret(key, value)
     write_plan(cli.folder, plan)
     progress, stop = Progress("up", say, on_lease=keeper.begin), asyncio.Event()
-    watching = wait_for_startup_failure(
-        cluster,
-        stack=request.stack,
-        namespace=plan.config.deployment.namespace.name,
-        unschedulable_s=start.unschedulable_s,
-        longest_s=plan.config.deployment.ready_timeout / SECOND_NS,
-        has_ranks=plan.ranks is not None,
-        is_change=start.is_change,
-    )
     limit_s = None if end_mono_s is None else max(0.0, end_mono_s - time.monotonic())
     queue = AdmissionWatch(cluster, plan, say)
     at_once = {"at_once": OPERATIONS} if plan.queue is not None else {}
     async with Tasks() as tasks:
         going = tasks.start(cli.up(progress.handle, stop=stop, **at_once), "pulumi up")
         taken = tasks.start(keeper.taken(), "watch the lease")
-        failing = tasks.start(watching, "watch pods")
+        failing = tasks.start(_watch_pods(start, keeper), "watch pods")
         queued = tasks.start(queue.wait_for_rejection(), "watch the queue")
         stopped = tasks.start(interrupts.reached(1), "interrupts")
         done = await tasks.first(limit_s)
@@ -209,3 +200,19 @@ async def up(
         raise EnvironmentProblem(f"`pulumi up` failed: {why}" + (f"\n  {remedy}" if remedy else ""))
     await queue.begin()
     return True
+
+
+async def _watch_pods(start: Start, keeper: LeaseKeeper) -> str:
+    """Return why the stack cannot come up. In other namespaces, stacks of others may have the same
+    name and label. The name of a namespace that Pulumi names is known as soon as the Lease exists,
+    before any pod can have failed."""
+    plan = start.plan
+    return await wait_for_startup_failure(
+        keeper.cluster,
+        stack=plan.identity.stack,
+        namespace=plan.config.deployment.namespace.name or await keeper.namespace(),
+        unschedulable_s=start.unschedulable_s,
+        longest_s=plan.config.deployment.ready_timeout / SECOND_NS,
+        has_ranks=plan.ranks is not None,
+        is_change=start.is_change,
+    )

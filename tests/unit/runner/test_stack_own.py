@@ -1,6 +1,8 @@
 """What is a stack's own, where somebody else's may have the same name."""
 
+import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -24,7 +26,8 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi import deployed
-from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.adapters.pulumi.cli import Ended, OnEvent, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.adapters.pulumi.progress import LEASE
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.core.cluster.lease import Holder, StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -424,3 +427,39 @@ async def test_up_begins_only_when_users_are_known(monkeypatch: pytest.MonkeyPat
         await bring_up.up(
             REQUEST, cast("PulumiCli", None), start, keeper=keeper, interrupts=Interrupts()
         )
+
+
+class StartingCli:
+    """Stands for the CLI in an `up` that has made the Lease and lasts until it is stopped."""
+
+    def __init__(self, folder: Path, namespace: str) -> None:
+        self.folder = folder
+        made = {"type": LEASE, "op": "create", "new": {"id": f"{namespace}/owner-s"}}
+        self._event = {"resOutputsEvent": {"metadata": made}}
+
+    async def add(self) -> None:
+        return None
+
+    async def up(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
+        on_event(self._event)
+        await stop.wait()
+        return Ended(code=255, out="", errors="error: it was cancelled")
+
+
+@pytest.mark.usefixtures("there", "leases")
+async def test_start_is_judged_by_its_own_namespace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def wait_for_startup_failure(_: Cluster, *, namespace: str, **__: Any) -> str:
+        return f"a pod in namespace {namespace} crashes"
+
+    monkeypatch.setattr(bring_up, "wait_for_startup_failure", wait_for_startup_failure)
+    start = bring_up.Start(
+        plan=REQUEST.plan, is_change=False, unschedulable_s=0.0, deadline_mono_s=None
+    )
+    keeper = LeaseKeeper(CLUSTER, "s", this_process({}), print)
+    cli = cast("PulumiCli", StartingCli(tmp_path, "aiperf-s-1"))
+    # Pulumi chooses the name. Elsewhere, pods of another stack of this name may fail.
+    with pytest.raises(EnvironmentProblem, match="a pod in namespace aiperf-s-1 crashes"):
+        await bring_up.up(REQUEST, cli, start, keeper=keeper, interrupts=Interrupts())
+    await keeper.close(is_kept=False)

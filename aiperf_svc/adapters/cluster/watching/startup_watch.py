@@ -27,7 +27,7 @@ async def wait_for_startup_failure(
     cluster: Cluster,
     *,
     stack: str,
-    namespace: str | None = None,
+    namespace: str,
     unschedulable_s: float = UNSCHEDULABLE_S,
     longest_s: float = math.inf,
     has_ranks: bool = False,
@@ -37,12 +37,11 @@ async def wait_for_startup_failure(
     when `up` has ended.
 
     `longest_s` is the time in which each pod must be ready. `has_ranks`: the stack has
-    StatefulSets. `namespace` None watches all namespaces: the stack's own has no name before it
-    exists. `is_change`: the stack existed before, so its present pods are ignored.
+    StatefulSets. `is_change`: the stack existed before, so its present pods are ignored.
     """
     detector = StartupFailureDetector(unschedulable_s=unschedulable_s, longest_s=longest_s)
     earlier: frozenset[str] | None = None if is_change else frozenset()
-    scope = f"/namespaces/{namespace}" if namespace else ""
+    scope = f"/namespaces/{namespace}"
     while True:
         try:
             pods = await _labelled(cluster, f"/api/v1{scope}/pods", stack)
