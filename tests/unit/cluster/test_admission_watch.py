@@ -211,6 +211,37 @@ async def test_time_to_live_counts_from_the_admission() -> None:
     assert said == ["queue benchmarks has admitted the stack after 0 s"]
 
 
+class FailingOnce(Queue):
+    """A cluster whose API server fails at the first request for each object."""
+
+    _failed: frozenset[str] = frozenset()
+
+    def _fail_once(self, request: str) -> None:
+        if request not in self._failed:
+            self._failed |= {request}
+            raise Refused("etcdserver: leader changed", status=500, reason="")
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        self._fail_once(f"get {path}")
+        return await super().get(path, **params)
+
+    async def patch(self, path: str, changes: dict[str, Any], **params: str) -> dict[str, Any]:
+        self._fail_once(f"patch {path}")
+        return await super().patch(path, changes, **params)
+
+
+async def test_errors_of_the_server_do_not_end_it() -> None:
+    plan, said = queued(), list[str]()
+    cluster = FailingOnce(plan, pods=queue_of(plan).pods, is_gated=False)
+    watch = AdmissionWatch(cluster.typed, plan, said.append)
+    waiting = asyncio.create_task(watch.wait_for_rejection())
+    await asyncio.wait_for(cluster.has_patched.wait(), 10)
+    assert not waiting.done()
+    waiting.cancel()
+    assert [path for path, _ in cluster.patches] == [ANCHOR]
+    assert said == ["queue benchmarks has admitted the stack after 0 s"]
+
+
 @pytest.mark.parametrize(
     ("missing", "is_gated", "words"),
     [

@@ -1,9 +1,12 @@
 """When the start of a stack has failed."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.cluster.api.connection import Refused
+from aiperf_svc.adapters.cluster.watching import startup_watch
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     CLAIM_S,
     CONFIG_S,
@@ -13,6 +16,8 @@ from aiperf_svc.adapters.cluster.watching.startup_failure import (
     StartupFailureDetector,
     set_problem,
 )
+from aiperf_svc.adapters.cluster.watching.startup_watch import wait_for_startup_failure
+from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import named
 
 NOW = 1000.0
@@ -224,3 +229,25 @@ def test_refused_stateful_set_pods_are_explained() -> None:
     assert problem.subject == "rank-s"
     assert "exceeded quota: few-pods" in problem.line
     assert "raise the namespace's ResourceQuota" in problem.line
+
+
+class FailingApi(FakeCluster):
+    """An API server that fails twice, and then lists this pod."""
+
+    def __init__(self, pod: dict[str, Any]) -> None:
+        super().__init__()
+        self._pod, self._statuses = pod, [500, 429]
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        if self._statuses:
+            raise Refused("etcdserver: leader changed", status=self._statuses.pop(), reason="")
+        return {"items": [self._pod] if path == "/api/v1/namespaces/n/pods" else []}
+
+
+async def test_errors_of_the_server_end_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup_watch, "POLL_S", 0.0)
+    pod = _waiting("ErrImageNeverPull")
+    pod["metadata"]["uid"] = "u"
+    async with asyncio.timeout(10):
+        line = await wait_for_startup_failure(FailingApi(pod).typed, stack="s", namespace="n")
+    assert "ErrImageNeverPull" in line

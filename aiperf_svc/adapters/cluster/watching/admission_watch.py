@@ -57,8 +57,8 @@ class AdmissionWatch:
                 if unmanaged := _unmanaged(pods, queue):
                     return unmanaged
                 if is_admitted(pods, queue):
-                    say(f"queue {queue.name} has admitted the stack after {waited_s:.0f} s")
                     await self.begin()
+                    say(f"queue {queue.name} has admitted the stack after {waited_s:.0f} s")
                     return ""
                 if waited_s > queue.timeout_s:
                     why = await _reason(self._cluster, namespace, queue, pods)
@@ -74,7 +74,8 @@ class AdmissionWatch:
                 # `watched_contact` reports it.
                 pass
             except Refused as error:
-                return f"queue {queue.name}: its pods cannot be watched: {error}"
+                if error.status == 403:
+                    return f"queue {queue.name}: its pods cannot be watched: {error}"
             await asyncio.sleep(POLL_S)
 
 
@@ -124,7 +125,8 @@ async def _reason(cluster: Cluster, namespace: str, queue: QueuePlan, pods: Sequ
 
 async def _begin_ttl(cluster: Cluster, plan: StackPlan) -> None:
     """Write the time to live into the anchor, counted from its creation. The deadline's pod reads
-    it there. Raises EnvironmentProblem if the anchor is gone."""
+    it there. Raises EnvironmentProblem if the anchor is gone or may not be changed, Unreachable if
+    the API server fails."""
     namespace = plan.config.deployment.namespace.name
     path = f"/api/v1/namespaces/{namespace}/configmaps/{plan.identity.name(ANCHOR)}"
     try:
@@ -134,4 +136,5 @@ async def _begin_ttl(cluster: Cluster, plan: StackPlan) -> None:
         ttl_s = math.ceil(max(0.0, waited_s)) + seconds(plan.config.deployment.ttl)
         await cluster.patch(path, {"metadata": {"annotations": {TTL_ANNOTATION: str(ttl_s)}}})
     except Refused as error:
-        raise EnvironmentProblem(f"the time to live of the stack cannot be set: {error}") from error
+        kind = EnvironmentProblem if error.status in (403, 404) else Unreachable
+        raise kind(f"the time to live of the stack cannot be set: {error}") from error

@@ -57,12 +57,12 @@ async def wait_for_startup_failure(
             deployments = await _labelled(cluster, f"/apis/apps/v1{scope}/deployments", stack)
             refusals = await _refusals(cluster, scope, stack) if has_ranks else []
             claims = await _claim_events(cluster, scope, pods)
-        except Unreachable as error:
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and error.status == 403:
+                log.warning("the stack's pods cannot be watched: %s", error)
+                # `up` alone then shows whether it succeeds.
+                await asyncio.Event().wait()
             log.debug("watching the stack come up: %s", error)
-        except Refused as error:
-            log.warning("the stack's pods cannot be watched: %s", error)
-            # `up` alone then shows whether it succeeds.
-            await asyncio.Event().wait()
         else:
             line = detector.handle(pods, deployments, refusals, claims, now_s=time.monotonic())
             if line is not None:
