@@ -133,6 +133,13 @@ async def test_unknown_stack_is_no_error(cli: PulumiCli) -> None:
     await cli.add()
 
 
+async def test_output_that_is_no_json_is_an_error(tmp_path: Path) -> None:
+    cli = cli_in(tmp_path)
+    (tmp_path / "bin" / "pulumi").write_text("#!/bin/sh\necho {\n")
+    with pytest.raises(PulumiFailed, match="stack export` failed: its output is no JSON: "):
+        await cli.export()
+
+
 async def test_secret_is_neither_argument_nor_file(cli: PulumiCli, tmp_path: Path) -> None:
     await cli.set_secret("targetApiKey", "the key")
     said = (tmp_path / "said").read_text()

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -197,12 +197,16 @@ class PulumiCli:
     # --- processes -------------------------------------------------------------------------------
 
     async def _json(self, *arguments: str) -> Json:
-        ended = await self._run(*arguments)
+        ended, command = await self._run(*arguments), " ".join(arguments[:2])
         if ended.code and NO_STACK in ended.errors:
             return {}
         if ended.code:
-            raise PulumiFailed(" ".join(arguments[:2]), ended)
-        content: Json = json.loads(ended.out)
+            raise PulumiFailed(command, ended)
+        try:
+            content: Json = json.loads(ended.out)
+        except ValueError as error:
+            why = f"error: its output is no JSON: {error}"
+            raise PulumiFailed(command, replace(ended, errors=why)) from error
         return content
 
     async def _run(self, *arguments: str, stdin: str | None = None) -> Ended:

@@ -368,8 +368,9 @@ class Launch:
             return
         try:
             self._record = await records.find_own(self._record, self._cluster, self._cli)
-        except AiperfError as error:
-            self._say(f"it is unknown which objects are the stack's own: {error}")
+        except Exception as error:
+            # With the roots of before `up`, the leak check would find nothing.
+            self._say(f"it is unknown which objects are the stack's own: {_words(error)}")
             self._record = msgspec.structs.replace(self._record, own=None)
         else:
             self._home.save(self._record)
@@ -425,8 +426,8 @@ class Launch:
         except StackInUse as error:
             self._failed(error)
             return StageResult.DECLINED
-        except AiperfError as error:
-            self._say(f"whether another process uses the stack is unknown: {error}")
+        except Exception as error:
+            self._say(f"whether another process uses the stack is unknown: {_words(error)}")
         await self._undo_events(self._record)
         await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE
@@ -442,8 +443,8 @@ class Launch:
             )
             ours = [each for each in roots if each.uid in (record.own or ())]
             await undo_recorded(self._cluster, ours, self._say)
-        except AiperfError as error:
-            self._say(f"whether an event is left to be undone is unknown: {error}")
+        except Exception as error:
+            self._say(f"whether an event is left to be undone is unknown: {_words(error)}")
 
     async def _check(self) -> StageResult:
         assert self._record is not None
@@ -460,3 +461,8 @@ class Launch:
         measuring, self._measuring = self._measuring, None
         if measuring is not None:
             await measuring.close()
+
+
+def _words(error: Exception) -> str:
+    is_known = isinstance(error, AiperfError)
+    return str(error) if is_known else f"unexpected {type(error).__name__}: {error}"

@@ -117,7 +117,8 @@ async def test_takeover_names_the_new_holder(
 async def test_stack_in_use_is_not_removed(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raised: list[Exception] = [StackInUse("bob works on stack s"), Unreachable("no response")]
+    in_use, silent = StackInUse("bob works on stack s"), Unreachable("no response")
+    raised: list[Exception] = [in_use, silent, KeyError("resources")]
 
     async def refuse_used(*_: Any) -> None:
         raise raised.pop(0)
@@ -131,8 +132,9 @@ async def test_stack_in_use_is_not_removed(
     assert stack_run.home.load("s") is not None
     assert "kept: " not in capsys.readouterr().err
     # What cannot be known does not keep a stack.
-    assert (await stack_run.launched()).exit_code is ExitCode.OK
-    assert stack_run.did == ["destroy", "check"]
+    for _ in range(2):
+        assert (await stack_run.launched()).exit_code is ExitCode.OK
+    assert stack_run.did == ["destroy", "check"] * 2
 
 
 @pytest.mark.parametrize(
@@ -168,6 +170,21 @@ async def test_only_known_objects_are_removed_by_label(
     is_known = "check" in did
     assert outcome.exit_code is (ExitCode.OK if is_known else ExitCode.ERROR)
     assert (stack_run.home.load("s") is None) is is_known
+
+
+async def test_unexpected_error_proves_no_empty_cluster(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def find_own(*_: Any) -> RunRecord:
+        raise KeyError("resources")
+
+    monkeypatch.setattr(records, "find_own", find_own)
+    outcome = await stack_run.launched()
+    # `first_record` has noted that there were none before `up`.
+    assert RECORD.own == ()
+    assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, ["destroy"])
+    assert "the stack's own: unexpected KeyError: 'resources'" in capsys.readouterr().err
+    assert stack_run.home.load("s") is not None
 
 
 async def test_failed_leak_check_decides_exit_code(
