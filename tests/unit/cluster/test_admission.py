@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight import probe_pods
 from aiperf_svc.adapters.cluster.preflight.admission import (
     Refusal,
     judge,
@@ -13,6 +14,7 @@ from aiperf_svc.adapters.cluster.preflight.admission import (
     pods_of,
     try_objects,
 )
+from aiperf_svc.domain.errors import EnvironmentProblem
 
 NO_OWNER = "ValidatingAdmissionPolicy 'owner' denied request: an owner is needed"
 NAMESPACE = {
@@ -39,6 +41,8 @@ class _Api:
         self._refused, self._may_make_pods = refused, may_make_pods
         self.is_full = False
         """Nothing more may be created."""
+        self.is_broken = False
+        """Requests that change something are carried out, and responded to with an error."""
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.tried: list[dict[str, Any]] = []
@@ -51,6 +55,7 @@ class _Api:
             raise Refused("exceeded quota", status=403, reason="Forbidden")
         if params != {"dryRun": "All"}:
             self.created.append(body)
+            self._fail()
             return body
         self.tried.append(body)
         self.paths.append(path)
@@ -64,8 +69,13 @@ class _Api:
     async def get(self, path: str, **params: str) -> dict[str, Any]:
         return {}
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str, **_: Any) -> None:
         self.deleted.append(path)
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.is_broken:
+            raise Refused("etcdserver: request timed out", status=500, reason="")
 
 
 async def _tried(api: _Api, namespace: str | None = "theirs", *more: dict[str, Any]) -> Any:
@@ -149,6 +159,27 @@ async def test_refused_empty_namespace_leaves_admission_unchecked() -> None:
     check = await _tried(api, None, NAMESPACE)
     assert (check.state, api.tried) == ("not checked", [NAMESPACE])
     assert "no empty namespace could be created" in check.detail
+
+
+async def test_empty_namespace_of_a_failed_creation_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_pods, "REMOVE_S", 0.0)
+    api = _Api({})
+    api.is_broken = True
+    with pytest.raises(EnvironmentProblem) as refused:
+        await _tried(api, None, NAMESPACE)
+    (made,) = api.created
+    path = f"/api/v1/namespaces/{made['metadata']['name']}"
+    assert api.deleted == [path]
+    assert f"kubectl delete --raw {path}: " in str(refused.value)
+
+
+async def test_empty_namespace_needs_the_right_to_remove() -> None:
+    api = _Api({}, may_make_pods=False)
+    check = await _tried(api, None, NAMESPACE)
+    assert (check.state, api.created, api.deleted) == ("not checked", [], [])
+    assert "you may not delete namespaces aiperf-s-preflight-" in check.detail
 
 
 def test_webhook_without_dry_run_is_not_checked() -> None:

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.adapters.cluster.preflight import network_check, network_program
+from tests.support.fake_cluster import FakeCluster
 from tests.support.threaded_server import in_thread
 
 PAGE = """# TYPE DCGM_FI_DEV_GPU_UTIL gauge
@@ -81,3 +84,27 @@ def test_policy_allows_one_of_two_ports() -> None:
     allowed = policy["spec"]["ingress"][0]["ports"][0]["port"]
     # The allowed port opens last: when it is open, the other one is as well.
     assert command[-2:] == [str(network_check.FORBIDDEN_PORT), str(allowed)]
+
+
+class FailingApi(FakeCluster):
+    """An API server that creates the namespace and responds with an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made, self.deleted = list[str](), list[str]()
+
+    async def post(self, path: str, body: dict[str, Any], **params: str) -> dict[str, Any]:
+        if path == network_check.NAMESPACES:
+            self.made.append(f"{path}/{body['metadata']['name']}")
+            raise Refused("etcdserver: request timed out", status=500, reason="")
+        return await super().post(path, body, **params)
+
+    async def delete(self, path: str, **how: Any) -> None:
+        self.deleted.append(path)
+
+
+async def test_namespace_of_a_failed_creation_is_removed() -> None:
+    cluster = FailingApi()
+    probed = await network_check.probe_network(cluster.typed, (), image="i", version="1", say=print)
+    assert "cannot create its namespace" in probed.result.not_tried
+    assert cluster.deleted == cluster.made != []

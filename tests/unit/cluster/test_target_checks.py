@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.preflight import probe_pods
 from aiperf_svc.adapters.cluster.preflight.admission import NO_DRY_RUN, PodNamespace, try_admission
 from aiperf_svc.adapters.cluster.preflight.images import check_image
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
@@ -27,6 +28,7 @@ from aiperf_svc.adapters.cluster.preflight.target_checks import (
 )
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.stack import StackPlan
 from tests.support.fake_cluster import FakeCluster
@@ -337,20 +339,22 @@ async def test_image_is_not_checked_without_rights() -> None:
 
 GUEST = make_plan(url="https://api.example.com", namespace={"name": "theirs", "mode": "existing"})
 DENIED = Refused("not allowed", status=403, reason="Forbidden")
+FAILED = Refused("etcdserver: request timed out", status=500, reason="")
 
 
 class PodServer:
-    """API server that creates the pod, and may lose the response or refuse."""
+    """API server that creates the pod, and may fail or lose the response after that, or refuse."""
 
-    def __init__(self, response: Exception | None = None) -> None:
-        self.response = response
+    def __init__(self, response: Exception | None = None, *removals: Exception) -> None:
+        """`removals` are the first responses to the deletion."""
+        self.response, self.removals = response, list(removals)
         self.asked = asyncio.Event()
         self.pods: list[str] = []
         self.deleted: list[str] = []
 
     async def post(self, path: str, body: dict[str, Any]) -> None:
-        if isinstance(self.response, Refused):
-            raise self.response
+        if self.response is DENIED:
+            raise DENIED
         self.pods.append(f"{path}/{body['metadata']['name']}")
         self.asked.set()
         if self.response:
@@ -360,9 +364,9 @@ class PodServer:
         await asyncio.Event().wait()
         return {}
 
-    async def delete(self, path: str, *, grace_s: int) -> None:
-        if isinstance(self.response, Refused):
-            raise self.response
+    async def delete(self, path: str, *, uid: str | None, grace_s: int | None) -> None:
+        if self.removals:
+            raise self.removals.pop(0)
         self.deleted.append(path)
 
 
@@ -390,7 +394,20 @@ async def test_pod_of_cancelled_check_is_removed() -> None:
 async def test_forbidden_pod_means_not_checked() -> None:
     server = PodServer(DENIED)
     assert (await run(server)).problem("target").state == "not checked"
-    assert server.pods == []
+    assert server.pods == server.deleted == []
+
+
+async def test_pod_of_a_failed_creation_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_pods, "POLL_S", 0.0)
+    server = PodServer(FAILED, FAILED, Unreachable("no response in time"))
+    assert (await run(server)).problem("target").state == "not checked"
+    assert server.deleted == server.pods != []
+
+
+async def test_pod_that_may_be_left_is_named() -> None:
+    path = "/api/v1/namespaces/theirs/pods/p"
+    with pytest.raises(EnvironmentProblem, match=f"remove it: kubectl delete --raw {path}: not"):
+        await run(PodServer(FAILED, DENIED))
 
 
 def test_probe_pod_has_a_deadline_and_a_ttl() -> None:

@@ -63,6 +63,12 @@ class Refused(EnvironmentProblem):
         self.reason = reason
         """Kubernetes' name for the error: `NotFound`, `AlreadyExists`, `Forbidden`."""
 
+    @property
+    def is_server_error(self) -> bool:
+        """Whether the API server failed. It may have done what it was asked to do, and trying again
+        may help."""
+        return self.status >= 500
+
 
 class Cluster:
     """A cluster that responds, made by `connect`. Every method raises Refused and Unreachable."""

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import try_list
-from aiperf_svc.adapters.cluster.preflight.probe_pods import idle_pod
-from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
+from aiperf_svc.adapters.cluster.preflight.probe_pods import idle_pod, remove_made
+from aiperf_svc.adapters.cluster.preflight.rights import Right, denied, probe_rights
 from aiperf_svc.adapters.cluster.watching.startup_failure import RULE_REMEDY
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.foreign_text import one_line
@@ -115,7 +115,7 @@ async def try_objects(
 ) -> Check:
     """Try all objects of a stack with a dry run. `namespace` None: it does not exist yet.
     `cluster_scoped` has the custom resources that are in no namespace, as `KIND/NAME`. Raises
-    Unreachable."""
+    Unreachable, and EnvironmentProblem if the empty namespace may be left."""
     whole, outside, inside = list[Json](), list[Json](), list[Json]()
     for each in objects:
         if each["kind"] == "Namespace":
@@ -138,8 +138,13 @@ async def try_objects(
     refused_whole = await _refused(cluster, whole, None)
     if refused_whole:
         return judge(len(whole), refused_whole, "as its namespace")
+    name = _empty_name(whole[0])
+    removal = Right("", "namespaces", "delete", name=name)
+    if await denied(cluster, (removal,)):
+        words = f"no empty namespace is created to try the objects in: you may not {removal}"
+        return Check(ADMISSION, "not checked", words)
     try:
-        async with _empty_namespace(cluster, whole[0]) as name:
+        async with _empty_namespace(cluster, whole[0], name):
             return await inside_of(name, "in an empty namespace with the labels of the stack's")
     except Refused as error:
         words = f"no empty namespace could be created to try the objects in: {error}"
@@ -220,20 +225,28 @@ async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refus
     return None
 
 
-@contextlib.asynccontextmanager
-async def _empty_namespace(cluster: Cluster, like: Json) -> AsyncIterator[str]:
+def _empty_name(like: Json) -> str:
     begin = like["metadata"]["name"].removesuffix(UNNAMED)[:LONGEST_NAME]
-    name = f"{begin}-{PREFLIGHT}-{secrets.token_hex(3)}"
+    return f"{begin}-{PREFLIGHT}-{secrets.token_hex(3)}"
+
+
+@contextlib.asynccontextmanager
+async def _empty_namespace(cluster: Cluster, like: Json, name: str) -> AsyncIterator[None]:
     labels = {k: v for k, v in like["metadata"].get("labels", {}).items() if k != RUN_LABEL}
     annotations = {**like["metadata"].get("annotations", {}), TTL_ANNOTATION: str(SCRATCH_S)}
     metadata = {"name": name, "labels": labels | {STACK_LABEL: name}, "annotations": annotations}
+    path, may_exist = f"/api/v1/namespaces/{name}", True
     try:
-        await cluster.post("/api/v1/namespaces", {**like, "metadata": metadata})
-        await _wait_for_account(cluster, f"/api/v1/namespaces/{name}/serviceaccounts/default")
-        yield name
+        try:
+            await cluster.post("/api/v1/namespaces", {**like, "metadata": metadata})
+        except Refused as error:
+            may_exist = error.is_server_error
+            raise
+        await _wait_for_account(cluster, f"{path}/serviceaccounts/default")
+        yield
     finally:
-        with contextlib.suppress(Refused):
-            await asyncio.shield(cluster.delete(f"/api/v1/namespaces/{name}"))
+        if may_exist:
+            await asyncio.shield(remove_made(cluster, path))
 
 
 async def _wait_for_account(cluster: Cluster, path: str) -> None:

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.cluster.preflight import network_program
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     WaitedPod,
     end_message,
+    remove_made,
     restricted_container,
     restricted_pod,
     wait_for_pod,
@@ -200,12 +201,14 @@ async def probe_network(
 
 
 async def _make_namespace(cluster: Cluster, objects: NetworkObjects) -> str:
-    """Create the namespace and return its UID. Raises Refused, Unreachable."""
+    """Create the namespace and return its UID. Raises Refused, Unreachable, and EnvironmentProblem
+    if the namespace may be left."""
     try:
         made = await cluster.post(NAMESPACES, objects.manifest_of_namespace())
-    except (Unreachable, asyncio.CancelledError):
-        # The namespace may exist although no response came.
-        await asyncio.shield(cluster.delete(f"{NAMESPACES}/{objects.namespace}"))
+    except (Refused, Unreachable, asyncio.CancelledError) as error:
+        # The namespace may exist although the API server failed, or no response came.
+        if not isinstance(error, Refused) or error.is_server_error:
+            await asyncio.shield(remove_made(cluster, f"{NAMESPACES}/{objects.namespace}"))
         raise
     return str(made["metadata"]["uid"])
 
@@ -220,7 +223,7 @@ async def _removed_after(
     try:
         yield
     finally:
-        await asyncio.shield(cluster.delete(path, uid=uid))
+        await asyncio.shield(remove_made(cluster, path, uid=uid))
         wanted = StackObjects(
             stack=objects.identity.stack,
             namespace=objects.namespace,

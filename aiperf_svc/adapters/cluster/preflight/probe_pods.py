@@ -21,6 +21,7 @@ from aiperf_svc.config.placement import Placement
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.core.cluster.conditions import containers_of, has_ended
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import TTL_ANNOTATION
@@ -42,6 +43,9 @@ CONTAINER_SECURITY: Json = {
 DEADLINE_S = 90
 """Deadline of the pod itself, so that it ends even if the runner is gone."""
 POLL_S = 0.5
+REMOVE_S = 10.0
+"""Time in which a failed removal is tried again. The API server's storage elects a leader within
+seconds."""
 UNPLACED_S = 10.0
 """Longest time until the pod has a node."""
 
@@ -165,7 +169,8 @@ async def run_pod(
     until: Callable[[Json], bool] = has_ended,
     longest_s: float = DEADLINE_S,
 ) -> WaitedPod:
-    """Run a pod until it has ended, or satisfies `until`, and remove it. Raises Unreachable."""
+    """Run a pod until it has ended, or satisfies `until`, and remove it. Raises Unreachable, and
+    EnvironmentProblem if the pod may be left."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     its_path = f"{path}/{pod['metadata']['name']}"
     may_exist = True
@@ -173,13 +178,13 @@ async def run_pod(
         try:
             await cluster.post(path, pod)
         except Refused as error:
-            may_exist = False
+            may_exist = error.is_server_error
             return WaitedPod(None, f"the pod for this check cannot be created: {error}")
         waited = await wait_for_pod(cluster, its_path, until=until, longest_s=longest_s)
     finally:
         # Remove the pod also if the caller is cancelled or the response was lost.
         if may_exist:
-            await asyncio.shield(_remove(cluster, its_path))
+            await asyncio.shield(remove_made(cluster, its_path, grace_s=0))
     if waited.pod is not None or waited.is_image_missing:
         return waited
     why = f"does not start: {waited.failure}" if waited.failure else f"ran for {longest_s:.0f} s"
@@ -206,12 +211,24 @@ async def wait_for_pod(
     return WaitedPod(None)
 
 
-async def _remove(cluster: Cluster, path: str) -> None:
-    try:
-        await cluster.delete(path, grace_s=0)
-    except Unreachable:
+async def remove_made(
+    cluster: Cluster, path: str, *, uid: str | None = None, grace_s: int | None = None
+) -> None:
+    """Delete what a check has made, or may have made although the API server reported an error.
+    Raises EnvironmentProblem that names it if it may be left."""
+    end_mono_s = time.monotonic() + REMOVE_S
+    while True:
+        try:
+            await cluster.delete(path, uid=uid, grace_s=grace_s)
+            return
+        except (Refused, Unreachable) as error:
+            is_final = isinstance(error, Refused) and not error.is_server_error
+            if is_final or time.monotonic() >= end_mono_s:
+                raise EnvironmentProblem(
+                    f"what a check has made may be left, remove it: kubectl delete --raw {path}: "
+                    f"{error}"
+                ) from error
         await asyncio.sleep(POLL_S)
-        await cluster.delete(path, grace_s=0)
 
 
 def end_message(pod: Json) -> str:
