@@ -5,7 +5,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import Catalog, Listed, ObjectRef
 from aiperf_svc.adapters.cluster.teardown import leaks
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects, is_name_of
@@ -15,6 +15,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
     is_one_of,
     is_own_volume,
     wait_in_words,
+    wait_until_gone,
 )
 from aiperf_svc.adapters.cluster.teardown.removal import remove_roots
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
@@ -143,6 +144,29 @@ async def test_gone_namespace_is_verified() -> None:
     # Its UID was never known, so that only its label tells.
     unnamed = await _left(Api("namespaces (not allowed)"), before=None)
     assert unnamed.unverified == ("namespaces (not allowed)",)
+
+
+async def test_failed_look_is_repeated_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Refused("etcdserver: leader changed", status=500, reason="")
+    denied = Refused("not allowed", status=403, reason="Forbidden")
+    looks: list[Exception] = []
+
+    async def find_left(*_: object) -> LeakReport:
+        if looks:
+            raise looks.pop(0)
+        return LeakReport(left=(), not_checked=())
+
+    async def gone(*first: Exception, timeout_s: float) -> LeakReport:
+        looks[:] = first
+        wanted = StackObjects(stack="s", namespace="n")
+        return await wait_until_gone(Api().typed, wanted, timeout_s=timeout_s)
+
+    monkeypatch.setattr(leaks, "find_left", find_left)
+    monkeypatch.setattr(leaks, "POLL_S", 0.0)
+    assert (await gone(failed, Unreachable("no response"), timeout_s=60.0)).is_clean
+    for error, timeout_s in ((failed, 0.0), (denied, 60.0)):
+        with pytest.raises(Refused, match=str(error)):
+            await gone(error, timeout_s=timeout_s)
 
 
 async def test_lost_rights_are_named_with_a_remedy() -> None:

@@ -204,15 +204,16 @@ async def wait_until_gone(
 ) -> LeakReport:
     """Check until nothing is left or the time is over, and return the last report.
 
-    Types that could not be listed do not prolong the wait. If the API server does not respond, it
-    is asked again. Raises Refused, and Unreachable if the last request got no response.
+    Types that could not be listed do not prolong the wait. If the API server fails or does not
+    respond, it is asked again. Raises Refused, and Unreachable if the last request got no response.
     """
     end_mono_s = time.monotonic() + timeout_s
     while True:
         try:
             report = await find_left(cluster, wanted)
-        except Unreachable:
-            if time.monotonic() >= end_mono_s:
+        except (Refused, Unreachable) as error:
+            is_final = isinstance(error, Refused) and not error.is_server_error
+            if is_final or time.monotonic() >= end_mono_s:
                 raise
         else:
             if not report.left or time.monotonic() >= end_mono_s:
