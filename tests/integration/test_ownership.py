@@ -140,7 +140,7 @@ async def test_renewal_continues_after_errors() -> None:
     keeper = LeaseKeeper(api.typed, "s", ALICE, said.append)
     keeper.begin("n")
     await api.until_held_by(ALICE.identity)
-    assert said == [f"others cannot see that this run works on the stack: {refused}"]
+    assert said == [f"others cannot see that this process works on the stack: {refused}"]
     await keeper.close(is_kept=False)
 
 

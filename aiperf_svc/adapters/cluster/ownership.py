@@ -263,8 +263,7 @@ async def take_from_process(
 
 
 class LeaseKeeper:
-    """Holds the Lease of the stack of a run: renews it, and notices when another process takes
-    it."""
+    """Holds the Lease of a stack: renews it, and notices when another process takes it."""
 
     def __init__(self, cluster: Cluster, stack: str, me: Holder, say: Say) -> None:
         self.cluster, self._stack, self.say = cluster, stack, say
@@ -335,7 +334,7 @@ class LeaseKeeper:
 
     def _tell(self, why: str) -> None:
         if not self._is_told:
-            self.say(f"others cannot see that this run works on the stack: {why}")
+            self.say(f"others cannot see that this process works on the stack: {why}")
         self._is_told = True
 
     async def _step(self) -> None:

@@ -4,7 +4,7 @@ in the cluster, and by Pulumi's state."""
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,13 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, take_from_process, this_process
+from aiperf_svc.adapters.cluster.ownership import (
+    LeaseKeeper,
+    StackInUse,
+    claim,
+    take_from_process,
+    this_process,
+)
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.event_undo import changed_objects, undo_recorded
 from aiperf_svc.adapters.cluster.teardown.inventory import namespaces_of
@@ -319,12 +325,17 @@ class _Removal:
         with contextlib.ExitStack() as stack:
             cli = await self._open_state(stack, record)
             record = await self._with_namesakes(await self._with_own(record, cli))
-            # Before anything that locks or changes the state of a stack that others use.
-            await self._claim(record)
-            if cli is not None and self._has_state and not await self._refresh(cli, record):
-                cli = None
-            shared = record.namespace if record.before is not None else self._request.namespace
-            await remove_by_label(self._cluster, msgspec.structs.replace(record, namespace=shared))
+            async with contextlib.AsyncExitStack() as held:
+                # Before anything that locks or changes the state of a stack that others use.
+                keepers = await self._claim(record, held)
+                if cli is not None and self._has_state and not await self._refresh(cli, record):
+                    cli = None
+                for each in keepers:
+                    if each.loss is not None:
+                        raise StackInUse(str(each.loss))
+                space = record.namespace if record.before is not None else self._request.namespace
+                wanted = msgspec.structs.replace(record, namespace=space)
+                await remove_by_label(self._cluster, wanted)
             async with WaitReports(self._cluster, record, output.say).running():
                 report = await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
             if report.unverified and not report.left:
@@ -414,12 +425,16 @@ class _Removal:
             return False
         return True
 
-    async def _claim(self, record: RunRecord) -> None:
-        """Hold the Leases of what is removed, so that no other process begins to use it, and undo
-        what a killed runner has not undone. Raises StackInUse if somebody else uses it."""
+    async def _claim(
+        self, record: RunRecord, held: contextlib.AsyncExitStack
+    ) -> Sequence[LeaseKeeper]:
+        """Hold the Leases of what is removed until `held` ends, so that no other process begins to
+        use it, and undo what a killed runner has not undone. Raises StackInUse if somebody else
+        uses it."""
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
+        keepers = list[LeaseKeeper]()
         for namespace in namespaces_of(ours):
             self._is_taken |= await claim(
                 self._cluster,
@@ -430,14 +445,19 @@ class _Removal:
                 take_over=self._request.take_over,
                 say=output.say,
             )
+            keeper = LeaseKeeper(self._cluster, self._stack, self._request.me, output.say)
+            keeper.begin(namespace)
+            held.push_async_callback(keeper.close, is_kept=False)
+            keepers.append(keeper)
         await undo_recorded(self._cluster, ours, output.say)
         if roots:
-            return
+            return keepers
         # Its time to live has removed the stack of a killed runner.
         for _, undo in await changed_objects(self._cluster, self._stack):
             if await undo.carry_out(self._cluster):
                 self.was_known = True
                 output.say(f"an event was not undone: {undo.text}")
+        return keepers
 
     def _do_without_state(self, why: str) -> None:
         if not self._request.force:

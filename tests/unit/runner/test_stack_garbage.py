@@ -14,7 +14,7 @@ import pytest
 from aiperf_svc.adapters.cluster import ownership
 from aiperf_svc.adapters.cluster.api.connection import Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.ownership import StackInUse
+from aiperf_svc.adapters.cluster.ownership import StackInUse, TakenOver
 from aiperf_svc.adapters.cluster.preflight.rights import Right
 from aiperf_svc.adapters.cluster.teardown.event_undo import Undo
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
@@ -68,6 +68,12 @@ class FakeStackRun:
         self.state: dict[str, Any] = {"deployment": {}}
         self.claims: list[tuple[str, bool, bool]] = []
         """Namespaces whose Leases were claimed, whether as our own, and whether by taking over."""
+        self.kept: list[str] = []
+        """Namespaces whose Leases are renewed."""
+        self.loss: TakenOver | None = None
+        """How another process takes one."""
+        self.kept_during: list[tuple[str, tuple[str, ...]]] = []
+        """Which were renewed during each change of the state and of the cluster."""
         self.in_use = ""
         self.roots = [space("ours"), space("theirs")]
         self.changed: list[tuple[str, Undo]] = []
@@ -92,6 +98,7 @@ class FakeStackRun:
         return self.state if self.has_state else {}
 
     async def refresh(self, *, clear_pending: bool = False) -> Ended:
+        self.kept_during.append(("refresh", tuple(self.kept)))
         self.did.append("refresh")
         return self.refreshed.pop(0) if len(self.refreshed) > 1 else self.refreshed[0]
 
@@ -128,7 +135,19 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
             raise ConfigError("the stack's state needs a passphrase")
         yield stack_run
 
+    class Keeper:
+        def __init__(self, *_: Any) -> None:
+            self.loss = stack_run.loss
+
+        def begin(self, namespace: str) -> None:
+            self._namespace = namespace
+            stack_run.kept.append(namespace)
+
+        async def close(self, *, is_kept: bool) -> None:
+            stack_run.kept.remove(self._namespace)
+
     async def remove_by_label(_: Any, wanted: StackObjects) -> None:
+        stack_run.kept_during.append(("remove", tuple(stack_run.kept)))
         stack_run.removed.append(wanted.own)
 
     async def find_left(*_: Any, **__: Any) -> LeakReport:
@@ -168,7 +187,7 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
                        "remove_by_label": remove_by_label, "find_left": find_left,
                        "wait_until_gone": find_left,
                        "watched_contact": watched_contact, "claim": claim,
-                       "changed_objects": changed_objects,
+                       "changed_objects": changed_objects, "LeaseKeeper": Keeper,
                        "take_from_process": take_from_process,
                        "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
@@ -320,6 +339,22 @@ async def test_stack_in_use_is_refused_or_skipped(stack_run: FakeStackRun) -> No
     assert stack_run.home.load("s") == RECORD
     # A refresh locks the state, which may be shared with the process that works on the stack.
     assert stack_run.did == []
+
+
+async def test_lease_is_renewed_until_the_removal(stack_run: FakeStackRun) -> None:
+    stack_run.home.save(RECORD)
+    assert (await stack_run.collected("s")).exit_code is ExitCode.OK
+    # A Lease of the same name may be that of a new stack when the objects are gone.
+    assert stack_run.kept_during == [("refresh", ("ours",)), ("remove", ("ours",)), ("refresh", ())]
+
+
+async def test_stack_taken_during_a_refresh_stays(stack_run: FakeStackRun) -> None:
+    stack_run.home.save(RECORD)
+    stack_run.loss = TakenOver("stack s was taken over by bob@laptop (process 7)")
+    done = await stack_run.collected("s")
+    assert (done.exit_code, done.refused) == (ExitCode.ERROR, {"s": str(stack_run.loss)})
+    assert (stack_run.removed, stack_run.kept) == ([], [])
+    assert stack_run.home.load("s") == RECORD
 
 
 async def test_namesake_in_same_namespace_is_kept_from_pulumi(stack_run: FakeStackRun) -> None:
