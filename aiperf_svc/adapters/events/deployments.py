@@ -174,14 +174,14 @@ class DeploymentEvents:
     @contextlib.asynccontextmanager
     async def _undone(self, run: EventRun, undo: Undo) -> AsyncIterator[None]:
         """Undo an event when the context ends, and record on the stack's root how, until then."""
-        await record_undo(self._cluster, self._root, undo)
+        await record_undo(self._cluster, self._root, undo.key, undo.encoded)
         try:
             yield
         finally:
             await undo.carry_out(self._cluster)
             if run.event.duration is not None:
                 run.end()
-            await record_undo(self._cluster, self._root, None)
+            await record_undo(self._cluster, self._root, undo.key, None)
 
     async def _kill(self, run: EventRun, target: "_Target") -> None:
         async with self._commands(run, target, KILL, is_signal=True) as (chosen, _):

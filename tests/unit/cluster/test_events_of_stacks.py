@@ -40,6 +40,7 @@ LABELS = {STACK_LABEL: "bench"}
 NODE = "/api/v1/nodes/node-1"
 SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 GUEST = {"namespace": {"name": NAMESPACE, "mode": "existing"}}
+CORDON = Undo(kind="uncordon", name="node-1", uid="n-1")
 
 
 def owned(uid: str, owner: str, *, name: str = "") -> Json:
@@ -128,7 +129,7 @@ class PlayedCluster(FakeCluster):
             self.objects[path]["spec"]["replicas"] = wanted
             self.pods = [self._pod(number) for number in range(1, wanted + 1)]
         if path == ROOT:
-            self.objects[ROOT]["metadata"]["annotations"] = changes["metadata"]["annotations"]
+            self.objects[ROOT]["metadata"]["annotations"].update(changes["metadata"]["annotations"])
         return {}
 
 
@@ -183,19 +184,19 @@ async def test_drained_node_is_uncordoned() -> None:
     assert report.problem == ""
     assert report.evidence.endswith("uncordoned after it")
     patches = [call for method, call in cluster.calls if method == "PATCH"]
-    assert UNDO in patches[0]
+    assert CORDON.key in patches[0]
     assert "'unschedulable': True" in patches[1]
     assert f"'labels': {{'{UNDO}': 'bench'}}" in patches[1]
     assert "'unschedulable': None" in patches[2]
     assert f"'labels': {{'{UNDO}': None}}" in patches[2]
-    assert patches[3].endswith(f"{{'{UNDO}': None}}}}}}")
+    assert patches[3].endswith(f"{{'{CORDON.key}': None}}}}}}")
 
 
 async def test_failed_drain_is_uncordoned_too() -> None:
     report, cluster = await carry_out({"do": "drain", "duration": "1ms"}, refuses=True)
     assert "a PodDisruptionBudget protects it" in report.problem
     assert cluster.objects[NODE]["spec"] == {"unschedulable": None}
-    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO: None}
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {CORDON.key: None}
 
 
 async def test_scaled_deployment_has_its_replicas_again() -> None:
@@ -223,7 +224,7 @@ async def test_scale_without_duration_lasts_until_the_load_ends() -> None:
         task.cancel()
     await asyncio.gather(*load, return_exceptions=True)
     assert len(cluster.pods) == 2
-    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO: None}
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {f"{UNDO}-d-1": None}
     for run in runs:
         # It has no end: what follows is measured with these replicas.
         assert (run.report.problem, run.report.end_wall_ns, run.report.is_over) == ("", 0, True)
@@ -277,24 +278,28 @@ async def test_unreadable_undo_record_changes_nothing(text: str, said: int) -> N
 
 async def test_record_on_a_changed_object_outlives_the_stack() -> None:
     cluster = PlayedCluster("d")
-    undo = Undo(kind="uncordon", name="node-1", uid="n-1")
-    await undo.change(cluster.typed, "bench", {"unschedulable": True})
+    await CORDON.change(cluster.typed, "bench", {"unschedulable": True})
     cluster.objects["/api/v1/nodes"] = {"items": [cluster.objects[NODE]]}
-    assert await changed_objects(cluster.typed) == [("bench", undo)]
-    assert await undo.carry_out(cluster.typed)
+    assert await changed_objects(cluster.typed) == [("bench", CORDON)]
+    assert await CORDON.carry_out(cluster.typed)
     assert cluster.objects[NODE]["spec"] == {"unschedulable": None}
 
 
-async def test_recorded_event_is_undone_once() -> None:
+async def test_each_recorded_event_is_undone_once() -> None:
     cluster, lines = PlayedCluster("d"), list[str]()
-    await record_undo(cluster.typed, ROOT, Undo(kind="uncordon", name="node-1", uid="n-1"))
+    scale = Undo(kind="scale", name="d", namespace=NAMESPACE, uid="d-1", replicas=4)
+    for undo in (CORDON, scale):
+        await record_undo(cluster.typed, ROOT, undo.key, undo.encoded)
     annotations = cluster.objects[ROOT]["metadata"]["annotations"]
-    root = ObjectRef(
-        kind="Namespace", namespace="", name=NAMESPACE, uid="u", path=ROOT, annotations=annotations
-    )
-    await undo_recorded(cluster.typed, [root], lines.append)
-    assert lines == ["an event was not undone: node node-1 is uncordoned"]
-    assert cluster.objects[ROOT]["metadata"]["annotations"] == {UNDO: None}
+    for _ in range(2):
+        root = ObjectRef(
+            kind="Namespace", namespace="", name=NAMESPACE, uid="u", path=ROOT,
+            annotations={**annotations},
+        )  # fmt: skip
+        await undo_recorded(cluster.typed, [root], lines.append)
+    assert lines == [f"an event was not undone: {undo.text}" for undo in (CORDON, scale)]
+    assert cluster.objects[cluster.deployment]["spec"]["replicas"] == 4
+    assert annotations == {CORDON.key: None, scale.key: None}
 
 
 class FakePackets:

@@ -18,11 +18,12 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef, try_list
 from aiperf_svc.domain.json_objects import Json
 
 UNDO = "aiperf.dev/undo"
-"""Annotation with a record; of what is changed also a label, with the name of the stack."""
+"""Annotation of what is changed, with its record, and label with the name of the stack. Annotations
+of a root begin with it."""
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The way back from one event. Only one event is under way at a time."""
+    """The way back from one event."""
 
     kind: Literal["uncordon", "scale"]
     name: str
@@ -43,6 +44,11 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.kind == "uncordon":
             return f"node {self.name} is uncordoned"
         return f"Deployment {self.namespace}/{self.name} is scaled to {self.replicas} again"
+
+    @property
+    def key(self) -> str:
+        """Annotation of the root: several changed objects may have to be undone."""
+        return f"{UNDO}-{self.uid}"
 
     @property
     def encoded(self) -> str:
@@ -70,10 +76,10 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return True
 
 
-async def record_undo(cluster: Cluster, root: str, undo: Undo | None) -> None:
-    """Record the original value on the root at this path; None removes the record. Raises Refused,
-    Unreachable."""
-    changes: Json = {"metadata": {"annotations": {UNDO: undo and undo.encoded}}}
+async def record_undo(cluster: Cluster, root: str, key: str, text: str | None) -> None:
+    """Record on the root at this path how to undo an event, under `key`; None removes the record.
+    Raises Refused, Unreachable."""
+    changes: Json = {"metadata": {"annotations": {key: text}}}
     await cluster.patch(root, changes)
 
 
@@ -82,17 +88,20 @@ async def undo_recorded(
 ) -> None:
     """Undo what a runner has left, by the records on the roots of a stack. Raises Refused,
     Unreachable."""
-    for root in roots:
-        text = root.annotations.get(UNDO)
-        if not text:
-            continue
+    records = [
+        (root, key, text)
+        for root in roots
+        for key, text in root.annotations.items()
+        if key.startswith(UNDO) and text
+    ]
+    for root, key, text in records:
         undo = _decoded(text)
         if undo is None:
-            say(f"{root}: annotation {UNDO} cannot be read: {text!r}")
+            say(f"{root}: annotation {key} cannot be read: {text!r}")
             continue
         if await undo.carry_out(cluster):
             say(f"an event was not undone: {undo.text}")
-        await record_undo(cluster, root.path, None)
+        await record_undo(cluster, root.path, key, None)
 
 
 async def changed_objects(cluster: Cluster, stack: str = "") -> list[tuple[str, Undo]]:
