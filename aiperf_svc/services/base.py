@@ -265,8 +265,8 @@ class BaseService:
                 self.log.warning("not expected on the event bus: %s", type(message).__name__)
 
     def _handle_state(self, message: RunStatePublished) -> None:
-        if self._controller_epoch == 0:
-            self._controller_epoch = message.epoch
+        if message.epoch > self._controller_epoch and self._accepts_newer(message.state):
+            self._controller_epoch, self._state_number = message.epoch, 0
         if message.epoch != self._controller_epoch or message.number <= self._state_number:
             return
         self._state_number = message.number
@@ -281,6 +281,11 @@ class BaseService:
             self._states.put_nowait(message.state)
             if message.state.is_final and self._preparation is not None:
                 self._preparation.reschedule(asyncio.get_running_loop().time())
+
+    def _accepts_newer(self, state: RunState) -> bool:
+        """Return whether a state of a newer controller counts: any before the run has begun, and
+        later only the end of the run."""
+        return self.state is RunState.PENDING or (state.is_final and not self.state.is_final)
 
     async def _follow(self) -> None:
         while True:

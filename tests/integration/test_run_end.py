@@ -7,14 +7,20 @@ from pathlib import Path
 import pytest
 import zmq
 
-from aiperf_svc.adapters.messaging.bus import UP, Bus, decode
-from aiperf_svc.protocol.messages.events import Heartbeat, Member, RosterPublished
+from aiperf_svc.adapters.messaging.bus import DOWN, UP, Bus, decode
+from aiperf_svc.protocol.messages.events import (
+    Heartbeat,
+    Member,
+    RosterPublished,
+    RunStatePublished,
+)
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services import system_controller
 from aiperf_svc.services.records_manager import RecordsManager
 from aiperf_svc.services.system_controller import SystemController
+from aiperf_svc.services.worker_manager import WorkerManager
 from tests.support.in_one_loop import config, controller_context, results_of, server, stack
 from tests.support.small_configs import small_benchmark
 
@@ -39,11 +45,18 @@ async def controller(tmp_path: Path) -> AsyncIterator[SystemController]:
     await bus.close(linger_ms=0)
 
 
-def beat(service: Service, reached: RunState, *, error: str = "") -> Heartbeat:
+def beat(service: Service, reached: RunState, *, error: str = "", seen_state: int = 1) -> Heartbeat:
     return Heartbeat(
-        "run", service.value, 1, service=service, seen_state=1, seen_roster=1,
+        "run", service.value, 1, service=service, seen_state=seen_state, seen_roster=1,
         reached=reached, error=error,
     )  # fmt: skip
+
+
+def published(epoch: int, number: int, state: RunState) -> RunStatePublished:
+    """A state that a controller publishes, which was started at `epoch`."""
+    return RunStatePublished(
+        "run", Service.SYSTEM_CONTROLLER.value, epoch, number=number, state=state
+    )
 
 
 async def test_run_ends_when_every_service_has_reported(controller: SystemController) -> None:
@@ -59,6 +72,36 @@ async def test_run_ends_when_every_service_has_reported(controller: SystemContro
     assert not controller.finished.is_set()
     controller.on_heartbeat(beat(Service.RECORD_PROCESSOR, RunState.FAILED))
     assert controller.finished.is_set()
+
+
+async def test_replaced_controller_ends_run_of_the_others(controller: SystemController) -> None:
+    service = WorkerManager(controller.context, controller.bus)
+    service._dispatch(published(1, 5, RunState.PROFILING), DOWN)
+    running = asyncio.create_task(service.run())
+    controller.on_heartbeat(beat(Service.WORKER, RunState.READY, seen_state=5))
+    async with asyncio.timeout(WAIT_S):
+        await service.finished.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert service.state is RunState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "state"),
+    [
+        (RunState.PENDING, RunState.CONFIGURING, RunState.CONFIGURING),
+        (RunState.PROFILING, RunState.CONFIGURING, RunState.PROFILING),
+        (RunState.PROFILING, RunState.FAILED, RunState.FAILED),
+        (RunState.DONE, RunState.FAILED, RunState.DONE),
+    ],
+)
+async def test_newer_controller_cannot_repeat_the_run(
+    controller: SystemController, before: RunState, then: RunState, state: RunState
+) -> None:
+    service = WorkerManager(controller.context, controller.bus)
+    for message in (published(2, 5, before), published(3, 1, then), published(2, 6, before)):
+        service._dispatch(message, DOWN)
+    assert service.state is state
 
 
 async def test_failed_run_ends_every_waiting_service(
