@@ -17,6 +17,7 @@ import msgspec
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages.events import Heartbeat, Member
+from aiperf_svc.protocol.ports import REPLICAS
 from aiperf_svc.protocol.run_states import FINAL_STATES, RunState
 from aiperf_svc.protocol.services import Service
 
@@ -120,7 +121,9 @@ class RunMachine:
             case RosterChanged():
                 self._check_losses()
             case HeartbeatReceived(beat=beat):
-                if beat.error and self._takes_part(beat):
+                if self._was_restarted(beat):
+                    self._fail(f"{beat.sender} was started again; the run cannot continue")
+                elif beat.error and self._takes_part(beat):
                     self._fail(f"{beat.sender}: {beat.error}", beat.exit_code)
                 elif beat.ends_early and self.state is RunState.PROFILING:
                     self.ends_early = True
@@ -197,6 +200,14 @@ class RunMachine:
             return _INDEX[self.state] < _INDEX[RunState.READY]
         return not member.lost and member.epoch == beat.epoch
 
+    def _was_restarted(self, beat: Heartbeat) -> bool:
+        """Return whether a single service was started again since the load has begun. Without what
+        the first one knew, losses are not noticed, or nothing ends the load."""
+        if beat.service in REPLICAS or _INDEX[self.state] <= _INDEX[RunState.READY]:
+            return False
+        member = self._members.get(beat.sender)
+        return member is not None and beat.epoch > member.epoch
+
     def _advance(self) -> list[Instruction]:
         self._waiting = None
         if self.is_cancelling and _INDEX[self.state] < _INDEX[RunState.WARMUP]:
@@ -225,7 +236,7 @@ class RunMachine:
 
     def _check_losses(self) -> None:
         for member in self._members.values():
-            if member.lost and member.service not in (Service.WORKER, Service.RECORD_PROCESSOR):
+            if member.lost and member.service not in REPLICAS:
                 self._fail(f"{member.id} was lost; the run cannot continue without it")
 
     def _fail(self, reason: str, exit_code: ExitCode = ExitCode.BENCHMARK_FAILED) -> None:

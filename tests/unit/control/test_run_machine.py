@@ -116,6 +116,16 @@ def test_lost_single_service_fails_the_run_by_name() -> None:
     assert "records-manager was lost" in said.reason
 
 
+def test_restarted_single_service_fails_run_under_load() -> None:
+    machine = ready_machine()
+    again = beat(Service.WORKER_MANAGER, RunState.READY, epoch=2)
+    assert machine.handle(again) == []
+    advance(machine, RunState.READY)
+    assert machine.handle(beat(Service.WORKER, RunState.READY, epoch=2)) == []
+    reason = "worker-manager was started again; the run cannot continue"
+    assert machine.handle(again) == [Publish(RunState.FAILED, reason, False)]
+
+
 def test_service_error_fails_the_run_with_its_message() -> None:
     machine = ready_machine()
     (said,) = machine.handle(beat(Service.DATASET_MANAGER, RunState.READY, error="no such file"))
