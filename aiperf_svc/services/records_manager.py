@@ -516,11 +516,13 @@ class RecordsManager(ResultsService[RunProgress]):
         spans = self._lost_records.get(worker.id, ())
         return sum(min(end, last) - first + 1 for first, end in spans if first <= last)
 
+    @property
+    def _has_records(self) -> bool:
+        return self._store.count > 0
+
     async def _end(self) -> None:
         await self._telemetry.stop()
-        if self.result is None and self.state is RunState.FAILED and self._store.count:
-            await self._process()
-        await self.settle()
+        await super()._end()
 
     async def close(self) -> None:
         await super().close()

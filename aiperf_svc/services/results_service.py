@@ -13,6 +13,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -64,9 +65,22 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
     async def _process(self) -> None:
         """Make the results and their files."""
 
+    @property
     @abstractmethod
+    def _has_records(self) -> bool:
+        """Whether anything was measured."""
+
     async def _end(self) -> None:
-        """Do what is left when the run has ended."""
+        """Make the results of a failed run from what has arrived, and mark them as final."""
+        if self.result is None and self.state is RunState.FAILED and self._has_records:
+            try:
+                await self._process()
+            except Exception as error:
+                # Without the mark, the runner would wait for them.
+                self.log.exception("the failed run has no results")
+                problem = one_line(f"{type(error).__name__}: {error}")
+                self.progress.artifact_error = f"the results cannot be made: {problem}"
+        await self.settle()
 
     def finding(self) -> dict[str, Any] | None:
         return None if self._finding is None else msgspec.to_builtins(self._finding)

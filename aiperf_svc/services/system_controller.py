@@ -37,6 +37,8 @@ DRAINING_S = 60.0
 PROCESSING_S = 900.0
 ENDING_S = 15.0
 """Longest time for the last work of the services, before the next trial or the end."""
+RESULTS_S = 300.0
+"""The same for the records manager, which makes the results of a failed run after its end."""
 
 log = logging.getLogger(__name__)
 
@@ -185,20 +187,26 @@ class SystemController(BaseService):
     async def _watch_deadlines(self) -> None:
         while True:
             state = self._machine.state
-            limit_s = self._deadlines.get(state)
             await asyncio.sleep(0.25)
-            elapsed_s = (mono_ns() - self._since_mono_ns) / 1e9
-            if limit_s is None or state is not self._machine.state or elapsed_s < limit_s:
-                continue
-            if state.is_final:
+            if state is self._machine.state:
+                self._look_at_deadline(state, (mono_ns() - self._since_mono_ns) / 1e9)
+
+    def _look_at_deadline(self, state: RunState, elapsed_s: float) -> None:
+        """End the current state if it has lasted too long."""
+        limit_s = self._deadlines.get(state)
+        if limit_s is None or elapsed_s < limit_s:
+            return
+        if state.is_final:
+            has_results = Service.RECORDS_MANAGER not in self._machine.waiting_for()
+            if has_results or elapsed_s >= RESULTS_S:
                 self._end()
-                continue
-            missing = self._missing() or self._unmet
-            self._handle(
-                run_machine.DeadlinePassed(
-                    state, f"{state.value} took over {limit_s:g} s; still missing: {missing}"
-                )
+            return
+        missing = self._missing() or self._unmet
+        self._handle(
+            run_machine.DeadlinePassed(
+                state, f"{state.value} took over {limit_s:g} s; still missing: {missing}"
             )
+        )
 
     def _missing(self) -> str:
         if self._machine.state is RunState.PENDING:

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import zmq
@@ -17,7 +20,8 @@ from aiperf_svc.protocol.messages.events import (
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services import system_controller
+from aiperf_svc.services import records_manager, system_controller
+from aiperf_svc.services.context import ExperimentContext, TrialSequence
 from aiperf_svc.services.records_manager import RecordsManager
 from aiperf_svc.services.system_controller import SystemController
 from aiperf_svc.services.worker_manager import WorkerManager
@@ -86,6 +90,28 @@ async def test_replaced_controller_ends_run_of_the_others(controller: SystemCont
     assert service.state is RunState.FAILED
 
 
+async def test_next_trial_waits_for_results_of_failed_one(tmp_path: Path) -> None:
+    ended: list[RunState] = []
+    sequence = SimpleNamespace(trial_ended=lambda state, *_: ended.append(state))
+    context = replace(
+        controller_context(CONFIG, tmp_path, run_id="run"),
+        experiment=ExperimentContext(sequence=cast(TrialSequence, sequence)),
+    )
+    bus = Bus(context.addresses)
+    await bus.start()
+    made = SystemController(context, bus)
+    services = (Service.WORKER, Service.TIMING_MANAGER, Service.RECORDS_MANAGER)
+    members = tuple(Member(s.value, s, 1, 0) for s in services)
+    made.on_roster(RosterPublished("run", "worker-manager", 1, 1, False, True, (), members))
+    made.on_heartbeat(beat(Service.WORKER, RunState.PENDING, error="out of memory"))
+    made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
+    assert ended == []
+    made.on_heartbeat(beat(Service.RECORDS_MANAGER, RunState.FAILED))
+    made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
+    assert ended == [RunState.FAILED]
+    await bus.close(linger_ms=0)
+
+
 @pytest.mark.parametrize(
     ("before", "then", "state"),
     [
@@ -114,6 +140,24 @@ async def test_failed_run_ends_every_waiting_service(
     async with stack(wanted, tmp_path) as run, asyncio.timeout(WAIT_S):
         await run.wait_for_state("failed")
         await run.services[Service.SYSTEM_CONTROLLER.value].finished.wait()
+
+
+async def test_results_that_cannot_be_made_are_not_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def summarise(*_: object) -> None:
+        raise ZeroDivisionError("no time has passed")
+
+    monkeypatch.setattr(records_manager, "summarise", summarise)
+    with server(ttft="1ms", tokens=2) as mock:
+        wanted = config(mock.url, concurrency=1, requests=1)
+        async with stack(wanted, tmp_path) as run, asyncio.timeout(WAIT_S):
+            manager = run.records_manager
+            while not (status := manager.status()).is_settled:
+                await manager.wait_change(status.number, 0.5)
+    why = "ZeroDivisionError: no time has passed"
+    assert (status.state, status.reason) == ("failed", f"records-manager: {why}")
+    assert status.artifact_error == f"the results cannot be made: {why}"
 
 
 async def test_reports_of_events_and_replicas_are_awaited_together(

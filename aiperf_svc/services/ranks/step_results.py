@@ -196,10 +196,9 @@ class StepResults(ResultsService[StepsProgress]):
         manifest = write_run(self.context.artifacts, result, self._workload.plots(config))
         self.upload(manifest, self._started_wall_ns)
 
-    async def _end(self) -> None:
-        if self.result is None and self.state is RunState.FAILED and self._steps:
-            await self._process()
-        await self.settle()
+    @property
+    def _has_records(self) -> bool:
+        return bool(self._steps)
 
     async def close(self) -> None:
         await super().close()
