@@ -27,6 +27,9 @@ POLL_S = 1.0
 RETRY_S = 0.1
 UNRESPONSIVE_S = 30.0
 """Longest time without a response of the API of a run whose processes are watched."""
+ATTEMPT_S = 15.0
+"""Most of it for one request. A request ends earlier, unless this process itself was stopped, as by
+Ctrl-Z: what it could not hear is no silence."""
 SETTLE_S = 300.0
 """Longest time from the final state to the results, while the records manager responds. A failed
 run makes them after its final state, and the lines of a million long streams take a minute."""
@@ -112,17 +115,19 @@ class Follower:
 
     async def _follow(self) -> Results | None:
         loop = asyncio.get_running_loop()
-        heard_s, settle_by_s = loop.time(), None
+        silent_s, settle_by_s = 0.0, None
         while True:
             after = None if self.status is None else self.status.number
+            asked_s = loop.time()
             try:
                 self.status = await self._api.status(after=after, timeout_s=POLL_S)
             except ApiUnavailable as error:
-                if loop.time() - heard_s > self._unresponsive_s:
+                silent_s += min(loop.time() - asked_s + RETRY_S, ATTEMPT_S)
+                if silent_s > self._unresponsive_s:
                     raise BenchmarkFailed(f"the services do not respond: {error}") from error
                 await asyncio.sleep(RETRY_S)
                 continue
-            heard_s = loop.time()
+            heard_s, silent_s = loop.time(), 0.0
             self.display.show(self.status)
             for outlet in self._outlets:
                 outlet.show(self.status)

@@ -1,4 +1,4 @@
-"""How a follower handles the end of a process."""
+"""How a follower handles the end of a process, and services that do not respond."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.host.processes import Process
-from aiperf_svc.adapters.results_api.run_api import RunApi
+from aiperf_svc.adapters.results_api.run_api import ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.terminal.screens import Silent
 from aiperf_svc.domain.errors import BenchmarkFailed
@@ -94,3 +94,46 @@ async def test_end_of_a_needed_process_fails_the_run(
 ) -> None:
     with pytest.raises(BenchmarkFailed, match=f"dataset-manager ended with code {code}"):
         await followed(tmp_path, code, state)
+
+
+class SilentApi:
+    """An API whose second status comes after some requests without a response."""
+
+    def __init__(self, requests: int, lasts_s: float) -> None:
+        """Each of these requests takes `lasts_s`."""
+        self._left, self._lasts_s = requests, lasts_s
+        self.passed_s = 0.0
+
+    async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
+        if after is None:
+            return Status(number=1, state=RunState.PROFILING, **VALUES)
+        if self._left:
+            self._left -= 1
+            self.passed_s += self._lasts_s
+            raise ApiUnavailable("no response in time")
+        return Status(number=2, state=RunState.DONE, is_settled=True, **VALUES)
+
+    async def collected(self) -> None:
+        pass
+
+
+async def is_followed_to_its_end(api: SilentApi, monkeypatch: pytest.MonkeyPatch) -> bool:
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + api.passed_s)
+    with Interrupts() as interrupts:
+        follower = Follower(cast(RunApi, api), interrupts=interrupts, display=Silent())
+        await follower.run()
+    return follower.is_over
+
+
+@pytest.mark.parametrize(("requests", "lasts_s"), [(2, 11.0), (1, 3600.0)])
+async def test_stopped_runner_goes_on_with_its_run(
+    monkeypatch: pytest.MonkeyPatch, requests: int, lasts_s: float
+) -> None:
+    assert await is_followed_to_its_end(SilentApi(requests, lasts_s), monkeypatch)
+
+
+async def test_silence_of_the_services_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BenchmarkFailed, match="the services do not respond: no response in time"):
+        await is_followed_to_its_end(SilentApi(3, 11.0), monkeypatch)
