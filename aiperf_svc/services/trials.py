@@ -48,6 +48,7 @@ from aiperf_svc.services.experiment_results import ExperimentResults, finished_t
 from aiperf_svc.workloads.driver import attempt_config, experiment_machine
 
 REPUBLISH_S = 0.5
+FORGOTTEN = "the system controller was replaced, and does not know which trials have ended"
 RUN_ID_LENGTH = 8
 """Characters of the experiment's run id that are in those of its trials."""
 
@@ -182,7 +183,11 @@ class TrialFollower:
     def _take(self, message: AnyMessage, _topic: bytes) -> None:
         if not isinstance(message, TrialPublished) or message.run_id != self._run_id:
             return
-        if self.latest is None or _place(message) > _place(self.latest):
+        latest = self.latest
+        if latest is not None and not latest.is_over and _has_forgotten(message, latest):
+            end = {"is_over": True, "state": RunState.FAILED, "reason": FORGOTTEN}
+            message = msgspec.structs.replace(latest, number=0, parameters={}, **end)
+        if latest is None or (not latest.is_over and _place(message) > _place(latest)):
             self.latest = message
             self._changed.set()
             self._changed = asyncio.Event()
@@ -192,6 +197,12 @@ class TrialFollower:
         while self.latest is None or (current and _place(self.latest) <= _place(current)):
             await self._changed.wait()
         return self.latest
+
+
+def _has_forgotten(message: TrialPublished, latest: TrialPublished) -> bool:
+    """Return whether a controller was started again without the file of the ended trials, as in
+    another pod: it would begin all trials again, and nobody would follow it."""
+    return message.epoch > latest.epoch and _place(message) < _place(latest)
 
 
 def _place(message: TrialPublished) -> tuple[int, bool]:

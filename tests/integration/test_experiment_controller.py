@@ -1,4 +1,5 @@
-"""The controller of an experiment: what it publishes, and how it goes on after a restart."""
+"""The controller of an experiment: what it publishes, and how it goes on after a restart, with the
+file of the ended trials and without it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.services.trials import ExperimentController
+from aiperf_svc.services.trials import FORGOTTEN, ExperimentController, TrialFollower
 from tests.support.in_one_loop import controller_context
 
 CONFIG = {
@@ -87,3 +88,27 @@ async def test_a_stop_between_two_trials_is_the_end(tmp_path: Path) -> None:
         made.trial_ended(RunState.DONE, "", None)
         last = await next_trial(heard, message)
     assert (last.is_over, last.state, last.reason) == (True, RunState.CANCELLED, "enough")
+
+
+def published(epoch: int, serial: int) -> TrialPublished:
+    """A trial by a controller that was started at `epoch`."""
+    return TrialPublished(
+        "run", "system-controller", epoch,
+        serial=serial, number=serial, parameters={}, repetition=1, attempt=1, total=9,
+    )  # fmt: skip
+
+
+async def test_controller_that_forgot_trials_ends_the_experiment(tmp_path: Path) -> None:
+    bus = Bus(controller_context(CONFIG, tmp_path, run_id="run").addresses)
+    await bus.start()
+    follower = TrialFollower("run", bus)
+    current = published(2, 4)
+    for message in (published(1, 3), current, published(1, 2)):
+        follower._take(message, TRIAL)
+    assert follower.latest == current
+    for message in (published(3, 1), published(3, 5)):
+        follower._take(message, TRIAL)
+        last = await follower.after(current)
+        assert (last.serial, last.is_over) == (4, True)
+        assert (last.state, last.reason) == (RunState.FAILED, FORGOTTEN)
+    await bus.close(linger_ms=0)
