@@ -1,9 +1,11 @@
 """GPUs read through NVML, by a library with its C interface and known values."""
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from aiperf_svc.adapters.telemetry import nvml
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.series import gpus
@@ -145,3 +148,38 @@ def test_missing_gpus_are_named(
     given = library if has_library else ()
     code, errors = ended(tmp_path, given, "nvml-exporter", "--gpus", gpus, **variables)
     assert (code, problem in errors) == (1, True), errors
+
+
+class HangingGpus:
+    """GPUs whose driver hangs until it may go on."""
+
+    def __init__(self) -> None:
+        self.reads = self.closes = 0
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def page(self) -> str:
+        self.reads += 1
+        self.has_begun.set()
+        assert self.may_go_on.wait(WAIT_S)
+        return "page"
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+async def test_hanging_driver_keeps_one_thread_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus = HangingGpus()
+    monkeypatch.setattr(nvml, "NvmlGpus", lambda _wanted: gpus)
+    pages = nvml.NvmlPages(("all",))
+    for _ in range(3):
+        found = await pages.fetch("nvml://localhost", timeout_s=0.01)
+        assert "did not answer" in found.failure
+        assert await asyncio.to_thread(gpus.has_begun.wait, WAIT_S)
+    await pages.__aexit__()
+    assert (gpus.reads, gpus.closes) == (1, 0)
+    gpus.may_go_on.set()
+    assert (await pages.fetch("nvml://localhost", timeout_s=WAIT_S)).text == "page"
+    await pages.__aexit__()
+    assert (gpus.reads <= 2, gpus.closes) == (True, 1)

@@ -168,20 +168,27 @@ class NvmlPages:
     def __init__(self, wanted: Sequence[str]) -> None:
         self._wanted = wanted
         self._gpus: NvmlGpus | None = None
+        self._reading: asyncio.Task[str] | None = None
+        """The latest read. A driver that hangs keeps its thread, so there is one at a time: the
+        results are made in the other threads."""
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        if self._gpus is not None:
+        # It would block until a read that hangs has ended.
+        can_close = self._reading is None or self._reading.done()
+        if self._gpus is not None and can_close:
             self._gpus.close()
 
     async def fetch(self, _url: str, *, timeout_s: float) -> FetchedPage:
         """Read a page, as `PageClient` does over HTTP."""
         began_ns = monotonic_ns()
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(asyncio.to_thread(self._read), name="read NVML")
         try:
             async with asyncio.timeout(timeout_s):
-                text = await asyncio.to_thread(self._read)
+                text = await asyncio.shield(self._reading)
         except TimeoutError:
             return FetchedPage(f"NVML did not answer within {timeout_s:g} s")
         except NvmlError as error:
