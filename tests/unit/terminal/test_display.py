@@ -276,6 +276,6 @@ def test_trial_rows_fit_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert "  latency p50 269.8 ms  TTFT p50 269.8 ms  TTFT p99 1.52 s    workers 0" in lines[-3]
     for number, line in zip((" 9", "10"), lines[-2:], strict=True):
-        assert line.startswith(f"  {number}  request_rate 36.44, ")
+        assert line.startswith(f"  {number}  request_rate=36.44, ")
         assert "36.98 requests/s, 535.3 ms" in line
         assert line.rstrip().endswith("  degraded")
