@@ -141,6 +141,18 @@ def test_lost_records_manager_fails_the_run(losses: dict[str, Loss]) -> None:
     assert loss.said["results"] is None
 
 
+@pytest.mark.parametrize("component", ["system-controller", "worker-manager"])
+def test_replaced_single_service_fails_the_run(
+    make_runner: Callable[[], Runner], component: str
+) -> None:
+    loss = Loss(make_runner(), component)
+    loss.happen()
+    code, state, reason = loss.story
+    assert (code, state) == (ExitCode.BENCHMARK_FAILED, "failed")
+    assert component in reason
+    assert loss.lost in loss.evidence().events
+
+
 def test_dead_target_is_counted_as_errors(losses: dict[str, Loss]) -> None:
     loss = losses["target"]
     code, *story = loss.story
