@@ -20,6 +20,7 @@ from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint import JoinedRun, add_up_parts, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, worst
 from aiperf_svc.core.results.run_result import RunResult
@@ -89,8 +90,10 @@ def join(
     notes += [f"{each.name}: {each.problem}" for each in members if each.problem]
     if total is None:
         notes.append(NO_RECORDS)
-    elif not total.interval_s:
-        notes.append("the loads have no time in common: the total has no rates")
+    else:
+        notes += total.notes
+        if not total.interval_s:
+            notes.append("the loads have no time in common: the total has no rates")
     uncertainties = [each.uncertainty_ns for each in counted if each.uncertainty_ns is not None]
     are_clocks_known = len(uncertainties) == len(counted) > 1
     return Joint(
@@ -112,9 +115,11 @@ def join(
 def _part(each: FinishedMember) -> JoinedRun:
     """Return a run with its records. Raises EnvironmentProblem if they cannot be read."""
     assert each.folder is not None
-    assert each.results is not None
+    assert isinstance(each.results, InferenceResult)
     path, results = each.folder / RECORDS, each.results
     check_records(path)
+    sources = results.system.sources if results.system is not None else ()
+    endpoint, target = results.config_view.endpoint, results.config_view.deployment.target
     return JoinedRun(
         scalars={
             tag: stats.stat("avg") or 0.0
@@ -126,4 +131,6 @@ def _part(each: FinishedMember) -> JoinedRun:
         ahead_ns=each.ahead_ns,
         begin_wall_ns=results.start_wall_ns,
         end_wall_ns=results.end_wall_ns,
+        gpus=frozenset(gpu for source in sources if source.is_used for gpu in source.gpus),
+        urls=(endpoint.url, *endpoint.urls) if target.kind == "none" else (),
     )

@@ -221,6 +221,18 @@ class DatasetView(msgspec.Struct, frozen=True):
     output_tokens: Any = None
 
 
+class TargetView(msgspec.Struct, frozen=True):
+    """What totals of several runs read of the config's `deployment.target`."""
+
+    kind: str = "none"
+
+
+class DeploymentView(msgspec.Struct, frozen=True):
+    """The part of the config's `deployment` that is read."""
+
+    target: TargetView = TargetView()
+
+
 class ConfigView(msgspec.Struct, frozen=True):
     """What tables, rules and reports read of the config."""
 
@@ -228,6 +240,7 @@ class ConfigView(msgspec.Struct, frozen=True):
     load: LoadView = LoadView()
     dataset: DatasetView = DatasetView()
     tokenizer: TokenizerView = TokenizerView()
+    deployment: DeploymentView = DeploymentView()
 
 
 class InferenceResult(RunResult, frozen=True, kw_only=True):

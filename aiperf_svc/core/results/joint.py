@@ -34,6 +34,10 @@ class JoinedRun:
     """Its first request, by its own clock."""
     end_wall_ns: int
     """The end of its load, by its own clock."""
+    gpus: frozenset[str] = frozenset()
+    """The GPUs on its pages."""
+    urls: tuple[str, ...] = ()
+    """Addresses of its server; none of a server that its stack has created."""
 
     @property
     def interval_ns(self) -> tuple[int, int]:
@@ -51,15 +55,17 @@ class Total:
     """Length of the interval that all runs have in common; 0: there is none, and no rates."""
     cache: CacheUse | None = None
     """Cached tokens by turn, if those of all runs are known."""
+    notes: tuple[str, ...] = ()
 
 
 def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
     """Return the total of at least one run."""
-    numbers = {
+    numbers: dict[str, float] = {
         metric.tag: sum(part.scalars[metric.tag] for part in parts)
         for metric in METRICS
         if metric.is_additive and all(metric.tag in part.scalars for part in parts)
     }
+    notes = _count_gpus_once(numbers, parts)
     interval_ns = common_interval_ns(parts)
     seconds = (interval_ns[1] - interval_ns[0]) / 1e9
     if seconds > 0:
@@ -74,7 +80,35 @@ def add_up_parts(parts: Sequence[JoinedRun]) -> Total:
         metrics=_pooled(parts),
         interval_s=max(0.0, seconds),
         cache=cache_use(*rows) if "cached_token_share" in scalars else None,
+        notes=notes,
     )
+
+
+def _count_gpus_once(numbers: dict[str, float], parts: Sequence[JoinedRun]) -> tuple[str, ...]:
+    """Correct the sums of GPUs and energy where several runs measure one server, and return what a
+    reader should know of it. The GPUs of a run are known if its pages name as many as it counts."""
+    if "gpu_count" not in numbers:
+        return ()
+    urls = [url for part in parts for url in part.urls]
+    if all(len(part.gpus) == part.scalars["gpu_count"] for part in parts):
+        distinct = len({gpu for part in parts for gpu in part.gpus})
+        if distinct == numbers["gpu_count"]:
+            return ()
+        numbers["gpu_count"] = distinct
+        note = (
+            "runs share GPUs: the total counts each GPU once, and has no energy, since the "
+            "energy of each run is that of the requests of all"
+        )
+    elif len(set(urls)) == len(urls):
+        return ()
+    else:
+        del numbers["gpu_count"]
+        note = (
+            "runs have the same URL, which may be one server: the total has nothing by GPU, unless "
+            "pages with the UUIDs of all GPUs (telemetry) show which are shared"
+        )
+    numbers.pop("gpu_joules", None)
+    return (note,)
 
 
 def common_interval_ns(parts: Sequence[JoinedRun]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from aiperf_svc.core.telemetry.copies import CopyFinder
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, missed_ns, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
+from aiperf_svc.core.telemetry.series import gpus
 from aiperf_svc.core.telemetry.system_report import SourceReport
 from aiperf_svc.domain.number_text import count, significant
 
@@ -65,6 +66,7 @@ def judge_source(log: SourceLog, *, begin_ns: int, end_ns: int, interval_s: floa
             *_missing_times(log, begin_ns, end_ns),
             *_notes(log, update_s, interval_s),
         ),
+        gpus=tuple(gpu.name for gpu in gpus([log]) if gpu.uuid),
     )
 
 

@@ -21,6 +21,8 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not used; empty if it is."""
     notes: tuple[str, ...] = ()
     """Remarks for readers of its series."""
+    gpus: tuple[str, ...] = ()
+    """UUID and host of each GPU on its page that states its UUID."""
 
     @property
     def is_used(self) -> bool:

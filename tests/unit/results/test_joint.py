@@ -1,6 +1,8 @@
 """The total of several runs: sums are exact, percentiles are those of all requests, rates are over
 the common time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -143,6 +145,43 @@ def test_total_is_unknown_if_one_run_is(fast: Rows) -> None:
     assert "total_osl" not in total.scalars
     assert "output_token_throughput" not in total.scalars
     assert "total_isl" in total.scalars
+
+
+def on_gpus(rows: Rows, *gpus: str, urls: tuple[str, ...]) -> JoinedRun:
+    """A run that counts two GPUs and their energy, with these on its pages."""
+    found = part(rows)
+    scalars = {**found.scalars, "gpu_count": 2.0, "gpu_joules": 900.0}
+    return replace(found, scalars=scalars, gpus=frozenset(gpus), urls=urls)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "urls", "count", "note"),
+    [
+        (("x", "y"), ("x", "y"), ("http://a", "http://a"), 2, "runs share GPUs"),
+        (("x", "y"), ("y", "z"), ("http://a", "http://b"), 3, "runs share GPUs"),
+        (("x", "y"), ("z", "w"), ("http://a", "http://a"), 4, ""),
+        ((), (), ("http://a", "http://a"), None, "runs have the same URL"),
+        (("x", "y"), ("x",), ("http://a", "http://a"), None, "runs have the same URL"),
+        ((), (), ("http://a", "http://b"), 4, ""),
+        ((), (), (), 4, ""),
+    ],
+)
+def test_shared_gpus_count_once(
+    fast: Rows,
+    first: tuple[str, ...],
+    second: tuple[str, ...],
+    urls: tuple[str, ...],
+    count: int | None,
+    note: str,
+) -> None:
+    parts = [on_gpus(fast, *first, urls=urls[:1]), on_gpus(fast, *second, urls=urls[1:])]
+    total = add_up_parts(parts)
+    assert total.scalars.get("gpu_count") == count
+    assert total.scalars.get("gpu_joules") == (None if note else 1800)
+    assert [text[: len(note)] for text in total.notes] == ([note] if note else [])
+    tag = "output_token_throughput"
+    expected = total.scalars[tag] / count if count else None
+    assert total.scalars.get(f"{tag}_per_gpu") == expected
 
 
 def conversations(*turns: tuple[int, int, int, int]) -> Rows:

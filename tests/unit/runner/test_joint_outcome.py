@@ -7,8 +7,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.joining import JointRun, finish, joint_exit_code
@@ -52,6 +56,28 @@ REFUSED = RunEnd(error=ConfigError("no such model")).outcome()
 )
 def test_joint_exit_code_is_the_worst(outcomes: list[RunOutcome], code: ExitCode) -> None:
     assert joint_exit_code(outcomes) is code
+
+
+@pytest.mark.parametrize(("gpus", "total"), [(("GPU-1 on n",), 1.0), ((), None)])
+def test_server_of_two_targets_counts_once(
+    tmp_path: Path, gpus: tuple[str, ...], total: float | None
+) -> None:
+    page = SourceReport(
+        url="http://n:9400/metrics", is_gpu=True, reads=9, failures=0, latency_ms=1.0,
+        update_interval_s=None, gpus=gpus,
+    )  # fmt: skip
+    system = SystemReport(verdict=Severity.VALID, checks=(), metrics={}, sources=(page,))
+    counted = {"gpu_count": MetricStats(unit="count", avg=1.0)}
+    runs = []
+    for name in ("base", "lora"):
+        found = write_run(tmp_path / name, name, 100)
+        results = replace(found, metrics=found.metrics | counted, system=system)
+        ended = outcome(results=results, artifacts=tmp_path / name)
+        runs.append(JointRun(name=name, where="http://127.0.0.1:9100", outcome=ended))
+    finish("targets", "bench", tmp_path, runs, RunOptions(json=True))
+    joint = json.loads((tmp_path / "joint.json").read_bytes())
+    assert joint["total"].get("gpu_count", {}).get("avg") == total
+    assert len(joint["notes"]) == 1
 
 
 def test_files_hold_every_run_and_an_exact_total(

@@ -24,6 +24,13 @@ def test_changing_source_is_used_with_its_interval() -> None:
     assert report.latency_ms == pytest.approx(2.0)
 
 
+def test_report_names_gpus_that_state_their_uuids() -> None:
+    power = "DCGM_FI_DEV_POWER_USAGE"
+    labels = ('UUID="GPU-1",Hostname="n1"', 'gpu="1"')
+    report = judged(source({f"{power}{{{each}}}": 90.0 + n for each in labels} for n in range(21)))
+    assert report.gpus == ("GPU-1 on n1",)
+
+
 def test_slow_exporter_has_its_own_interval() -> None:
     report = judged(source({"power": float(second // 30)} for second in range(121)), end_s=120)
     assert report.is_used
