@@ -50,7 +50,11 @@ def compare_folders(
         )
     groups = [
         _with_requests(
-            Group(each.name, _runs(each.base, each.blocks), _runs(each.new, each.blocks)),
+            Group(
+                each.name,
+                _runs(each.base, each.blocks) + each.failed[0],
+                _runs(each.new, each.blocks) + each.failed[1],
+            ),
             with_curves=with_curves,
         )
         for each in chosen
@@ -85,7 +89,14 @@ def folder_groups(
     find_runs([each for each in everything if not is_experiment(each)])
     for folder in filter(is_experiment, everything):
         experiments.refuse_several_combinations(folder)
-    return [FolderGroup("", find_runs(base), find_runs(new))]
+    failed = _failed(base), _failed(new)
+    return [FolderGroup("", find_runs(base), find_runs(new), failed)]
+
+
+def _failed(folders: Sequence[Path]) -> list[MeasuredRun]:
+    """Return the trials of experiments among the folders that did not run to their end."""
+    found = filter(is_experiment, folders)
+    return [run for folder in found for _, run in experiments.failed_trials(folder)]
 
 
 def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path], ...]:

@@ -6,9 +6,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, read_experiment_file
+from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.outcomes import DONE
 from aiperf_svc.core.experiments.trials import TRIALS, block_of
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Parameters, parameters_text, value_text
@@ -29,6 +31,8 @@ class FolderGroup(NamedTuple):
     name: str
     base: list[Path]
     new: list[Path]
+    failed: tuple[list[MeasuredRun], list[MeasuredRun]]
+    """The trials of each side that did not run to their end."""
     blocks: Mapping[str, int] = MappingProxyType({})
     """Block of each folder, of an experiment that has blocks."""
 
@@ -56,6 +60,29 @@ def read_experiment(folder: Path) -> list[TrialFolder]:
     ]
 
 
+def failed_trials(folder: Path) -> list[tuple[Parameters, MeasuredRun]]:
+    """Return the trials that did not run to their end, with their parameters. Raises
+    ConfigError."""
+    return [
+        (
+            each.parameters,
+            MeasuredRun(
+                folder=str(folder / TRIALS / each.folder),
+                run_id=str(folder / TRIALS / each.folder),
+                kind="",
+                verdict=Severity.INVALID,
+                failure=f"{each.state}: {each.reason}".removesuffix(": "),
+                facts={},
+                metrics={},
+                values={},
+                headline=(),
+            ),
+        )
+        for each in read_experiment_file(folder).trials
+        if each.state != DONE
+    ]
+
+
 def refuse_several_combinations(folder: Path) -> None:
     """Raise ConfigError if the trials of an experiment are not repetitions of one config: they
     cannot be one side of runs."""
@@ -74,10 +101,21 @@ def groups_of_sides(base: Sequence[Path], new: Sequence[Path]) -> list[FolderGro
     for side, folders in enumerate((base, new)):
         for folder in folders:
             for trial in read_experiment(folder):
-                name = parameters_text(trial.parameters) if trial.parameters else ""
-                group = groups.setdefault(identity(trial.parameters), FolderGroup(name, [], []))
+                group = _group(groups, trial.parameters)
                 (group.new if side else group.base).append(trial.folder)
+            for parameters, run in failed_trials(folder):
+                _group(groups, parameters).failed[side].append(run)
     return list(groups.values())
+
+
+def _group(
+    groups: dict[bytes, FolderGroup],
+    parameters: Parameters,
+    blocks: Mapping[str, int] = MappingProxyType({}),
+) -> FolderGroup:
+    """Return the group of these parameters, which is made if it is not there."""
+    name = parameters_text(parameters) if parameters else ""
+    return groups.setdefault(identity(parameters), FolderGroup(name, [], [], ([], []), blocks))
 
 
 def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
@@ -98,14 +136,21 @@ def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
     blocks = {str(trial.folder): trial.block for trial in trials}
     groups: dict[bytes, FolderGroup] = {}
     for trial in trials:
-        value = value_text(trial.parameters.get(key))
-        if value not in (base, new):
-            continue
-        rest = {name: each for name, each in trial.parameters.items() if name != key}
-        name = parameters_text(rest) if rest else ""
-        group = groups.setdefault(identity(rest), FolderGroup(name, [], [], blocks))
-        (group.base if value == base else group.new).append(trial.folder)
+        value, rest = _split(trial.parameters, key)
+        if value in (base, new):
+            group = _group(groups, rest, blocks)
+            (group.base if value == base else group.new).append(trial.folder)
+    for parameters, run in failed_trials(folder):
+        value, rest = _split(parameters, key)
+        if value in (base, new):
+            _group(groups, rest, blocks).failed[value == new].append(run)
     return list(groups.values())
+
+
+def _split(parameters: Parameters, key: str) -> tuple[str, Parameters]:
+    """Return the value of the key in words, and the other parameters."""
+    rest = {name: each for name, each in parameters.items() if name != key}
+    return value_text(parameters.get(key)), rest
 
 
 def _listed(folder: Path) -> dict[str, list[str]]:

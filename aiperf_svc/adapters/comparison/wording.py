@@ -12,6 +12,7 @@ from aiperf_svc.core.compare.comparison import (
 )
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import count, readable_unit, significant
 
@@ -39,7 +40,9 @@ def sides(comparison: Comparison) -> list[tuple[str, str]]:
 def left_out(side: Side) -> list[str]:
     """Return which runs were left out, a line each."""
     return [
-        f"left out: {one_line(run.folder)}, whose verdict is {one_line(run.verdict)}"
+        f"left out: {one_line(run.folder)}, "
+        f"{'whose verdict is ' if run.verdict.startswith(Severity.INVALID) else ''}"
+        f"{one_line(run.verdict)}"
         for run in side.left_out
     ]
 

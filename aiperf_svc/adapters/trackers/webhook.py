@@ -262,5 +262,10 @@ def compare_folders(base: Path, new: Path) -> Comparisons:
     """Compare two folders of runs or experiments, without their single requests. Raises
     AiperfError."""
     groups = folder_groups([base, new])
-    read = [Group(each.name, read_runs(each.base), read_runs(each.new)) for each in groups]
+    read = [
+        Group(
+            each.name, read_runs(each.base) + each.failed[0], read_runs(each.new) + each.failed[1]
+        )
+        for each in groups
+    ]
     return compare_groups(read)

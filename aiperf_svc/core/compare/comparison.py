@@ -114,7 +114,7 @@ class RunName(msgspec.Struct, frozen=True):
 class Side(msgspec.Struct, frozen=True):
     runs: tuple[RunName, ...]
     left_out: tuple[RunName, ...]
-    """Runs whose verdict is `invalid`."""
+    """Runs whose verdict is `invalid`, and trials that did not run to their end."""
     uptime_s: tuple[float, float] | None = None
     """Least and greatest time for which the target had run when a load began; None if that of a run
     is not known."""
@@ -251,7 +251,7 @@ def _usable(runs: Sequence[MeasuredRun], name: str) -> list[MeasuredRun]:
     usable = [run for run in runs if run.is_usable]
     if not usable:
         folders = ", ".join(f"{run.folder} ({run.label})" for run in runs)
-        raise Incomparable(f"{name}: no run is left, because each verdict is invalid: {folders}")
+        raise Incomparable(f"{name}: no run is left, because each is invalid or failed: {folders}")
     return usable
 
 

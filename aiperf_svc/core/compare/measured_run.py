@@ -37,6 +37,9 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     verdict: Severity
     cause: str = ""
+    failure: str = ""
+    """State and reason of a trial that did not run to its end, which has no values and counts as
+    invalid."""
     start_wall_ns: int = 0
     """When the load began."""
     block: int = 0
@@ -67,7 +70,9 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Verdict and cause."""
+        """Verdict and cause, or how the trial ended."""
+        if self.failure:
+            return self.failure
         return f"{self.verdict}: {self.cause}" if self.cause else str(self.verdict)
 
 

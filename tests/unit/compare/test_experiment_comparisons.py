@@ -77,6 +77,31 @@ def test_experiments_are_compared_at_equal_parameters(
     ]
 
 
+def test_failed_trials_are_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = experiment(tmp_path / "both", "both", {("a", 4): 30.0, ("b", 4): 30.0})
+    content = json.loads((folder / "experiment.json").read_text())
+    trials = content["trials"]
+    for model, number, concurrency in (("a", 7, 4), ("b", 8, 4), ("a", 9, 8)):
+        trials.append(
+            trials[0]
+            | {"parameters": {"endpoint.model": model, "load.concurrency": concurrency}}
+            | {"number": number, "folder": f"000{number}"}
+            | {"state": "failed", "reason": "a worker was lost"}
+        )
+    (folder / "experiment.json").write_text(json.dumps(content))
+    code, out, _ = compare_folders(capsys, folder, "--by", "endpoint.model", "--json")
+    found = json.loads(out)
+    (group,) = found["groups"]
+    left_out = [each for name in ("base", "new") for each in group[name]["left_out"]]
+    assert [each["verdict"] for each in left_out] == ["failed: a worker was lost"] * 2
+    assert [Path(each["folder"]).name for each in left_out] == ["0007", "0008"]
+    assert found["skipped"] == [{"name": "load.concurrency=8", "reason": "only base has it"}]
+    code, out, _ = compare_folders(capsys, folder, "--by", "endpoint.model")
+    assert (code, out.count("failed:")) == (0, 2)
+
+
 def test_variants_are_compared_at_each_other_parameter(
     experiments: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
