@@ -15,8 +15,6 @@ from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import AGENT_TRACES
 from aiperf_svc.core.datasets.cache_bust import run_markers
-from aiperf_svc.core.endpoints.base import choices_asked_for
-from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.abandonment import abandonment_of
 from aiperf_svc.core.load.ramp import PrefillSlots, opening_times
 from aiperf_svc.core.responses.first_tokens import FirstTokens
@@ -218,10 +216,5 @@ def generator_of(config: BenchmarkConfig, **arguments: Any) -> LoadGenerator:
     arguments["turn_gap_ns"] = load.user_centric.turn_gap_ns if load.user_centric else 0
     if not load.limits_prefill:
         return LoadGenerator(**arguments)
-    format = ResponseFormat(
-        endpoint_of(config.endpoint),
-        is_streaming=config.endpoint.streaming,
-        keeps_text=False,
-        choices=choices_asked_for(config.endpoint),
-    )
-    return PrefillGenerator(first_tokens=FirstTokens(format), **arguments)
+    first_tokens = FirstTokens(ResponseFormat.of(config.endpoint))
+    return PrefillGenerator(first_tokens=first_tokens, **arguments)

@@ -8,7 +8,7 @@ processor that the roster names.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -30,11 +30,14 @@ from aiperf_svc.core.control.control_intervals import (
     poll_interval_ns,
     return_interval_s,
 )
+from aiperf_svc.core.endpoints.base import MalformedResponse
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.history import added_to_history
 from aiperf_svc.core.endpoints.registry import CONVERSATIONS
 from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.target_addresses import shift_of
+from aiperf_svc.core.responses.response_check import error_of
+from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.core.responses.text import reply_of
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import AnyMessage
@@ -115,6 +118,10 @@ class Worker(BaseService):
             RunState.DRAINING: self._drain,
             **dict.fromkeys(FINAL_STATES, self.close),
         }
+
+    @cached_property
+    def _format(self) -> ResponseFormat:
+        return ResponseFormat.of(self.context.inference.endpoint)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
@@ -211,13 +218,12 @@ class Worker(BaseService):
         if turn.recorded:
             return [([turn.messages, turn.recorded], ())] * len(following)
         endpoint = self.context.inference.endpoint
-        api = CONVERSATIONS[endpoint.type]
+        api, raw = CONVERSATIONS[endpoint.type], bytes(request.kept or b"")
+        at, framing = request.body_offset, request.framing
+        if error := error_of(raw, body_offset=at, framing=framing, format=self._format):
+            raise MalformedResponse(error)
         reply = reply_of(
-            bytes(request.kept or b""),
-            body_offset=request.body_offset,
-            framing=request.framing,
-            is_streaming=endpoint.streaming,
-            api=api,
+            raw, body_offset=at, framing=framing, is_streaming=endpoint.streaming, api=api
         )
         return [
             added_to_history(api, turn.messages, reply, each.tool_results, each.spare_result)

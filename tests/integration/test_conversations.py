@@ -34,6 +34,22 @@ async def test_a_request_count_ends_within_a_conversation(tmp_path: Path) -> Non
     assert summary["request_count"]["avg"] == 8
 
 
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("model", ["mock-error-in-stream", "mock-empty", "mock-abort"])
+async def test_response_that_is_an_error_ends_its_conversation(
+    model: str, streaming: bool, tmp_path: Path
+) -> None:
+    dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=4)
+    with server(ttft="1ms", tokens=4) as mock:
+        settings = config(mock.url, dataset=dataset, concurrency=2, requests=12)
+        settings["endpoint"] |= {"model": model, "streaming": streaming}
+        summary = await results_of(settings, tmp_path)
+    accounts = summary["aiperf_svc"]["accounts"]
+    counts = [accounts[name] for name in ("issued", "errored", "requests_sent", "records")]
+    assert counts == [4, 4, 4, 4]
+    assert accounts["violations"] == []
+
+
 @pytest.mark.parametrize("load", [{"concurrency": 20}, {"request_rate": 200}])
 async def test_conversations_cut_by_duration_have_an_outcome(
     load: dict[str, int], tmp_path: Path

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.base import TokenCounter
-from aiperf_svc.core.endpoints.base import choices_asked_for
-from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.lines.http_trace import Chunks
 from aiperf_svc.core.records.batch_builder import FinishedRequests, MetricParts, parts_of
 from aiperf_svc.core.records.response_cache import ResponseCache
@@ -118,12 +116,7 @@ class RecordAssembler:
     def __init__(self, config: BenchmarkConfig, *, counter: TokenCounter | None = None) -> None:
         """Set up an assembler. With a `counter`, output tokens are counted by it, else they are
         taken from the server's usage."""
-        self._format = ResponseFormat(
-            endpoint_of(config.endpoint),
-            is_streaming=config.endpoint.streaming,
-            keeps_text=counter is not None,
-            choices=choices_asked_for(config.endpoint),
-        )
+        self._format = ResponseFormat.of(config.endpoint, keeps_text=counter is not None)
         self._known = ResponseCache(self._format)
         self._counter = counter
         self._traces = OpenTraces() if config.artifacts.http_trace else None

@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import MAX_CHOICES, Endpoint
+from aiperf_svc.config import endpoint as config
+from aiperf_svc.core.endpoints.base import MAX_CHOICES, Endpoint, choices_asked_for
+from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.responses.event_cache import EventMemo
 from aiperf_svc.core.responses.http1 import Head, parse_head
 
@@ -28,6 +30,16 @@ class ResponseFormat:
         self.last_choice = min(max(choices, 1), MAX_CHOICES) - 1
         self._is_streaming = is_streaming
         self._known: dict[bytes, tuple[Head, int]] = {}
+
+    @classmethod
+    def of(cls, options: config.Endpoint, *, keeps_text: bool = False) -> "ResponseFormat":
+        """Return the format of the responses of a config's endpoint."""
+        return cls(
+            endpoint_of(options),
+            is_streaming=options.streaming,
+            keeps_text=keeps_text,
+            choices=choices_asked_for(options),
+        )
 
     def take_heads(self, raw: bytes) -> tuple[Head, int]:
         """Return the last of the heads in `raw` (interim ones come before it), and the mode in
