@@ -329,8 +329,11 @@ class Ending(msgspec.Struct, gc=False):
     """Members that a response of any API may have besides its output."""
 
     usage: Usage | None = None
-    timings: Timings | None = None
-    metrics: ServerMetrics | None = None
+    timings: Any = None
+    """`Timings` of llama.cpp. No API defines it and the next one, so servers may have others under
+    these names."""
+    metrics: Any = None
+    """`ServerMetrics` of vLLM."""
     error: Any = None
 
 
@@ -344,11 +347,12 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         details = usage.completion_tokens_details
         if details is not None:
             add_reasoning_tokens(delta, details.reasoning_tokens, usage.total_tokens)
-    if (metrics := ending.metrics) is not None and metrics.speculative_decoding is not None:
+    metrics = None if ending.metrics is None else _in_form(ServerMetrics, ending.metrics)
+    if metrics is not None and metrics.speculative_decoding is not None:
         of = metrics.speculative_decoding
         counts = (of.num_spec_steps, of.num_draft_tokens, of.num_accepted_draft_tokens)
         delta.drafts = Drafts(*map(count_of, counts))
-    timings = ending.timings
+    timings = None if ending.timings is None else _in_form(Timings, ending.timings)
     if timings is not None and timings.draft_n is not None:
         delta.drafts = Drafts(-1, count_of(timings.draft_n), count_of(timings.draft_n_accepted))
     if timings is not None and delta.cached_tokens < 0:
@@ -358,6 +362,22 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
             delta.prompt_tokens = count_of(delta.cached_tokens + computed)
     if ending.error:
         delta.error = error_text(ending.error)
+
+
+def _in_form(form: type[Shape], stated: Any) -> Shape | None:
+    """Return a member in this form; None if it has another one."""
+    try:
+        return msgspec.convert(stated, form)
+    except msgspec.ValidationError:
+        return None
+
+
+def arguments_text(stated: Any) -> str:
+    """Return the arguments of a tool call, JSON in a text. TGI and a build of llama.cpp write the
+    JSON itself."""
+    if isinstance(stated, str):
+        return stated
+    return "" if stated is None else msgspec.json.encode(stated).decode()
 
 
 def _add_cached(delta: Delta, usage: Usage) -> None:

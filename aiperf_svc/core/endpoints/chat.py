@@ -31,7 +31,8 @@ from aiperf_svc.domain.json_objects import Json
 
 class _Function(msgspec.Struct, gc=False):
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
+    """A text; of some servers an object."""
 
 
 class _ToolCall(msgspec.Struct, gc=False):
@@ -67,7 +68,8 @@ class _Message(msgspec.Struct, gc=False):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[_ToolCall] | _ToolCall | None = None
+    """A list; in the streams of TGI before 2025 one call."""
     function_call: _Function | None = None
     """Older form of `tool_calls`, for one call."""
     audio: _Audio | None = None
@@ -103,7 +105,10 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
             if reasoning:
                 delta.reasoning += reasoning
             if message.tool_calls:
-                delta.tool_calls += "".join(_call_text(c.function) for c in message.tool_calls)
+                calls = message.tool_calls
+                if isinstance(calls, _ToolCall):
+                    calls = [calls]
+                delta.tool_calls += "".join(_call_text(call.function) for call in calls)
             if message.function_call:
                 delta.tool_calls += _call_text(message.function_call)
             if message.audio:
@@ -134,7 +139,9 @@ def _add_audio(delta: Delta, audio: _Audio) -> None:
 
 
 def _call_text(function: _Function | None) -> str:
-    return (function.name or "") + (function.arguments or "") if function is not None else ""
+    if function is None:
+        return ""
+    return (function.name or "") + base.arguments_text(function.arguments)
 
 
 parse = base.choices_parser(msgspec.json.Decoder(_Response).decode, _delta_of)
@@ -201,7 +208,7 @@ class _Answer(msgspec.Struct, gc=False):
     reasoning_content: str | None = None
     reasoning_details: list[Json] | None = None
     refusal: str | None = None
-    tool_calls: list[_CallPart] | None = None
+    tool_calls: list[_CallPart] | _CallPart | None = None
     audio: _Audio | None = None
 
 
@@ -282,7 +289,10 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
                 if text := getattr(delta, name):
                     texts.setdefault(name, []).append(text)
             _add_details(details, delta.reasoning_details or ())
-            for part in delta.tool_calls or ():
+            called = delta.tool_calls or []
+            if isinstance(called, _CallPart):
+                called = [called]
+            for part in called:
                 _add_call(calls, part, defects)
             if delta.audio is not None:
                 transcript = (audio.transcript or "" if audio else "") + (
@@ -300,7 +310,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
                 "type": call.type or "function",
                 "function": {
                     "name": call.function.name or "" if call.function else "",
-                    "arguments": call.function.arguments or "" if call.function else "",
+                    "arguments": _arguments(call),
                 },
             }
             for call in calls.values()
@@ -324,7 +334,7 @@ def _reply(
         made["content"] = "" if content is None else content
     else:
         made["content"] = None
-    arguments = [call.function.arguments or "" for call in calls if call.function is not None]
+    arguments = [base.arguments_text(_arguments(call)) for call in calls]
     defects = [*defects, *defects_of([call.id or "" for call in calls], arguments)]
     return Reply(
         msgspec.json.encode(made),
@@ -376,9 +386,16 @@ def _add_call(calls: dict[int, _CallPart], part: _CallPart, defects: list[Defect
             known.function = part.function
         else:
             known.function.name = known.function.name or part.function.name
-            known.function.arguments = (known.function.arguments or "") + (
-                part.function.arguments or ""
-            )
+            begun, more = _arguments(known), _arguments(part)
+            if begun != "" and more != "":
+                more = base.arguments_text(begun) + base.arguments_text(more)
+            known.function.arguments = begun if more == "" else more
+
+
+def _arguments(call: _CallPart) -> Any:
+    """Return the arguments of a call as they came; an empty text without any."""
+    stated = call.function.arguments if call.function is not None else None
+    return "" if stated is None else stated
 
 
 def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:

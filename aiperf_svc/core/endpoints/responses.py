@@ -68,7 +68,7 @@ class _Item(msgspec.Struct, gc=False):
     summary: list[_Part] | None = None
     """Summary of reasoning, sent in place of its text."""
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
     input: str | None = None
     """Arguments of a custom tool."""
 
@@ -157,7 +157,9 @@ def parse_body(body: bytes) -> Delta:
             delta.is_summary = not parts
         else:
             delta.content += "".join(part.text or part.refusal or "" for part in parts)
-            delta.tool_calls += (item.name or "") + (item.arguments or item.input or "")
+            delta.tool_calls += (item.name or "") + (
+                base.arguments_text(item.arguments) or item.input or ""
+            )
     return delta
 
 
@@ -303,7 +305,7 @@ class _Output(msgspec.Struct, gc=False):
 class _CallItem(msgspec.Struct, gc=False):
     type: str = ""
     call_id: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
 
 
 _RESULTS: Final = {
@@ -338,7 +340,9 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
 
 def _reply(items: list[bytes]) -> Reply:
     calls = [call for item in items if (call := decode_valid(_decode_call, item)).type in _RESULTS]
-    arguments = [call.arguments or "" for call in calls if call.type == "function_call"]
+    arguments = [
+        base.arguments_text(call.arguments) for call in calls if call.type == "function_call"
+    ]
     return Reply(
         b",".join(items),
         calls=tuple(Call(call.call_id or "", _RESULTS[call.type]) for call in calls),

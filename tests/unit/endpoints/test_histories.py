@@ -139,6 +139,26 @@ def test_chat_names_defects_of_calls(parts: list[dict[str, Any]], defect: Defect
     assert events(CHAT, *parts).defects == (defect,)
 
 
+def test_chat_keeps_arguments_that_are_an_object() -> None:
+    call = CALL | {"function": {"name": "f", "arguments": {"a": 1}}}
+    for reply in (
+        whole(CHAT, {"choices": [{"message": {"content": None, "tool_calls": [call]}}]}),
+        events(CHAT, delta(tool_calls=[call])),
+        events(CHAT, delta(tool_calls=call), delta(tool_calls={"index": 0, "function": {}})),
+    ):
+        assert items(reply) == [{"role": "assistant", "content": None, "tool_calls": [call]}]
+        assert (reply.calls, reply.defects) == ((Call("c1"),), ())
+
+
+def test_chat_joins_a_call_without_a_list() -> None:
+    parts = [
+        {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a'}},
+        {"index": 0, "id": "c1", "type": "function", "function": {"arguments": '": 1}'}},
+    ]
+    reply = events(CHAT, *(delta(tool_calls=each) for each in parts))
+    assert items(reply) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
+
+
 def test_chat_takes_the_first_choice() -> None:
     second = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
     assert items(events(CHAT, delta(content="a"), second, delta(content="b"))) == [

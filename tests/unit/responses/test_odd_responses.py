@@ -43,6 +43,7 @@ LOGPROBS = (
     b'"logprobs":{"content":[{"logprob":-Infinity,"top":[NaN, Infinity]}]}}]}'
 )
 DEEP = b"[" * 100_000
+TOOL_CALL = {"id": "0", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
 ODD_EVENTS = {
     "a ping with text": b"event: ping\ndata: 2026-01-01T00:00:00\n\n",
     "a ping with an object": b"event:ping\ndata: {}\n\n",
@@ -96,6 +97,28 @@ def test_finish_reason_of_the_text_null_is_none() -> None:
     cut = STREAM_HEAD + b"".join(chunk(sse(each)) for each in events) + LAST_CHUNK
     row = record_of(Request(reads=reads_of(cut))).rows[0]
     assert row["error"] == ErrorKind.DISCONNECTED
+
+
+@pytest.mark.parametrize("calls", [[TOOL_CALL], TOOL_CALL])
+def test_arguments_of_a_call_may_be_an_object(calls: object) -> None:
+    streamed = record_of(Request(reads=reads_of(stream(delta(tool_calls=calls), finish()))))
+    message = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    body = plain(json.dumps(message).encode())
+    whole = record_of(Request(reads=reads_of(body)), streaming=False)
+    for row in (streamed.rows[0], whole.rows[0]):
+        assert row["outcome"] == Outcome.COMPLETED
+        assert row["text_bytes"] == len('f{"a":1}')
+
+
+@pytest.mark.parametrize("odd", [[], 12, "fast", {"draft_n": [1], "speculative_decoding": True}])
+def test_members_of_an_unknown_form_are_ignored(odd: object) -> None:
+    events = [delta(content="a"), finish(), usage(3, 1)]
+    made = [json.loads(each) | {"timings": odd, "metrics": odd} for each in events]
+    raw = stream(*(json.dumps(each).encode() for each in made))
+    row = record_of(Request(reads=reads_of(raw))).rows[0]
+    assert row["outcome"] == Outcome.COMPLETED
+    assert (row["usage_prompt_tokens"], row["usage_completion_tokens"]) == (3, 1)
+    assert row["spec_drafted_tokens"] == -1
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
