@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load
+from aiperf_svc.config.prompts import Prefix
 from aiperf_svc.core.events.disturbance import Disturbances
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary
@@ -21,7 +22,7 @@ from aiperf_svc.core.verdict import inputs as ev
 from aiperf_svc.core.verdict.cause_checks import is_busy
 from aiperf_svc.core.verdict.chunk_times import blank_bounds, gap_bounds, single_reads
 from aiperf_svc.core.verdict.inputs import Evidence
-from aiperf_svc.core.verdict.token_agreement import TokenAgreement, token_agreement
+from aiperf_svc.core.verdict.token_agreement import TEMPLATE_TOKENS, TokenAgreement, token_agreement
 from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
@@ -126,6 +127,8 @@ class MeasuredPhase:
         latency = metrics.get("request_latency")
         dataset = self.context.config.dataset
         is_synthetic = dataset.kind is DatasetKind.SYNTHETIC
+        is_known = is_synthetic and not dataset.mix
+        asked_tokens = dataset.input_tokens.mean * dataset.batch_size if is_known else 0.0
         arrivals = self._arrivals()
         counts = [worker.account.counts for worker in self.context.workers]
         workers = tuple(h for h in self.context.health if h.service is Service.WORKER)
@@ -160,9 +163,10 @@ class MeasuredPhase:
             tokens=token_agreement(self.rows, are_prompts_whole=self._are_prompts_whole())
             if self.context.config.counting_tokenizer
             else TokenAgreement(),
-            asked_input_tokens=0.0
-            if dataset.mix or not is_synthetic
-            else dataset.input_tokens.mean,
+            asked_input_tokens=asked_tokens,
+            longest_input_tokens=asked_tokens + TEMPLATE_TOKENS
+            if asked_tokens and self._are_prompts_alone()
+            else 0.0,
             stated_input_tokens=(stated.stat("avg") or 0.0) if stated else 0.0,
             is_length_forced=self.context.config.endpoint.force_output_length,
             bounds=ev.latency_bounds(self.rows, self.totals),
@@ -195,6 +199,12 @@ class MeasuredPhase:
         is_text = not (dataset.mix or dataset.images.number or dataset.sounds.number)
         has_tools = "tools" in self.context.config.endpoint.extra_inputs
         return dataset.kind is DatasetKind.SYNTHETIC and is_text and not has_tools
+
+    def _are_prompts_alone(self) -> bool:
+        """Return whether prompts have `dataset.input_tokens` and what a chat template adds."""
+        config = self.context.config
+        is_text = config.endpoint.type.has(Feature.TEXT) and config.dataset.prefix == Prefix()
+        return is_text and self._are_prompts_whole() and not self.totals.is_multi_turn
 
     def _uncounted(self) -> str:
         """Return the names of the metrics that need token counts, where no response has one."""

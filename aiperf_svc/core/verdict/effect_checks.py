@@ -63,6 +63,10 @@ OTHER_TOKENIZER = (
     "name the tokenizer of the model (tokenizer.name), or use the server's counts "
     "(endpoint.use_server_token_count: true, --use-server-token-count)"
 )
+ADDED_PROMPT = (
+    "look whether the server, or a gateway in front of it, adds a prompt of its own; with the "
+    "tokenizer of the model (tokenizer.name), prompts have the lengths that are asked for"
+)
 CENSORED_SHARE = 0.01
 """Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
 them into account."""
@@ -300,13 +304,16 @@ def _asked_input_tokens(e: Evidence) -> Reason | None:
     asked, stated = e.asked_input_tokens, e.stated_input_tokens
     if not asked or not stated:
         return None
+    is_longer = 0 < e.longest_input_tokens < stated
+    apart = 1.0 - e.longest_input_tokens / stated if is_longer else max(0.0, 1.0 - stated / asked)
+    why = "it has another tokenizer, or adds a prompt of its own" if is_longer else "it cut them"
     return graded(
         "input_tokens",
-        max(0.0, 1.0 - stated / asked),
+        apart,
         WORDS_APART,
         text=f"the server counts {stated:,.0f} input tokens on average in prompts of about "
-        f"{asked:,.0f}" + (": it cut them" if stated < asked * (1 - WORDS_APART) else ""),
-        remedy=LONGER_PROMPTS,
+        f"{asked:,.0f}" + (f": {why}" if apart > WORDS_APART else ""),
+        remedy=ADDED_PROMPT if is_longer else LONGER_PROMPTS,
     )
 
 

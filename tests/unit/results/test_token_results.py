@@ -287,3 +287,18 @@ def test_uncounted_prompts_are_compared_with_the_requested_length() -> None:
     assert by_tokenizer(more, name=None)["input_tokens"].severity == "valid"
     uncounted = counted(usage_prompt_tokens=-1, input_tokens=-1)
     assert "input_tokens" not in by_tokenizer(uncounted, name=None)
+
+
+def test_uncounted_prompts_that_grew_are_named() -> None:
+    # 100 tokens were asked for, and no template adds more than 256.
+    grown = counted(usage_prompt_tokens=2_000, input_tokens=2_000)
+    check = by_tokenizer(grown, name=None)["input_tokens"]
+    assert (check.severity, check.measured) == ("degraded", pytest.approx(1 - 356 / 2_000))
+    assert check.text == (
+        "the server counts 2,000 input tokens on average in prompts of about 100: it has another "
+        "tokenizer, or adds a prompt of its own"
+    )
+    template = counted(usage_prompt_tokens=700, input_tokens=700)
+    assert by_tokenizer(template, name=None)["input_tokens"].severity == "valid"
+    grown["turn"] = [0, 1] * (len(grown) // 2)
+    assert by_tokenizer(grown, name=None)["input_tokens"].severity == "valid"
