@@ -91,13 +91,15 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
     if totals.requests == totals.unsent:
         return
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
-    begin_ns = min(window.begin_ns, totals.first_start)
-    sending_ns = max(window.stop_ns, totals.last_tried + 1)
+    begin_ns = window.begin_ns
+    # By the clock, some requests start just outside of the load: they belong to its first and its
+    # last slice. Slices of their own would be nearly empty, and their rates arbitrarily high.
+    sending_ns = window.sent_until_ns if window.stop_ns else totals.last_tried + 1
     # Where the credits ran out, a part that ended with the last start could be arbitrarily short.
     last_ns = sending_ns if window.stop_ns else max(sending_ns, window.end_ns)
     while (last_ns - begin_ns) > MOST_SLICES * width_ns:
         width_ns *= 2
-    rows, numbers = _numbered(columns, clocks, begin_ns, width_ns)
+    rows, numbers = _numbered(columns, clocks, (begin_ns, last_ns), width_ns)
     found, first = np.unique(numbers, return_index=True)
     for index, place, end in zip(found.tolist(), first, [*first[1:], len(rows)], strict=True):
         start_ns = begin_ns + index * width_ns
@@ -166,14 +168,16 @@ def _measured(
 
 
 def _numbered(
-    columns: Columns, clocks: ClockMap, begin_ns: int, width_ns: int
+    columns: Columns, clocks: ClockMap, window_ns: tuple[int, int], width_ns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of the phase's requests that were tried, ordered by slice, and the slices."""
+    """Return the rows of the phase's requests that were tried, ordered by slice, and the slices.
+    The window has the begin of the first slice and the end of the last one."""
     is_tried = np.asarray(columns["outcome"]) != Outcome.UNSENT
     rows = np.flatnonzero(is_tried & (np.asarray(columns["phase"]) == Phase.PROFILING))
     started = np.asarray(columns["start_wall_ns"])[rows]
     begun = np.where(started != 0, started, np.asarray(columns["due_wall_ns"])[rows])
     start = clocks.to_timing(begun, np.asarray(columns["worker"])[rows])
-    numbers = np.maximum(start - begin_ns, 0) // width_ns
+    begin_ns, last_ns = window_ns
+    numbers = np.clip(start - begin_ns, 0, max(0, last_ns - 1 - begin_ns)) // width_ns
     order = np.argsort(numbers, kind="stable")
     return rows[order], numbers[order]

@@ -94,6 +94,22 @@ def test_late_last_request_does_not_raise_slice_rate() -> None:
     assert avg_of(last.metrics, "request_throughput") == pytest.approx(1e3 / took)
 
 
+def test_starts_just_outside_the_load_have_no_slice() -> None:
+    # 10 requests a second from 0.1 ms before the begin to 0.1 ms after the stop.
+    starts = [-0.1, *(100 * n for n in range(1, 20)), 2_000.1]
+    rows = np.concatenate([fake_run.request(start_ms=each, ttft_ms=80) for each in starts])
+    begin = fake_run.START_NS
+    times = PhaseTimes(start_wall_ns=begin, stop_wall_ns=begin + 2 * SECOND)
+    context = replace(fake_run.context(rows), profiling=times)
+    found = list(slices(fake_run.columns_of(rows), context, width_ns=SECOND))
+    spans = [(each.start_wall_ns - begin, each.end_wall_ns - begin) for each in found]
+    assert spans == [(0, SECOND), (SECOND, 2 * SECOND)]
+    assert [each.is_complete for each in found] == [True, True]
+    assert [avg_of(each.metrics, "request_count") for each in found] == [10, 11]
+    rates = [avg_of(each.metrics, "request_throughput") for each in found]
+    assert rates == pytest.approx([10, 11])
+
+
 def test_single_slice_equals_the_run(rows: Rows) -> None:
     (only,) = sliced(rows, 3600 * SECOND)
     summary = fake_run.results(rows)
