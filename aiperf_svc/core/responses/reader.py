@@ -268,7 +268,8 @@ class ResponseReader:
     def _take_events(
         self, events: ResponseEvents, data: bytes, at: int, stop: int, reads: ReadTimes, first: int
     ) -> None:
-        read, token_end = first, 0
+        # The reads of the last token, and of the last delta with an empty text.
+        read, blank_read, token_end = first, first, 0
         try:
             while at < stop and not self.error:
                 if self._plain is not None and events.between:
@@ -298,19 +299,20 @@ class ResponseReader:
                         self._take_token(delta, data, end, reads, read, first)
                         token_end = end
                     elif delta.is_blank:
-                        while reads.ends[read] < end:
-                            read += 1
+                        blank_read = max(blank_read, read)
+                        while reads.ends[blank_read] < end:
+                            blank_read += 1
                         if not delta.names_role:
-                            uncertainty = self._uncertainty(data, end, reads, read, first)
-                            self._take_blank(reads.stamps[read], uncertainty)
+                            uncertainty = self._uncertainty(data, end, reads, blank_read, first)
+                            self._take_blank(reads.stamps[blank_read], uncertainty)
                         elif not (self._opening_wall_ns or self.first_token_wall_ns):
-                            self._opening_wall_ns = reads.stamps[read]
+                            self._opening_wall_ns = reads.stamps[blank_read]
                         elif not self._last_choice:
                             # Each delta has a role, so the first one is like the others.
-                            uncertainty = self._uncertainty(data, end, reads, read, first)
+                            uncertainty = self._uncertainty(data, end, reads, blank_read, first)
                             if self._blanks is None and self._opening_wall_ns:
                                 self._take_blank(self._opening_wall_ns, uncertainty)
-                            self._take_blank(reads.stamps[read], uncertainty)
+                            self._take_blank(reads.stamps[blank_read], uncertainty)
                     if delta.error:
                         self._fail(ErrorKind.SERVER, delta.error)
                         break

@@ -250,6 +250,17 @@ def test_last_content_is_uncertain_with_a_joined_tail() -> None:
     assert uncertainties(reads) == (0, 40_000)
 
 
+@pytest.mark.parametrize("cuts", [(), (1,), (2,)])
+def test_empty_text_after_the_last_token_moves_no_time(cuts: tuple[int, ...]) -> None:
+    blank = chunk(sse(delta(content="")))
+    reads = [
+        Read(STREAM_HEAD + ONE, stamp_of(0)),
+        Read(TWO, stamp_of(1)),
+        Read(blank + END, stamp_of(2), polled=stamp_of(2) - 40_000),
+    ]
+    assert uncertainties(reads, cuts=cuts) == (0, 0)
+
+
 def test_receive_lag_is_the_largest_of_all_reads() -> None:
     reads = [
         Read(STREAM_HEAD + ONE, stamp_of(0), taken=stamp_of(0) + 70),
