@@ -25,7 +25,7 @@ from aiperf_svc.core.results.tool_result import (
     StepWitness,
     ToolResult,
 )
-from aiperf_svc.core.verdict.check_result import Reason, Severity, worst_of
+from aiperf_svc.core.verdict.check_result import STEP_FAILED, Reason, Severity, worst_of
 from aiperf_svc.protocol.messages.steps import StepRecord
 from aiperf_svc.workloads import completion_checks, rank_checks, traffic_checks
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence
@@ -60,9 +60,9 @@ CHECKS: tuple[Callable[[StepEvidence], Reason | None], ...] = (
 _CAUSES = (
     ("run", "run-failed"),
     ("rank-lost", "rank-lost"),
-    ("oom", "step-failed"),
-    ("step-failed", "step-failed"),
-    ("exit-codes", "step-failed"),
+    ("oom", STEP_FAILED),
+    ("step-failed", STEP_FAILED),
+    ("exit-codes", STEP_FAILED),
     ("interface-bytes", "bytes-differ"),
     ("throttled", "rank-starved"),
 )

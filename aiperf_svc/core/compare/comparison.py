@@ -26,7 +26,8 @@ from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.quality.gate import Agreement
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.verdict.check_result import TARGET_FAILING
+from aiperf_svc.core.results.run_result import INFERENCE
+from aiperf_svc.core.verdict.check_result import FAILURES
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.number_text import count
 
@@ -200,8 +201,8 @@ def compare(
     refuse_other_units([*sides[0], *sides[1]], common if criteria.with_all else gating)
     make = _paired_row if criteria.is_paired else _row
     found = [make(key, sides, criteria.tolerance, gates=key in gating) for key in shown]
-    if failing := sum(run.cause == TARGET_FAILING for run in (*base, *new)):
-        found = [_without_failing(row, failing) for row in found]
+    if failing := sum(run.cause in FAILURES for run in (*base, *new)):
+        found = [_without_failing(row, failing, kind) for row in found]
     rows = corrected(found, criteria.tolerance)
     if not rows:
         raise Incomparable("the two sides have no metric in common")
@@ -377,12 +378,13 @@ def _paired_row(
     return row if gates else replace(row, word=_word(row, tolerance))
 
 
-def _without_failing(row: ComparisonRow, runs: int) -> ComparisonRow:
-    """Return a row that is not judged, because so many runs in which the target failed are left
-    out."""
+def _without_failing(row: ComparisonRow, runs: int, kind: str) -> ComparisonRow:
+    """Return a row that is not judged, because so many runs are left out in which the target
+    failed, or a step of a tool."""
+    failed, shown = ("the target",) * 2 if kind == INFERENCE else ("a step", "the system")
     text = (
-        f"? left out: {count(runs, 'run')} in which the target failed. Not judged, because the "
-        "other runs show the target as better than it is"
+        f"? left out: {count(runs, 'run')} in which {failed} failed. Not judged, because the "
+        f"other runs show {shown} as better than it is"
     )
     return replace(row, word=Word.UNJUDGED, adjusted_p=None, notes=(*row.notes, text))
 

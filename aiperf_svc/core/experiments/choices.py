@@ -2,9 +2,9 @@
 against latency.
 
 A combination that misses the SLO is not recommended: it is never the best of a value. Nor is one
-in which the target failed in a repetition, which its means leave out, or one that a search has not
-found to hold. The means of repetitions have intervals. Where those of the
-best and of another overlap, the experiment does not tell which of the two is better.
+in which the target or a step failed in a repetition, which its means leave out, or one that a
+search has not found to hold. The means of repetitions have intervals. Where those of the best and
+of another overlap, the experiment does not tell which of the two is better.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.results.run_result import INFERENCE
 from aiperf_svc.core.results.slo_results import HELD
-from aiperf_svc.core.verdict.check_result import TARGET_FAILING
+from aiperf_svc.core.verdict.check_result import FAILURES
 
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
 TOKEN_THROUGHPUT = RowKey("output_token_throughput", "avg")
@@ -73,7 +73,9 @@ def _may_be_best(each: Combination, search: SearchReport | None) -> bool:
         value = each.parameters.get(search.parameter)
         if not any(point.holds and point.value == value for point in search.points):
             return False
-    if any(row.measured is not None and TARGET_FAILING in row.measured.cause for row in each.rows):
+    # A total of several runs has their causes in one text.
+    causes = [row.measured.cause for row in each.rows if row.measured is not None]
+    if any(failure in cause for failure in FAILURES for cause in causes):
         return False
     counted = [row.measured for row in each.rows if not row.left_out]
     return all(one is None or one.slo in (HELD, "") for one in counted)

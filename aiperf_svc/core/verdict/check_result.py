@@ -39,6 +39,10 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 TARGET_FAILING = "target-failing"
 """Cause of a run in which too many requests failed, and not because of the client."""
+STEP_FAILED = "step-failed"
+"""Cause of a run of a tool in which a command failed, or had no result."""
+FAILURES = (TARGET_FAILING, STEP_FAILED)
+"""Causes that are what was measured: the runs beside such a one show it as better than it is."""
 ENDED_EARLY = "ended-early"
 """Cause of a run that a search ended early because it had enough data: it is no measurement."""
 

@@ -165,6 +165,19 @@ def test_side_without_its_failing_runs_is_unjudged(place: int, new: list[float])
     assert not found.is_worse
 
 
+def test_runs_with_failed_steps_leave_a_tool_unjudged() -> None:
+    bad = measured(
+        "bad", {P50: RunValue(9.0)}, verdict=Severity.INVALID, cause="step-failed", kind="fio"
+    )
+    found = compared([*side("a", FAST, kind="fio"), bad], side("b", FAST, kind="fio"))
+    (row,) = found.rows
+    assert (row.word, found.is_judged) == (Word.UNJUDGED, False)
+    assert row.notes == (
+        "? left out: 1 run in which a step failed. Not judged, because the other runs show the "
+        "system as better than it is",
+    )
+
+
 def test_different_kinds_are_refused() -> None:
     with pytest.raises(Incomparable, match="runs of different kinds"):
         compared(side("a", FAST), side("b", FAST, kind="iperf3"))

@@ -189,7 +189,8 @@ def test_trial_that_misses_the_slo_is_never_best() -> None:
     assert best.combination.parameters == {"load.concurrency": 2}
 
 
-def test_combination_whose_target_failed_is_never_best() -> None:
+@pytest.mark.parametrize("cause", ["target-failing", "step-failed", "eu: step-failed"])
+def test_combination_that_failed_is_never_best(cause: str) -> None:
     outcomes = sweep({1: (10.0, 30.0), 2: (20.0, 20.0), 4: (40.0, 10.0)}, repetitions=2)
     outcomes.append(
         outcome(
@@ -199,7 +200,7 @@ def test_combination_whose_target_failed_is_never_best() -> None:
             throughput=50.0,
             ttft=5.0,
             verdict="invalid",
-            cause="target-failing",
+            cause=cause,
         )
     )
     found = best_of(summarise(outcomes))
