@@ -15,13 +15,12 @@ import msgspec
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import CacheBust
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
-from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.base import SYSTEM_ROLES, Prompt
 from aiperf_svc.domain.json_objects import Json
 
 _DIGITS: Final = 16
 _RUN_DIGITS: Final = 12
 """Hexadecimal digits of the marker of a conversation: those of AIPerf's and InferenceX'."""
-SYSTEM_ROLES: Final = ("system", "developer")
 _PROMPT_KEYS: Final = ("messages", "prompt", "input", "inputs")
 """Members of a payload that hold its prompt, or its messages."""
 Change = Callable[[str], str]

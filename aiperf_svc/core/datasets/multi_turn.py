@@ -25,15 +25,14 @@ from aiperf_svc.core.datasets.base import (
 )
 from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
 from aiperf_svc.core.datasets.synthetic import MAX_INPUT_TOKENS
-from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.base import SYSTEM_ROLES, Prompt
 from aiperf_svc.domain.json_objects import Json
 
 EXPECTED = 'an object such as {"session_id": "a", "turns": [{"text": "Hello", "delay": 500}]}'
 MAX_TURNS = 65_535
 """Most turns of a conversation: the shape of a dataset and the records hold turns in 16 bits."""
 
-_INSTRUCTIONS = ("system", "developer")
-ROLES = (*_INSTRUCTIONS, "user", "assistant", "tool", "function")
+ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool", "function")
 """Roles of messages of the chat API."""
 
 
@@ -85,7 +84,7 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
                 _add_response(turns, before, fields)
                 continue
             turn = _turn(fields)
-            if fields.role in (*_INSTRUCTIONS, "tool"):
+            if fields.role in (*SYSTEM_ROLES, "tool"):
                 before.extend(_instructions(turn.prompt))
                 parts.append(turn)
                 continue

@@ -21,12 +21,7 @@ from aiperf_svc.config.dataset import CacheBust
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
 from aiperf_svc.core.datasets.block_texts import BlockTexts, drawn_words
-from aiperf_svc.core.datasets.cache_bust import (
-    SYSTEM_ROLES,
-    marked_messages,
-    marker_of,
-    run_markers,
-)
+from aiperf_svc.core.datasets.cache_bust import marked_messages, marker_of, run_markers
 from aiperf_svc.core.datasets.session_trees import (
     Message,
     ResponseOf,
@@ -35,7 +30,7 @@ from aiperf_svc.core.datasets.session_trees import (
     common_prefix,
 )
 from aiperf_svc.core.datasets.synthetic import draw_lengths
-from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.base import SYSTEM_ROLES, Prompt
 from aiperf_svc.core.endpoints.registry import CONVERSATIONS, endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.domain.errors import DatasetError

@@ -31,6 +31,9 @@ never reaches `parse_event`."""
 EVENT_STREAM = ("text/event-stream",)
 JSON = ("application/json",)
 
+SYSTEM_ROLES = ("system", "developer")
+"""Roles of messages of the chat API that instruct the model."""
+
 MAX_CHOICES = 128
 """Most choices of a response that are distinguished, OpenAI's own limit. Others count as the last
 one."""

@@ -12,7 +12,7 @@ import msgspec
 
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.core.endpoints import base
-from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
+from aiperf_svc.core.endpoints.base import SYSTEM_ROLES, Delta, Endpoint, Media, Prompt, Rendered
 from aiperf_svc.core.endpoints.history import (
     Call,
     Conversations,
@@ -184,11 +184,11 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
     if prompt.is_empty:
         return [], []
     if prompt.messages:
-        others = _converted([each for each in prompt.messages if each.get("role") != "system"])
+        others = [each for each in prompt.messages if each.get("role") not in SYSTEM_ROLES]
         if not others:
             raise ValueError("the messages API needs a message besides those of the system")
-        blocks = [_blocks(each) for each in prompt.messages if each.get("role") == "system"]
-        return others, [block for each in blocks for block in each]
+        blocks = [_blocks(each) for each in prompt.messages if each.get("role") in SYSTEM_ROLES]
+        return _converted(others), [block for each in blocks for block in each]
     system = [_text_block(prompt.system)] if prompt.system else []
     content: Any = prompt.texts[0] if prompt.texts else ""
     if len(prompt.texts) > 1 or prompt.media:

@@ -28,13 +28,14 @@ def test_maximum_is_always_sent() -> None:
     assert body(Prompt(texts=("a",)), extra_inputs={"max_tokens": 7})["max_tokens"] == 7
 
 
-def test_system_messages_go_to_the_system_member() -> None:
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_system_messages_go_to_the_system_member(role: str) -> None:
     hi = {"role": "user", "content": "hi"}
-    sent = body(Prompt(messages=({"role": "system", "content": "be brief"}, hi)))
+    sent = body(Prompt(messages=({"role": role, "content": "be brief"}, hi)))
     assert sent["system"] == [{"type": "text", "text": "be brief"}]
     assert sent["messages"] == [hi]
     with pytest.raises(ValueError, match="besides those of the system"):
-        body(Prompt(messages=({"role": "system", "content": "be brief"},)))
+        body(Prompt(messages=({"role": role, "content": "be brief"},)))
 
 
 def test_several_texts_are_the_blocks_of_one_message() -> None:
