@@ -148,6 +148,11 @@ def _carried_by(endpoint: Endpoint, rows: Iterable[TraceRow]) -> Iterator[TraceR
     render = endpoint_of(endpoint).render
     for row in rows:
         if row.written is not None:
+            if row.written.members and not endpoint.type.has(Feature.MESSAGES):
+                raise DatasetError(
+                    f"{row.place}: `tools` and `extra` need endpoint.type "
+                    f"{names_with(Feature.MESSAGES)}, not {endpoint.type}"
+                )
             try:
                 render(row.written, endpoint)
             except ValueError as error:

@@ -44,7 +44,7 @@ from aiperf_svc.protocol.messages.dataset import Conversation, Turn
 from aiperf_svc.protocol.messages.reports import DatasetReport, TokenStatistics
 
 _INSTRUCTIONS = ("system", "instructions")
-"""Members of a payload that hold a system prompt, in Anthropic's API and in OpenAI's Responses."""
+"""Members of a body that hold a system prompt, in Anthropic's API and in OpenAI's Responses."""
 
 
 def count_inputs(
@@ -70,8 +70,10 @@ def count_inputs(
 
 def _parts(prompt: Prompt, keys: Iterable[str]) -> Iterator[str | int]:
     """Yield the texts, and the token ids of payloads that hold tokens instead of text."""
+    for key in _INSTRUCTIONS:
+        yield from _flatten(prompt.body_members.get(key))
     if prompt.payload is not None:
-        for key in (*_INSTRUCTIONS, *keys):
+        for key in keys:
             yield from _flatten(prompt.payload.get(key))
     else:
         yield from filter(None, [prompt.system])
@@ -353,7 +355,7 @@ def _rendered(
                 f"{entry.place}: `passages` are ranked; expected endpoint.type "
                 f"{names_with(Feature.RANKING)}, not {config.endpoint.type}"
             )
-        if len(options) > 1 and any("model" in (t.prompt.payload or ()) for t in entry.turns):
+        if len(options) > 1 and any("model" in turn.prompt.body_members for turn in entry.turns):
             raise DatasetError(
                 f"{entry.place}: `model` in a payload, and endpoint.models names several; leave "
                 "out one of them"
@@ -429,7 +431,7 @@ def _turns_of(
 def _check_session_body(entry: PromptConversation, paths: Sequence[str]) -> None:
     """Raise DatasetError for a payload with a member that is for the conversation's id."""
     for member in (path.split(".")[0] for path in paths):
-        if any(member in (turn.prompt.payload or ()) for turn in entry.turns):
+        if any(member in turn.prompt.body_members for turn in entry.turns):
             raise DatasetError(
                 f"{entry.place}: `{member}` in a payload, and endpoint.session_body sets it; leave "
                 "out one of them"

@@ -93,5 +93,4 @@ def _written(row: _Row) -> Prompt | None:
             "`tools` and `extra` make a request of its own of `text_input`, without the turns of "
             "its `session_id` before it; write complete `messages`"
         )
-    messages = row.messages or [{"role": "user", "content": row.text_input}]
-    return Prompt(payload={**members, "messages": messages})
+    return msgspec.structs.replace(prompt, members=members)

@@ -106,9 +106,9 @@ def _template_of(counter: TokenCounter) -> ChatTemplate:
 
 
 def _rendered(prompt: Prompt, template: ChatTemplate, *, is_first: bool) -> str:
-    tools = prompt.payload.get("tools") if prompt.payload is not None else None
     messages = [_plain(message) for message in _messages(prompt)]
-    return template(messages if is_first else [*_EARLIER, *messages], tools=tools or None)
+    tools = prompt.body_members.get("tools") or None
+    return template(messages if is_first else [*_EARLIER, *messages], tools=tools)
 
 
 def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:

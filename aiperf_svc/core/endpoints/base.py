@@ -205,6 +205,13 @@ class Prompt(msgspec.Struct, frozen=True):
     """Role of the message that `texts` become."""
     output_tokens: int | None = None
     """Output tokens, sent as the request's maximum."""
+    members: Mapping[str, Any] = {}
+    """Further members of the body beside `texts` or `messages`, with `tools` as in the chat API."""
+
+    @property
+    def body_members(self) -> Mapping[str, Any]:
+        """Members of the body that the dataset has."""
+        return self.members if self.payload is None else self.payload
 
     @property
     def is_empty(self) -> bool:
@@ -559,20 +566,22 @@ def finish_body(
     streams: bool = True,
     length_key: str = "max_tokens",
     has_usage_option: bool = True,
+    render_tools: Callable[[Sequence[Any]], list[Any]] = list,
 ) -> Json:
     """Return a request's body without the prompt, with its members in the order in which they are
     sent.
 
-    Later members override earlier ones: a payload's own members; then `model` and the output length
-    if the payload has none; then `stream` and `stream_options`, which decide how the response is
+    Later members override earlier ones: those of the dataset; then `model` and the output length if
+    the dataset has none; then `stream` and `stream_options`, which decide how the response is
     read; `extra_inputs` last, where null removes a member. `length_key` is the member for the
     output length. Without `has_usage_option`, the API states the usage without being asked.
+    `render_tools` brings tools of the chat API into the form of this one.
     """
+    left_out = (prompt_key, "stream", "stream_options")
     body: Json = {"model": options.model}
-    if prompt.payload is not None:
-        body |= {key: value for key, value in prompt.payload.items() if key != prompt_key}
-        for key in ("stream", "stream_options"):
-            body.pop(key, None)
+    body |= {key: value for key, value in prompt.body_members.items() if key not in left_out}
+    if isinstance(tools := prompt.members.get("tools"), list):
+        body["tools"] = render_tools(tools)
     if streams and options.streaming:
         body["stream"] = True
         if has_usage_option and options.request_usage:

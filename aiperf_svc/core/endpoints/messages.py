@@ -168,7 +168,13 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
 
 
 def _rest(prompt: Prompt, options: config.Endpoint) -> Json:
-    rest = base.finish_body(prompt, options, prompt_key="messages", has_usage_option=False)
+    rest = base.finish_body(
+        prompt,
+        options,
+        prompt_key="messages",
+        has_usage_option=False,
+        render_tools=render_tools,
+    )
     if "max_tokens" not in options.extra_inputs:
         rest.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     return rest

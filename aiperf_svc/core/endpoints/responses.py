@@ -199,6 +199,7 @@ def _rest(prompt: Prompt, options: config.Endpoint) -> Json:
         prompt_key="input",
         length_key="max_output_tokens",
         has_usage_option=False,
+        render_tools=render_tools,
     )
 
 

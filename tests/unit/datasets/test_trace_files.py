@@ -102,6 +102,30 @@ async def test_mooncake_rows_may_have_tools_and_further_members(in_file: Config)
 
 
 @pytest.mark.parametrize(
+    ("api", "prompt_key", "tool"),
+    [
+        ("responses", "input", {"type": "function", "name": "f"}),
+        ("messages", "messages", {"name": "f", "input_schema": {"type": "object"}}),
+    ],
+)
+async def test_mooncake_rows_take_the_form_of_the_api(
+    in_file: Config, api: str, prompt_key: str, tool: dict[str, object]
+) -> None:
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    row = json.dumps({"messages": messages, "tools": tools, "extra": {"seed": 5}})
+    (request,) = payloads(await built(in_file, "mooncake_trace", row, type=api))
+    assert (request["tools"], request["seed"]) == ([tool], 5)
+    assert request[prompt_key] == (messages if api == "responses" else messages[1:])
+
+
+async def test_further_members_need_an_api_with_messages(in_file: Config) -> None:
+    row = json.dumps({"text_input": "t", "extra": {"seed": 5}})
+    with pytest.raises(DatasetError, match=r"data:1: `tools` and `extra` need endpoint\.type chat"):
+        await built(in_file, "mooncake_trace", row, type="completions")
+
+
+@pytest.mark.parametrize(
     ("row", "wrong"),
     [
         ({"input_length": 5, "tools": [{}]}, "`tools` and `extra` need `messages`"),
