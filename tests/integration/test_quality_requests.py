@@ -124,6 +124,25 @@ async def test_tools_and_calls_go_through(tmp_path: Path) -> None:
     assert result.right == 1
 
 
+async def test_question_tools_take_the_form_of_the_api(tmp_path: Path) -> None:
+    function = {"name": "add", "parameters": {"type": "object"}}
+    question = SUM | {"tools": [{"type": "function", "function": function}]}
+    asked: list[Any] = []
+
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        asked.append(body["tools"])
+        return 200, {"content": [{"type": "text", "text": "4"}], "output": []}
+
+    async with serving(reply) as url:
+        for api in ("responses", "messages"):
+            given = config(url, gate(tmp_path, question), endpoint={"type": api})
+            await measure_quality(given, "run")
+    assert asked == [
+        [{"type": "function", **function}],
+        [{"name": "add", "input_schema": {"type": "object"}}],
+    ]
+
+
 async def test_failures_are_wrong_and_named(tmp_path: Path) -> None:
     async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         match body["messages"][0]["content"]:

@@ -18,7 +18,7 @@ from aiperf_svc.config.quality import Quality
 from aiperf_svc.config.user_files import read_file
 from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt, error_message, parse_odd
 from aiperf_svc.core.endpoints.history import decode_valid
-from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.endpoints.registry import CONVERSATIONS, endpoint_of
 from aiperf_svc.core.quality.gate import Answer, QualityResult, graded, score
 from aiperf_svc.core.quality.questions import Question, read_questions
 from aiperf_svc.core.responses.http1 import ProtocolViolation
@@ -170,7 +170,9 @@ def _body(config: BenchmarkConfig, question: Question) -> bytes:
         # Completions take a number of alternatives, chat whether they are wanted.
         extra = extra | {"logprobs": True if options.type is EndpointType.CHAT else 1}
     if question.tools:
-        extra = extra | {"tools": list(question.tools)}
+        api = CONVERSATIONS.get(options.type)
+        tools = list(question.tools) if api is None else api.render_tools(question.tools)
+        extra = extra | {"tools": tools}
     plain = options.model_copy(
         update={"streaming": False, "force_output_length": False, "extra_inputs": extra}
     )
