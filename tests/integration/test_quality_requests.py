@@ -82,6 +82,22 @@ async def test_questions_are_asked_greedily_and_end_naturally(tmp_path: Path) ->
     assert answers[0].is_right
 
 
+@pytest.mark.parametrize(("configured", "sent"), [(0.6, 0.6), (None, "left out")])
+async def test_configured_temperature_replaces_greedy_decoding(
+    tmp_path: Path, configured: float | None, sent: float | str
+) -> None:
+    found: list[Any] = []
+
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        found.append(body.get("temperature", "left out"))
+        return 200, chat("4")
+
+    async with serving(reply) as url:
+        extra = {"extra_inputs": {"temperature": configured}}
+        await measure_quality(config(url, gate(tmp_path, SUM), endpoint=extra), "run")
+    assert found == [sent]
+
+
 async def test_questions_keep_to_the_concurrency_of_the_load(tmp_path: Path) -> None:
     running, most = 0, 0
     full = asyncio.Event()

@@ -1,5 +1,5 @@
-"""Asks the questions of a quality gate: greedy, to the natural end, at the concurrency of the load,
-each on a connection of its own."""
+"""Asks the questions of a quality gate: greedy unless the config has a temperature, to the natural
+end, at the concurrency of the load, each on a connection of its own."""
 
 import asyncio
 import hashlib
