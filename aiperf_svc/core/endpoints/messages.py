@@ -219,12 +219,14 @@ def _tool(function: Mapping[str, Any]) -> Json:
 
 
 def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return messages with the tool calls and results of the chat API as blocks. Results that
-    follow each other are in one message. Reasoning, which this API takes back only with its
+    """Return messages with the pictures, tool calls and results of the chat API as blocks. Results
+    that follow each other are in one message. Reasoning, which this API takes back only with its
     signature, is left out."""
     found: list[Mapping[str, Any]] = []
     results: list[Json] = []
     for message in messages:
+        if isinstance(parts := message.get("content"), list):
+            message = {**message, "content": list(map(_block, parts))}
         if message.get("role") == "tool":
             call = message.get("tool_call_id")
             block = {"type": "tool_result", "tool_use_id": call, "content": message.get("content")}
@@ -250,6 +252,16 @@ def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
             message = {"role": "assistant", "content": message.get("content")}
         found.append(message)
     return found
+
+
+def _block(part: Any) -> Any:
+    """Return a part of a content of the chat API as a block."""
+    if not isinstance(part, Mapping) or part.get("type") != "image_url":
+        return part
+    image = part.get("image_url")
+    url = str(image.get("url") if isinstance(image, Mapping) else image)
+    kind, _, data = url.removeprefix("data:").partition(";base64,")
+    return _image_block(Media(kind, data) if data else Media("image/*", reference=url))
 
 
 def _image_block(media: Media) -> Json:

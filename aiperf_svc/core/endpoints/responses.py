@@ -239,7 +239,7 @@ def _items_of(message: Mapping[str, Any]) -> list[Json]:
     """Return a message of the chat API as items: tool calls and their results are some of their
     own. Reasoning, which this API takes back only with an id of the server, is left out."""
     if message.get("role") == "tool":
-        call, output = message.get("tool_call_id"), message.get("content")
+        call, output = message.get("tool_call_id"), _message(dict(message)).get("content")
         return [{"type": "function_call_output", "call_id": call, "output": output}]
     if message.get("role") != "assistant":
         return [_message(dict(message))]

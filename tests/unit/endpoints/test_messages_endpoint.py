@@ -38,6 +38,25 @@ def test_system_messages_go_to_the_system_member(role: str) -> None:
         body(Prompt(messages=({"role": role, "content": "be brief"},)))
 
 
+def test_pictures_in_chat_messages_become_blocks() -> None:
+    text, urls = {"type": "text", "text": "t"}, ("data:image/png;base64,QUJD", "https://p/a.png")
+    parts = [text, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
+    result = {"role": "tool", "tool_call_id": "c", "content": parts}
+    sent = body(Prompt(messages=({"role": "user", "content": parts}, result)))
+    sources = [
+        {"type": "base64", "media_type": "image/png", "data": "QUJD"},
+        {"type": "url", "url": "https://p/a.png"},
+    ]
+    blocks = [text, *({"type": "image", "source": source} for source in sources)]
+    assert sent["messages"] == [
+        {"role": "user", "content": blocks},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "c", "content": blocks}],
+        },
+    ]
+
+
 def test_several_texts_are_the_blocks_of_one_message() -> None:
     blocks = [{"type": "text", "text": text} for text in "ab"]
     assert body(Prompt(texts=("a", "b")))["messages"] == [{"role": "user", "content": blocks}]

@@ -41,6 +41,16 @@ def test_chat_messages_become_messages_of_this_api() -> None:
     ]
 
 
+def test_parts_of_tool_results_are_input_parts() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
+    result = {"role": "tool", "tool_call_id": "c", "content": parts}
+    (item,) = body(Prompt(messages=(result,)))["input"]
+    assert item["output"] == [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": "data:x"},
+    ]
+
+
 def test_several_texts_are_the_parts_of_one_message() -> None:
     parts = [{"type": "input_text", "text": text} for text in "ab"]
     assert body(Prompt(texts=("a", "b")))["input"] == [{"role": "user", "content": parts}]
