@@ -3,10 +3,11 @@
     {"spans": [{"span_id", "trace_id", "start_time", "end_time", "name", "attributes": {...}}]}
 
 Spans with `gen_ai.input.messages` are requests, others are ignored. Of the attributes,
-`gen_ai.request.model`, `gen_ai.output.messages`, `gen_ai.tool.definitions`,
-`gen_ai.usage.prompt_tokens` or `.input_tokens`, and `.completion_tokens` or `.output_tokens` are
-read, as inference-perf and GuideLLM write them. Messages are a list or JSON, each of the chat API
-or with the `parts` of the semantic conventions.
+`gen_ai.system_instructions`, `gen_ai.tool.definitions`, `gen_ai.usage.prompt_tokens` or
+`.input_tokens`, and `.completion_tokens` or `.output_tokens` are read, as inference-perf and
+GuideLLM write them. Messages are a list or JSON, each of the chat API or with the `parts` of the
+semantic conventions. A part that no API takes is refused: without it, another load would be
+measured than the trace describes.
 
 A request whose messages begin with those of the last one of a stream continues that stream;
 otherwise it begins one. It waits for what had ended when it started, among which are the requests
@@ -30,6 +31,7 @@ from aiperf_svc.core.datasets.session_trees import (
     recorded_order,
     time_problem,
 )
+from aiperf_svc.core.endpoints.base import Media
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.protocol.messages.dataset import Stream
@@ -38,7 +40,7 @@ EXPECTED = (
     'an object such as {"spans": [{"span_id": "a", "start_time": "2026-01-01T00:00:00Z", '
     '"end_time": "2026-01-01T00:00:01Z", "attributes": {"gen_ai.input.messages": [...]}}]}'
 )
-_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_INPUT, _INSTRUCTIONS = "gen_ai.input.messages", "gen_ai.system_instructions"
 _OUTPUT_TOKENS = ("gen_ai.usage.completion_tokens", "gen_ai.usage.output_tokens")
 _INPUT_TOKENS = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.input_tokens")
 _BODY_MEMBERS = {
@@ -116,11 +118,7 @@ def _call(span: _Span, place: str) -> _Call:
     start_s, end_s = (_seconds(value, place) for value in (span.start_time, span.end_time))
     if not start_s <= end_s:
         raise DatasetError(f"{place}: `end_time` is before `start_time`")
-    messages = _messages(span, _INPUT, place)
-    _messages(span, _OUTPUT, place)  # Only checked: the next input has it too.
-    if not messages:
-        raise DatasetError(f"{place}: `{_INPUT}` is empty; expected messages")
-    return _Call(place, span, messages, start_s, end_s)
+    return _Call(place, span, _messages(span, place), start_s, end_s)
 
 
 def _seconds(value: str | int | float, place: str) -> float:
@@ -136,19 +134,32 @@ def _seconds(value: str | int | float, place: str) -> float:
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
-def _messages(span: _Span, name: str, place: str) -> list[Json]:
-    """Return the messages of an attribute in the form of the chat API."""
+def _messages(span: _Span, place: str) -> list[Json]:
+    """Return the messages of a request in the form of the chat API, the instructions first."""
+    written = _list(span, _INPUT, place)
+    if not written:
+        raise DatasetError(f"{place}: `{_INPUT}` is empty; expected messages")
+    instructions = span.attributes.get(_INSTRUCTIONS) or []
+    if isinstance(instructions, str) and not instructions.startswith("["):
+        written = [{"role": "system", "content": instructions}, *written]
+    elif parts := _list(span, _INSTRUCTIONS, place):
+        written = [{"role": "system", "parts": parts}, *written]
+    messages: list[Json] = []
+    try:
+        for message in written:
+            messages += _of_parts(message) if _has_parts(message) else [message]
+    except ValueError as error:
+        raise DatasetError(f"{place}: {error}") from None
+    if problem := message_problem(messages):
+        raise DatasetError(f"{place}: `{_INPUT}`: {problem}")
+    return messages
+
+
+def _list(span: _Span, name: str, place: str) -> list[Any]:
     value = _decoded(span.attributes.get(name) or [], name, place)
     if not isinstance(value, list):
-        raise DatasetError(f"{place}: `{name}` is no list; expected messages")
-    messages = [
-        each
-        for message in value
-        for each in (_of_parts(message) if _has_parts(message) else [message])
-    ]
-    if problem := message_problem(messages):
-        raise DatasetError(f"{place}: `{name}`: {problem}")
-    return messages
+        raise DatasetError(f"{place}: `{name}` is no list")
+    return value
 
 
 def _decoded(value: Any, name: str, place: str) -> Any:
@@ -166,27 +177,52 @@ def _has_parts(message: Any) -> bool:
 
 def _of_parts(message: Mapping[str, Any]) -> list[Json]:
     """Return the messages of the chat API that one with parts stands for: results of tools are
-    messages of their own."""
-    texts, calls, results = [], [], []
+    messages of their own. Some traces have parts as those of Anthropic's API. Raises ValueError for
+    a part that none of them can have."""
+    content, calls, results = list[Json](), list[Json](), list[Json]()
+    thoughts = list[str]()
     for part in message["parts"]:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind == "text":
-            texts.append(str(part.get("content") or ""))
-        elif kind == "tool_call":
-            given = part.get("arguments")
+            text = part.get("content") or part.get("text") or ""
+            content.append({"type": "text", "text": str(text)})
+        elif kind in ("reasoning", "thinking"):
+            thoughts.append(str(part.get("content") or part.get("thinking") or ""))
+        elif kind in ("blob", "uri") and (url := _image_url(part)):
+            content.append({"type": "image_url", "image_url": {"url": url}})
+        elif kind in ("tool_call", "tool_use"):
+            given = part.get("arguments", part.get("input"))
             arguments = given if isinstance(given, str) else _json(given or {})
             function = {"name": part.get("name"), "arguments": arguments}
             calls.append({"id": part.get("id"), "type": "function", "function": function})
-        elif kind == "tool_call_response":
-            given = part.get("response", part.get("result"))
-            content = given if isinstance(given, str) else _json(given)
-            results.append({"role": "tool", "tool_call_id": part.get("id"), "content": content})
-    if results and not texts and not calls:
+        elif kind in ("tool_call_response", "tool_result"):
+            given = part.get("response", part.get("result", part.get("content")))
+            result = given if isinstance(given, str) else _json(given)
+            call = part.get("id") or part.get("tool_use_id")
+            results.append({"role": "tool", "tool_call_id": call, "content": result})
+        else:
+            raise ValueError(
+                f"a part of type {kind!r} in a message; expected text, reasoning, tool_call, "
+                "tool_call_response, or blob or uri with an image"
+            )
+    if results and not (content or thoughts or calls):
         return results
-    made: Json = {"role": message.get("role"), "content": "\n".join(texts)}
+    made: Json = {"role": message.get("role"), "content": content}
+    if all(each["type"] == "text" for each in content):
+        made["content"] = "\n".join(each["text"] for each in content)
+    if thoughts:
+        made["reasoning_content"] = "\n".join(thoughts)
     if calls:
         made["tool_calls"] = calls
     return [*results, made]
+
+
+def _image_url(part: Mapping[str, Any]) -> str:
+    """Return the URL of a picture; empty if the part has none."""
+    if part.get("modality") != "image":
+        return ""
+    uri, data = part.get("uri"), part.get("content")
+    return str(uri or (data and Media(part.get("mime_type") or "image/png", data).url) or "")
 
 
 def _json(value: Any) -> str:
@@ -231,7 +267,14 @@ def _members(call: _Call) -> Json:
         for name, member in _BODY_MEMBERS.items()
         if attributes.get(name) is not None
     }
-    name = "gen_ai.tool.definitions"
-    if tools := _decoded(attributes.get(name) or [], name, call.place):
-        members["tools"] = tools
+    if tools := _list(call.span, "gen_ai.tool.definitions", call.place):
+        members["tools"] = list(map(_chat_tool, tools))
     return members
+
+
+def _chat_tool(tool: Any) -> Any:
+    """Return a definition of the semantic conventions as the chat API has it; others unchanged."""
+    if not isinstance(tool, Mapping) or tool.get("type") != "function" or "name" not in tool:
+        return tool
+    names = ("name", "description", "parameters")
+    return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}

@@ -314,9 +314,79 @@ def test_parts_become_messages_of_the_chat_api() -> None:
     assert tree.requests[0].members == {"tools": [{"type": "function"}]}
 
 
+def test_reasoning_and_pictures_of_parts_are_sent() -> None:
+    picture = {"type": "blob", "modality": "image", "mime_type": "image/png", "content": "QUJD"}
+    linked = {"type": "uri", "modality": "image", "uri": "https://p/a.png"}
+    text = {"type": "text", "content": "Hello"}
+    messages = [
+        {"role": "user", "parts": [picture, text, linked]},
+        {"role": "assistant", "parts": [{"type": "reasoning", "content": "hm"}, text]},
+        {"role": "user", "parts": [text]},
+    ]
+    first, second = ("data:image/png;base64,QUJD", "https://p/a.png")
+    (request,) = otel_trace.read_tree(otel(span("a", 1, 2, messages)), "f:1").requests
+    assert request.messages == (
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": first}},
+                {"type": "text", "text": "Hello"},
+                {"type": "image_url", "image_url": {"url": second}},
+            ],
+        },
+        {"role": "assistant", "content": "Hello", "reasoning_content": "hm"},
+        {"role": "user", "content": "Hello"},
+    )
+
+
+def test_parts_of_anthropics_api_are_sent() -> None:
+    messages = [
+        {"role": "user", "parts": [{"type": "text", "text": "Hello"}]},
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"x": 1}}],
+        },
+        {"role": "user", "parts": [{"type": "tool_result", "tool_use_id": "c1", "content": "ok"}]},
+    ]
+    (request,) = otel_trace.read_tree(otel(span("a", 1, 2, messages)), "f:1").requests
+    function = {"name": "f", "arguments": '{"x":1}'}
+    call = {"id": "c1", "type": "function", "function": function}
+    assert request.messages == (
+        *HELLO,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+    )
+
+
+@pytest.mark.parametrize("instructions", [[{"type": "text", "content": "Be brief"}], "Be brief"])
+def test_instructions_and_tools_of_conventions_are_sent(instructions: Any) -> None:
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+    attributes = {
+        "system_instructions": instructions,
+        "tool.definitions": [{"type": "function", **function}],
+    }
+    (request,) = otel_trace.read_tree(otel(span("a", 1, 2, HELLO, **attributes)), "f:1").requests
+    assert request.messages == ({"role": "system", "content": "Be brief"}, *HELLO)
+    assert request.members == {"tools": [{"type": "function", "function": function}]}
+
+
+def test_output_of_a_span_is_not_read() -> None:
+    strange = [{"role": "assistant", "parts": [{"type": "strange"}]}]
+    tree = otel_trace.read_tree(otel(span("a", 1, 2, HELLO, **{"output.messages": strange})), "f:1")
+    assert tree.requests[0].messages == tuple(HELLO)
+
+
+def of_user(**part: Any) -> bytes:
+    """A span whose message has this part."""
+    return otel(span("a", 1, 2, [{"role": "user", "parts": [part]}]))
+
+
 @pytest.mark.parametrize(
     ("content", "wrong"),
     [
+        (of_user(type="file", modality="image", file_id="x"), "part of type 'file' in a message"),
+        (of_user(type="blob", modality="audio", content="QUJD"), "type 'blob'.*with an image"),
+        (of_user(type="uri", modality="image"), "type 'uri'.*with an image"),
         (otel(span("a", 2, 1, HELLO)), "`end_time` is before `start_time`"),
         (otel(span("a", 1, 2, "[")), "`gen_ai.input.messages` is not JSON"),
         (otel(span("a", 1, 2, [{"role": "robot"}])), "'robot': expected system"),
