@@ -159,6 +159,7 @@ class DatasetManager(BaseService):
             turns=built.turns,
             due_ns=built.due_ns,
             streams=built.streams,
+            first_turns=built.first_turns if isinstance(built, TreeDataset) else b"",
         )
         is_forced = may_force_length(self.context.inference) and built.asks_lengths
         self._forced_length = ForcedLength(is_used=is_forced)

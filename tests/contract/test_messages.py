@@ -166,7 +166,12 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     dataset.DatasetShapeRequested(*HEAD),
     dataset.DatasetShape(
-        *HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00", due_ns=b"\x01" * 8
+        *HEAD,
+        entry_count=2,
+        warmup_entries=1,
+        turns=b"\x01\x00\x02\x00",
+        due_ns=b"\x01" * 8,
+        first_turns=b"\x01\x00",
     ),
     dataset.ForcedLengthAsked(*HEAD, finding="refused", said="ignore_eos?"),
     dataset.ForcedLengthDecided(*HEAD, decision="leave_out"),

@@ -311,6 +311,7 @@ async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
     chunks = {len(rows[name]["chunk_wall_ns"]) for name in warmed}
     whole = {len(each["chunk_wall_ns"]) for name, each in rows.items() if name not in warmed}
     assert max(chunks) < max(whole)
+    assert summary["request_count"]["avg"] == 200
     for index in range(4):
         assert request_id("test", Phase.PROFILING, index, 22) not in rows
         assert request_id("test", Phase.PROFILING, index, 23) in rows

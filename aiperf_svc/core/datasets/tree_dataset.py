@@ -17,6 +17,7 @@ from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.datasets.session_trees import TracedTree, common_prefix
 from aiperf_svc.core.datasets.streamed import starts_of
 from aiperf_svc.core.datasets.tree_contents import TreeContents
+from aiperf_svc.core.load.session_tree import FirstTrees
 from aiperf_svc.protocol.messages.dataset import Conversation
 from aiperf_svc.protocol.messages.reports import DatasetReport
 
@@ -133,11 +134,27 @@ class TreeDataset:
         self._order = entry_order(config, self.entry_count, self.warmup_entries)
         turns = np.frombuffer(index.turns, dtype=np.int32)[self._order]
         self.turns = turns.astype("<u2").tobytes()
+        self.first_turns = np.array(self._first_turns(config), dtype="<u2").tobytes()
         self.streams = _in_order(index, self._order)
         self.starts: NDArray[np.uint32] = starts_of(
             np.frombuffer(index.sizes, dtype=np.int64)[self._order]
         )
         self.report = _report(config, index, source, counter, self.warmup_entries)
+
+    def _first_turns(self, config: BenchmarkConfig) -> list[int]:
+        """Return how many requests remain of each user's first tree, which begins inside, as far as
+        a load of so many requests reaches; nothing for any other load."""
+        load, found = config.load, list[int]()
+        if load.agentic is None or load.requests is None:
+            return found
+        first_trees = FirstTrees(load.agentic, config.random_seed)
+        for index in range(load.concurrency or 0):
+            tree = self._read(int(self._order[index % self.entry_count]))
+            plans = [self._contents.plan(request) for request in tree.requests]
+            found.append(len(plans) - first_trees.position(index, plans).done)
+            if sum(found) >= load.requests:
+                break
+        return found
 
     @property
     def asks_lengths(self) -> bool:

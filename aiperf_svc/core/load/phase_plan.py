@@ -153,7 +153,9 @@ def _plan(
 ) -> PhasePlan:
     turns = turns_of(phase, shape)
     users = load.user_centric
-    first = UserSchedule(users=users.users, rate=users.rate, turns=turns).first if users else []
+    first: Sequence[int] = np.frombuffer(shape.first_turns, dtype="<u2").tolist()
+    if users:
+        first = UserSchedule(users=users.users, rate=users.rate, turns=turns).first
     order = order_of(config, len(turns)) if requests is not None and len(turns) else None
     # So many conversations have at least so many requests.
     taken = turns if order is None else turns[order.entries(requests or 0)]
@@ -210,8 +212,8 @@ def credits_for(
     """Return the number of conversations that make up `requests`, and the turns of the last one (0:
     all).
 
-    Conversation `i` is entry `i` modulo the length of `turns`. Those of `first` end after so many
-    turns (0: all).
+    Conversation `i` is entry `i` modulo the length of `turns`. Those of `first` have so many turns
+    to run (0: all).
     """
     if requests is None or not len(turns):
         return requests, 0

@@ -118,6 +118,9 @@ class DatasetShape(Message, frozen=True):
     streams: bytes = b""
     """Session trees: of each request of each entry the first ones of its stream, of the stream that
     spawned it and of the root, and the depth of its stream, uint16 little-endian."""
+    first_turns: bytes = b""
+    """Load of so many requests that begins inside session trees: requests that remain of each
+    user's first tree, uint16 little-endian."""
 
 
 class ForcedLengthAsked(Message, frozen=True):

@@ -1,5 +1,6 @@
 """What the config and the dataset make of a phase."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -27,6 +28,19 @@ def test_users_without_a_conversation_keep_their_ramp_places() -> None:
         plan = plan_phase(Phase.PROFILING, config(**given, ramp=ramp), shape())
         assert plan is not None
         assert plan.concurrency == users
+
+
+@pytest.mark.parametrize(
+    ("requests", "credits", "last_turns"), [(2, 1, 2), (5, 2, 2), (10, 3, 0), (11, 4, 1)]
+)
+def test_requests_before_the_start_inside_are_not_counted(
+    requests: int, credits: int, last_turns: int
+) -> None:
+    remain = np.array([3, 2], dtype="<u2").tobytes()
+    given = msgspec.structs.replace(shape(5, 5, 5), first_turns=remain)
+    plan = plan_phase(Phase.PROFILING, config(concurrency=2, requests=requests), given)
+    assert plan is not None
+    assert (plan.credits, plan.last_turns) == (credits, last_turns)
 
 
 def test_warmup_has_its_own_limits_and_no_ramp() -> None:
