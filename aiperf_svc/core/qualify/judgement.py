@@ -16,7 +16,7 @@ is compared with.
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+from statistics import median, median_high, median_low
 from typing import Any, NamedTuple, TypeVar
 
 from aiperf_svc.core.qualify.measurements import (
@@ -189,7 +189,12 @@ class Judgement:
             for path, value in self._paths(check).items():
                 for node in path:
                     found[node].append(value)
-            return {node: median(found[node]) for node in self.nodes if node in found}
+            is_of_three = len(found) == 3
+            return {
+                node: _over_paths(found[node], check.better, is_of_three=is_of_three)
+                for node in self.nodes
+                if node in found
+            }
         return {
             each.nodes[0]: each.values[check.check]
             for each in self._of(check.stage)
@@ -435,6 +440,14 @@ def _beside(good: Sequence[str], suspect: Sequence[str], count: int, at: int) ->
     others = [node for node in good if node not in suspect]
     start = count * at % len(others) if others else 0
     return tuple((others[start:] + others[:start])[:count])
+
+
+def _over_paths(values: Sequence[float], better: Better, *, is_of_three: bool) -> float:
+    """Return the value of a node in a stage of pairs: the median over its paths. Of three nodes a
+    slow path is half of the paths of its ends, so the better of the two in the middle counts."""
+    if is_of_three and better:
+        return median_low(values) if better == "lower" else median_high(values)
+    return median(values)
 
 
 def _badness(value: float, values: Iterable[float], better: Better) -> float:

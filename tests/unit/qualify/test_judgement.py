@@ -13,7 +13,7 @@ from aiperf_svc.core.qualify.measurements import (
     Limit,
     outliers,
 )
-from aiperf_svc.core.qualify.result import CheckResult, Qualification, Verdict
+from aiperf_svc.core.qualify.result import Better, CheckResult, Qualification, Verdict
 from tests.support.fake_nodes import USUAL, FakeNodes
 
 ALIKE = {f"n{number}": 100.0 + number / 100 for number in range(9)}
@@ -77,6 +77,22 @@ def test_slow_path_between_good_nodes_is_at_fault() -> None:
     assert (path.source, path.target, path.result.verdict) == ("n2", "n6", Verdict.FAIL)
     assert path.result.reason.endswith("with nothing else running: 60% of good nodes")
     assert found.has_failed
+
+
+@pytest.mark.parametrize(("better", "limit"), [("higher", 0.9 * USUAL), ("lower", USUAL / 0.9)])
+def test_slow_path_of_three_nodes_fails_alone(better: Better, limit: float) -> None:
+    between = {("n0", "n1"), ("n1", "n0")}
+    cluster = FakeNodes(3, paths=dict.fromkeys(between, 0.5), better=better)
+    rules = cluster.rules(["pairs"], limits=[Limit(check="pairs_speed", value=limit)])
+    found, _ = cluster.qualify(rules)
+    assert verdicts(found) == {}
+    assert {(p.source, p.target) for p in found.paths if p.result.verdict.has_failed} == between
+
+
+def test_slow_node_of_three_fails_alone() -> None:
+    cluster = FakeNodes(3, nodes={"n1": 0.5})
+    rules = cluster.rules(["pairs"], limits=[Limit(check="pairs_speed", value=0.9 * USUAL)])
+    assert verdicts(cluster.qualify(rules)[0]) == {"n1": "fail"}
 
 
 def test_slow_path_does_not_acquit_a_slow_node() -> None:
