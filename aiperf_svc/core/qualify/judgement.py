@@ -87,14 +87,17 @@ class Judgement:
         """Return what of a stage is measured again: suspects with two good nodes each, or
         each alone, and then good nodes."""
         found: dict[tuple[str, ...], float] = {}
-        """The value of each suspect as a share of the median; the smaller, the worse."""
+        """The value of each suspect as a share of the median, by its worst check; the smaller, the
+        worse."""
         for check in self._rules.checks_of(stage.name):
-            values = self._node_values(check)
+            values, paths = self._node_values(check), self._paths(check)
+            shares: dict[tuple[str, ...], float] = {}
             for node in (nodes := self._suspect_nodes(check)):
-                found[(node,)] = _badness(values[node], values.values(), check.better)
-            paths = self._paths(check)
+                shares[(node,)] = _badness(values[node], values.values(), check.better)
             for path in self._suspect_paths(check, set(nodes)):
-                found[path] = _badness(paths[path], paths.values(), check.better)
+                shares[path] = _badness(paths[path], paths.values(), check.better)
+            for suspect, share in shares.items():
+                found[suspect] = min(share, found.get(suspect, share))
         worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MOST_SUSPECTS]
         if stage.nodes == "all" or not worst_first:
             return ()

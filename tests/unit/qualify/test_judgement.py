@@ -11,9 +11,12 @@ from aiperf_svc.core.qualify.measurements import (
     SUSPECTS,
     WITHOUT,
     Limit,
+    Measurement,
+    Rules,
+    StagePlan,
     outliers,
 )
-from aiperf_svc.core.qualify.result import Better, CheckResult, Qualification, Verdict
+from aiperf_svc.core.qualify.result import Better, CheckInfo, CheckResult, Qualification, Verdict
 from tests.support.fake_nodes import USUAL, FakeNodes
 
 ALIKE = {f"n{number}": 100.0 + number / 100 for number in range(9)}
@@ -179,6 +182,27 @@ def test_suspects_are_repeated_beside_two_good_nodes() -> None:
         ROUND: "suspects",
         REPEAT: [["n4", "n1", "n8"], ["n0", "n2", "n7"]],
     }
+
+
+def test_worst_check_of_a_suspect_ranks_it() -> None:
+    """Five nodes are below the limits of both checks, and n4 is the worst by the first."""
+    first, second = ({f"n{n}": 80.0 for n in range(5)} | {"n5": 100.0, "n6": 100.0} for _ in "ab")
+    first["n4"], second["n4"] = 50.0, 85.0
+    infos = tuple(
+        CheckInfo(check=name, stage="alone", nodes="alone", name=name, unit="", better="higher")
+        for name in ("first", "second")
+    )
+    rules = Rules(
+        stages=(StagePlan(name="alone", nodes="alone", workload="fake"),),
+        checks=infos,
+        limits=tuple(Limit(check=info.check, value=90.0) for info in infos),
+    )
+    measured = [
+        Measurement(stage="alone", nodes=(n,), values={"first": first[n], "second": second[n]})
+        for n in first
+    ]
+    suspects = Judgement(rules, measured).suspects(rules.stages[0])
+    assert [each.nodes[0] for each in suspects[:4]] == ["n4", "n0", "n1", "n2"]
 
 
 def test_trial_of_suspects_is_skipped_without_any() -> None:
