@@ -3,7 +3,7 @@ that they have the requested tokens there.
 
 The template's own tokens (roles, special tokens, the beginning of the response) are a part of the
 count. Of a later turn, it is what the turn adds to a conversation before it, whose own tokens are
-not counted. Pictures and sounds have no tokens here.
+not counted, unless its prompt is complete. Pictures and sounds have no tokens here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,18 @@ _EARLIER: Final = ({"role": "user", "content": "a"}, {"role": "assistant", "cont
 def templated_tokens(entries: Sequence[PromptConversation], counter: TokenCounter) -> list[int]:
     """Return the tokens of each turn, in order."""
     template = _template_of(counter)
-    texts = [
-        _rendered(turn.prompt, template, is_first=turn is entry.turns[0])
+    turns = [
+        (turn.prompt, turn.is_whole or turn is entry.turns[0])
         for entry in entries
         for turn in entry.turns
     ]
     before = counter.count(template(_EARLIER, add_generation_prompt=False))
-    is_first = [turn is entry.turns[0] for entry in entries for turn in entry.turns]
-    counts = counter.count_batch(texts)
+    counts = counter.count_batch(
+        [_rendered(prompt, template, is_first=is_first) for prompt, is_first in turns]
+    )
     return [
-        count if first else count - before for count, first in zip(counts, is_first, strict=True)
+        count if is_first else count - before
+        for count, (_, is_first) in zip(counts, turns, strict=True)
     ]
 
 

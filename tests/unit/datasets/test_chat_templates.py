@@ -143,6 +143,14 @@ def test_later_turn_counts_only_its_added_tokens(templated: LibraryTokenCounter)
     assert later == templated.count(templated.template(both)) - templated.count(before)
 
 
+def test_complete_later_prompt_is_counted_alone(templated: LibraryTokenCounter) -> None:
+    messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "one two"})
+    turns = tuple(PromptTurn(Prompt(messages=messages), is_whole=True) for _ in range(2))
+    assert templated.template is not None
+    expected = templated.count(templated.template(messages))
+    assert templated_tokens([PromptConversation("a", turns)], templated) == [expected] * 2
+
+
 def test_parts_payloads_and_system_prompts_are_counted(templated: LibraryTokenCounter) -> None:
     parts = {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "u"}]}
     plain = {"role": "user", "content": "u"}
