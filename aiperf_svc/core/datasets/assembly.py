@@ -414,9 +414,12 @@ def _turns_of(
                 )
             recorded[place] = api.render_messages(turn.recorded)
     bodies = api.render(prompts, options)
+    head = bodies[0].head
+    if any(body.head != head for body in bodies):
+        head = b""  # Complete requests, which name several models.
     return [
         Turn(
-            messages=body.body,
+            messages=body.body if head else body.head + body.body,
             tail=body.tail,
             requested_tokens=body.requested_tokens,
             tool_results=found,
@@ -425,7 +428,7 @@ def _turns_of(
             is_whole=turn.is_whole,
         )
         for turn, body, found, response in zip(entry.turns, bodies, results, recorded, strict=True)
-    ], bodies[0].head
+    ], head
 
 
 def _check_session_body(entry: PromptConversation, paths: Sequence[str]) -> None:

@@ -144,6 +144,13 @@ async def test_bad_mooncake_messages_are_named(
         await built(in_file, "mooncake_trace", json.dumps(row))
 
 
+async def test_payloads_of_a_session_keep_their_models(in_file: Config) -> None:
+    messages = [{"role": "user", "content": "u"}]
+    rows = [{"session_id": "a", "payload": {"model": name, "messages": messages}} for name in "xyx"]
+    made = await built(in_file, "mooncake_trace", "\n".join(map(json.dumps, rows)))
+    assert [each["model"] for each in payloads(made)] == ["x", "y", "x"]
+
+
 async def test_session_has_complete_messages_or_new_turns(in_file: Config) -> None:
     whole = {"session_id": "a", "messages": [{"role": "user", "content": "u"}]}
     turn = {"session_id": "a", "text_input": "t"}
