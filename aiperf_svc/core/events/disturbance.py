@@ -99,6 +99,7 @@ _BROKEN = (
     ErrorKind.PROTOCOL,
 )
 _ENDED_BY_SERVER = (ErrorKind.SERVER, ErrorKind.ABORTED, ErrorKind.MALFORMED)
+_UNANSWERED = (Outcome.UNSENT, Outcome.CANCELLED)
 _NAMES = tuple(LOST_KINDS)
 
 
@@ -141,14 +142,27 @@ class DisturbedLoad:
         of_each = [known.get(number, EventReport(number=number)) for number in range(len(events))]
         found = list(map(self._described, events, of_each))
         ends = [each.begin_s for each in found[1:]] + [self._length_s]
+        begins = self._judged_begins(found, of_each, ends)
         free_from_s, measured = self.window.ramp_ns / 1e9, []
-        for each, report, end_s in zip(found, of_each, ends, strict=True):
-            is_done = report.begin_wall_ns and each.begin_s > free_from_s
-            done = self._measured(each, free_from_s, end_s) if is_done else each
+        for each, end_s in zip(found, ends, strict=True):
+            is_judged = each.begin_s in begins
+            done = self._measured(each, free_from_s, end_s, begins) if is_judged else each
             measured.append(done)
             # What the next event is compared with is a server that has recovered from this one.
             free_from_s = max(free_from_s, done.end_s, done.begin_s + (done.recovery_s or 0.0))
         return Disturbances(tuple(measured), self._counts(measured))
+
+    def _judged_begins(
+        self, found: Sequence[Disturbance], reports: Sequence[EventReport], ends: Sequence[float]
+    ) -> list[float]:
+        """Return when the events began that were done and have a second before and after them."""
+        free_from_s, begins = self.window.ramp_ns / 1e9, list[float]()
+        for each, report, end_s in zip(found, reports, ends, strict=True):
+            has_time = min(each.begin_s - free_from_s, end_s - each.begin_s) >= 1
+            if report.begin_wall_ns and has_time:
+                begins.append(each.begin_s)
+            free_from_s = max(free_from_s, each.end_s)
+        return begins
 
     def _described(self, event: Event, report: EventReport) -> Disturbance:
         """Return what the report says. An event that was not done has its planned time."""
@@ -177,15 +191,22 @@ class DisturbedLoad:
     def _due(self, chunk: Chunk) -> Times:
         return self.clocks.to_timing(chunk["due_wall_ns"], chunk["worker"])
 
-    def _measured(self, event: Disturbance, free_from_s: float, end_s: float) -> Disturbance:
-        begin_ns = self.window.begin_ns + round(event.begin_s * SECOND)
+    def _wall_ns(self, at_s: float) -> int:
+        return self.window.begin_ns + round(at_s * SECOND)
+
+    def _measured(
+        self, event: Disturbance, free_from_s: float, end_s: float, begins: Sequence[float]
+    ) -> Disturbance:
+        """Return what an event did; `begins` are those of all that are judged."""
+        begin_ns, end_ns = self._wall_ns(event.begin_s), self._wall_ns(end_s)
         before_s = int(min(BASELINE_S, event.begin_s - free_from_s))
-        end_ns = self.window.begin_ns + round(end_s * SECOND)
         after_s = (end_ns - begin_ns) // SECOND
         if before_s < 1 or after_s < 1:
             return event
         limit_ms, source = self._limit(begin_ns, before_s)
-        seen = _Seconds(begin_ns, end_ns, before_s)
+        seen = _Seconds(begin_ns, end_ns, before_s, is_first=event.begin_s == begins[0])
+        if later := [at_s for at_s in begins if at_s > event.begin_s]:
+            seen.next_ns = self._wall_ns(later[0])
         for chunk in self.rows.chunks():
             self._add(seen, chunk, limit_ms)
         begin_bin, end_bin = begin_ns // GAP_BIN_NS, end_ns // GAP_BIN_NS
@@ -252,13 +273,18 @@ class DisturbedLoad:
         within = completed & (_first_ms(chunk) <= limit_ms)
         good = within if self.is_good is None else completed & self.is_good(chunk)
         seconds = (due - seen.begin_ns) // SECOND
-        is_after = (seconds >= 0) & (due < seen.end_ns)
+        # A request is lost to one event: one that breaks to the last event before its end, one that
+        # is not answered to the event after which it was due.
+        breaks = has_failed & ~np.isin(outcome, _UNANSWERED) & (chunk["error"] != ErrorKind.TIMEOUT)
+        is_later = breaks & (end >= seen.next_ns)
+        is_after = (seconds >= 0) & (due < seen.end_ns) & ~is_later
         in_flight = has_failed & (seconds < 0) & (end >= seen.begin_ns)
+        is_own = in_flight & ~is_later & (breaks | seen.is_first)
         # The verdict takes these from the errors, which count those of all clients.
-        is_lost = in_flight | (is_after & has_failed)
+        is_lost = is_own | (is_after & has_failed)
         seen.lost += np.bincount(lost_kinds(chunk.where(is_lost)), minlength=len(_NAMES))
         waits = ~chunk["is_abandoning"]
-        in_flight, is_after = in_flight & waits, is_after & waits
+        in_flight, is_own, is_after = in_flight & waits, is_own & waits, is_after & waits
         is_before = waits & (seconds >= -seen.before_s) & (seconds < 0)
         is_usual = is_before & ~in_flight
         seen.all_before += int(np.count_nonzero(is_before))
@@ -274,7 +300,7 @@ class DisturbedLoad:
         ):
             chosen = places if mask is None else places[mask[is_after]]
             counts += np.bincount(chosen, minlength=len(counts))
-        seen.lost_in_flight += int(np.count_nonzero(in_flight))
+        seen.lost_in_flight += int(np.count_nonzero(is_own))
 
     @functools.cached_property
     def _tokens(self) -> NDArray[np.int64]:
@@ -314,8 +340,11 @@ class DisturbedLoad:
 class _Seconds:
     """Counts of the requests of a baseline, and of each second from an event on."""
 
-    def __init__(self, begin_ns: int, end_ns: int, before_s: int) -> None:
+    def __init__(self, begin_ns: int, end_ns: int, before_s: int, *, is_first: bool) -> None:
         self.begin_ns, self.end_ns, self.before_s = begin_ns, end_ns, before_s
+        self.is_first = is_first
+        self.next_ns = np.iinfo(np.int64).max
+        """Begin of the next event that is judged."""
         bins = -(-(end_ns - begin_ns) // SECOND)
         self.all_before = self.due_before = self.completed_before = self.good_before = 0
         """Requests of the baseline: all, and those that the event found in flight left out."""

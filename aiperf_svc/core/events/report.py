@@ -62,7 +62,8 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
     """Requests a second that were due in it, of clients that wait for the end."""
     lost: dict[str, int] = {}
     """Requests that got no whole response, by kind: those due since its begin, and those that were
-    in flight then."""
+    in flight then. Of several events, a request that breaks is lost to the last one before its end,
+    and one without an answer to that after which it was due."""
     longest_gap_s: float | None = None
     """Longest time without a token of a request that completed. Of each request the first, the
     second and the last token are known. None without a measurement."""

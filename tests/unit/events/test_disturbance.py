@@ -147,6 +147,18 @@ def test_next_event_ends_the_judgement() -> None:
     assert second_found.lost == {"timeout": 40}
 
 
+def test_request_is_lost_to_one_of_several_events() -> None:
+    rows, second = steady_load(), report(number=1, begin_wall_ns=START_NS + 100 * SECOND)
+    cut, late = slice(RATE * 100 - 10, RATE * 100), slice(RATE * 90, RATE * 91)
+    fail(rows, cut, ErrorKind.DISCONNECTED)
+    rows["end_wall_ns"][cut] = START_NS + 100 * SECOND
+    fail(rows, late, ErrorKind.TIMEOUT)
+    rows["end_wall_ns"][late] = START_NS + 105 * SECOND
+    first, later = measure(rows, report(), second, events=[KILL, KILL | {"at": "100s"}])
+    assert (first.lost, first.debt_requests) == ({"timeout": RATE}, RATE)
+    assert (later.lost, later.debt_requests) == ({"reset": 10}, 10)
+
+
 def test_baseline_begins_after_the_previous_events_recovery() -> None:
     rows, later = killed_load(), {"at": "105s", "do": "kill"}
     second = report(number=1, begin_wall_ns=START_NS + 105 * SECOND)
