@@ -82,7 +82,7 @@ def turn_of(fields: TurnFields) -> PromptTurn:
             payload=fields.payload,
             media=_media(fields),
             role=fields.role or "user",
-            output_tokens=_output_tokens(fields),
+            output_tokens=output_tokens(fields),
         ),
         delay_ns=delay_ns(fields.delay or 0.0),
         has_delay=fields.delay is not None,
@@ -148,7 +148,8 @@ def _messages(fields: TurnFields, texts: tuple[str, ...]) -> tuple[Json, ...]:
     return tuple(fields.messages)
 
 
-def _output_tokens(fields: TurnFields) -> int | None:
+def output_tokens(fields: TurnFields) -> int | None:
+    """Return the output length that the fields state. Raises ValueError if it is none."""
     if fields.output_length is not None and fields.max_tokens is not None:
         raise ValueError("has both `output_length` and `max_tokens`")
     value = fields.output_length if fields.output_length is not None else fields.max_tokens

@@ -8,7 +8,8 @@ Every turn is one request (see `fields`; a plain string is allowed), except thes
   requests contain it or the server's own response.
 - `tool` is the result of a tool that this response calls, with `tool_call_id`: its `text`, or
   `tokens` for words of that length, or neither for a drawn length. Results that follow
-  each other are one request, together with a user's turn right after them.
+  each other are one request, together with a user's turn right after them, and its output length
+  is the last one that they state.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ from aiperf_svc.core.datasets.base import (
     decoded,
     parse_entries,
 )
-from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
+from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, output_tokens, turn_of
 from aiperf_svc.core.datasets.synthetic import MAX_INPUT_TOKENS
 from aiperf_svc.core.endpoints.base import SYSTEM_ROLES, Prompt
 from aiperf_svc.domain.json_objects import Json
@@ -102,9 +103,12 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
 
 
 def _joined(prompt: Prompt, parts: list[PromptTurn]) -> PromptTurn:
-    """Return one request of several turns, which waits for the last of them."""
+    """Return one request of several turns, which waits for the last of them. It has the output
+    length of the last one that states one."""
+    lengths = (each.prompt.output_tokens for each in reversed(parts))
+    length = next((each for each in lengths if each is not None), None)
     return PromptTurn(
-        prompt,
+        msgspec.structs.replace(prompt, output_tokens=length),
         delay_ns=max(each.delay_ns for each in parts),
         has_delay=any(each.has_delay for each in parts),
     )
@@ -152,7 +156,7 @@ def _result_of(fields: TurnFields) -> PromptTurn:
         "content": Unwritten(fields.tokens or 0) if text is None else text,
     }
     return PromptTurn(
-        Prompt(messages=(message,)),
+        Prompt(messages=(message,), output_tokens=output_tokens(fields)),
         delay_ns=delay_ns(fields.delay or 0.0),
         has_delay=fields.delay is not None,
     )

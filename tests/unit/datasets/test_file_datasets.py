@@ -149,6 +149,15 @@ def test_instruction_goes_in_front_of_the_next_turn() -> None:
     assert entry.turns[0].delay_ns == 1_000_000
 
 
+def test_request_of_results_has_their_output_length() -> None:
+    result = {"role": "tool", "tool_call_id": "c", "text": "r", "output_length": 7}
+    answer = {"role": "assistant", "text": "b"}
+    entry = conversation("a", answer, result, answer, result, {"text": "c", "output_length": 9})
+    assert [turn.prompt.output_tokens for turn in entry.turns] == [None, 7, 9]
+    with pytest.raises(DatasetError, match=r"turns\[1\]: output length 0 is not"):
+        conversation("a", result | {"output_length": 0})
+
+
 def test_media_after_an_instruction_are_sent() -> None:
     entry = conversation(
         {"role": "system", "text": "be brief"},
