@@ -413,7 +413,11 @@ def _turns_of(
                     f"turn {place + 1} has no recorded response, and dataset.history is recorded"
                 )
             recorded[place] = api.render_messages(turn.recorded)
-    bodies = api.render(prompts, options)
+    if entry.turns[0].is_whole:
+        # A complete request has nothing of those before it, such as their texts of the system.
+        bodies = [body for prompt in prompts for body in api.render([prompt], options)]
+    else:
+        bodies = api.render(prompts, options)
     head = bodies[0].head
     if any(body.head != head for body in bodies):
         head = b""  # Complete requests, which name several models.

@@ -144,6 +144,13 @@ async def test_bad_mooncake_messages_are_named(
         await built(in_file, "mooncake_trace", json.dumps(row))
 
 
+async def test_complete_messages_have_one_system_text(in_file: Config) -> None:
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    row = json.dumps({"session_id": "a", "messages": messages})
+    requests = payloads(await built(in_file, "mooncake_trace", f"{row}\n{row}", type="messages"))
+    assert [each["system"] for each in requests] == [[{"type": "text", "text": "s"}]] * 2
+
+
 async def test_payloads_of_a_session_keep_their_models(in_file: Config) -> None:
     messages = [{"role": "user", "content": "u"}]
     rows = [{"session_id": "a", "payload": {"model": name, "messages": messages}} for name in "xyx"]
