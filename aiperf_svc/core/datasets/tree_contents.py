@@ -141,8 +141,8 @@ class TreeContents:
         return self._texts[block_size]
 
     def as_sent(self, request: TreeRequest, marker: str, place: str) -> TreeRequest:
-        """Return a request of messages with its marker, if there is one, and with tools and texts
-        of the system where the API has them. Raises DatasetError."""
+        """Return a request of messages with its marker, if there is one, and with tools, stop
+        sequences and texts of the system where the API has them. Raises DatasetError."""
         api, messages = CONVERSATIONS[self._config.endpoint.type], list(request.messages)
         if marker:
             plain = [each for each in messages if not isinstance(each, ResponseOf)]
@@ -151,6 +151,8 @@ class TreeContents:
         members = dict(request.members)
         if "tools" in members:
             members["tools"] = api.render_tools(members["tools"])
+        if api.stop_key != "stop" and (stops := members.pop("stop", None)) and api.stop_key:
+            members[api.stop_key] = [stops] if isinstance(stops, str) else stops
         if api.system_key:
             system = [each for each in messages if _is_of_system(each)]
             messages = [each for each in messages if not _is_of_system(each)]

@@ -85,6 +85,8 @@ class Conversations:
     """Returns definitions of tools of the chat API in the form of this one."""
     system_key: str = ""
     """Member of the body that has the texts of the system; empty: they are messages."""
+    stop_key: str = "stop"
+    """Member of the body that has the stop sequences; empty: the API takes none."""
 
 
 def added_to_history(

@@ -410,6 +410,7 @@ CONVERSATIONS = Conversations(
     render_messages=render_messages,
     render_tools=render_tools,
     system_key="system",
+    stop_key="stop_sequences",
     read_body=read_body,
     read_events=read_events,
     tool_results=tool_results,

@@ -371,6 +371,7 @@ CONVERSATIONS = Conversations(
     render=render_turns,
     render_messages=render_messages,
     render_tools=render_tools,
+    stop_key="",
     read_body=read_body,
     read_events=read_events,
     tool_results=tool_results,

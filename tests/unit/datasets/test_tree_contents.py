@@ -151,9 +151,10 @@ def test_messages_take_the_form_of_the_api(config: Config, api: str) -> None:
     ]
     function = {"name": "f", "parameters": {"type": "object"}}
     tool = {"type": "function", "function": function}
-    line = {"session_id": "a", "turns": [{"messages": messages, "tools": [tool], "max_tokens": 5}]}
-    made = dag_entry(config, line, endpoint={"type": api})
+    turn = {"messages": messages, "tools": [tool], "max_tokens": 5, "extra": {"stop": ["x"]}}
+    made = dag_entry(config, {"session_id": "a", "turns": [turn]}, endpoint={"type": api})
     body = body_of(made, 0)
+    assert "stop" not in body
     if api == "responses":
         assert [item.get("type", item.get("role")) for item in body["input"]] == [
             "system", "user", "function_call", "function_call", "function_call_output",
@@ -165,6 +166,7 @@ def test_messages_take_the_form_of_the_api(config: Config, api: str) -> None:
         assert [each["role"] for each in body["messages"]] == ["user", "assistant", "user"]
         assert len(body["messages"][2]["content"]) == 2
         assert (body["system"], body["max_tokens"]) == ("s", 5)
+        assert body["stop_sequences"] == ["x"]
         assert body["tools"] == [{"name": "f", "input_schema": {"type": "object"}}]
 
 
