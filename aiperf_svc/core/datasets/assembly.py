@@ -405,7 +405,7 @@ def _turns_of(
     if history == "live":
         for place, prompt in enumerate(prompts[1:], start=1):
             if not entry.turns[place].is_whole:
-                prompts[place], results[place] = split_results(prompt)
+                prompts[place], results[place] = split_results(prompt, api)
     else:
         for place, turn in enumerate(entry.turns[:-1]):
             if not turn.recorded:

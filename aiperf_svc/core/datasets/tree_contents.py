@@ -9,7 +9,7 @@ those of its blocks. This is checked: the longest prompt of each stream is encod
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +31,7 @@ from aiperf_svc.core.datasets.session_trees import (
 )
 from aiperf_svc.core.datasets.synthetic import draw_lengths
 from aiperf_svc.core.endpoints.base import SYSTEM_ROLES, Prompt
+from aiperf_svc.core.endpoints.history import encoded_result
 from aiperf_svc.core.endpoints.registry import CONVERSATIONS, endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.domain.errors import DatasetError
@@ -171,6 +172,10 @@ class TreeContents:
     def rendered_messages(self, messages: Sequence[Any]) -> bytes:
         """Return messages of the chat API in the form of the endpoint's, joined by commas."""
         return CONVERSATIONS[self._config.endpoint.type].render_messages(messages)
+
+    def encoded_result(self, message: Mapping[str, Any]) -> bytes:
+        """Return the content of a tool's result, for a history with live responses."""
+        return encoded_result(message, CONVERSATIONS[self._config.endpoint.type])
 
     def plan(self, request: TreeRequest) -> PlannedRequest:
         """Return when a request may be sent, by the factor and the limit of the config."""
@@ -353,7 +358,7 @@ class _TreeContent:
             if isinstance(first, ResponseOf):
                 following = runs[place + 1] if place + 1 < len(runs) else []
                 results = [
-                    msgspec.json.encode(each.get("content"))
+                    self._contents.encoded_result(each)
                     for each in following
                     if not isinstance(each, ResponseOf) and _is_result(each)
                 ]

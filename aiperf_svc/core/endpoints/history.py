@@ -115,12 +115,21 @@ def added_to_history(
     return parts, defects
 
 
-def split_results(prompt: Prompt) -> tuple[Prompt, tuple[bytes, ...]]:
+def split_results(prompt: Prompt, api: Conversations) -> tuple[Prompt, tuple[bytes, ...]]:
     """Return a prompt without the results of tools at its beginning, and these in JSON."""
     messages = prompt.messages
     count = next((n for n, m in enumerate(messages) if m.get("role") != "tool"), len(messages))
-    results = tuple(msgspec.json.encode(m.get("content")) for m in messages[:count])
+    results = tuple(encoded_result(m, api) for m in messages[:count])
     return msgspec.structs.replace(prompt, messages=messages[count:]), results
+
+
+def encoded_result(message: Mapping[str, Any], api: Conversations) -> bytes:
+    """Return the content of a tool's result in JSON, with parts in the form of an API."""
+    content = message.get("content")
+    if isinstance(content, list):
+        user = api.render_messages([{"role": "user", "content": content}])
+        content = msgspec.json.decode(user)["content"]
+    return msgspec.json.encode(content)
 
 
 def is_chat_tool(tool: Any) -> bool:

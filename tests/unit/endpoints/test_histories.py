@@ -15,6 +15,7 @@ from aiperf_svc.core.endpoints.history import (
     Defect,
     Reply,
     added_to_history,
+    split_results,
 )
 
 CHAT, RESPONSES, MESSAGES = chat.CONVERSATIONS, responses.CONVERSATIONS, messages.CONVERSATIONS
@@ -352,6 +353,17 @@ def test_results_have_the_ids_of_the_calls(api: Conversations, expected: list[An
     parts, defects = added_to_history(api, b"1", TWO, (b'"x"', b'"y"'))
     assert json.loads(b"[%b]" % b",".join(parts)) == [1, {"r": 1}, *expected]
     assert defects == ()
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"), [(CHAT, "text"), (RESPONSES, "input_text"), (MESSAGES, "text")]
+)
+def test_result_parts_take_the_form_of_the_api(api: Conversations, kind: str) -> None:
+    content = [{"type": "text", "text": "x"}]
+    message = {"role": "tool", "tool_call_id": "recorded", "content": content}
+    rest, (result,) = split_results(Prompt(messages=(message,)), api)
+    assert rest.is_empty
+    assert json.loads(result) == [{"type": kind, "text": "x"}]
 
 
 def test_missing_results_are_repeated_or_made() -> None:
