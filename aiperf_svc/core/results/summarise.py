@@ -169,10 +169,11 @@ def _scaling(
     `asked_s` are the times at which events asked for another number of replicas."""
     if context.scaling is None:
         return None
+    end_s = (window.sent_until_ns - window.begin_ns) / 1e9
     load = FollowedLoad(
         begin_ns=window.begin_ns,
-        changes=load_changes(context.config.load),
-        end_s=(window.sent_until_ns - window.begin_ns) / 1e9,
+        changes=load_changes(context.config.load, end_s),
+        end_s=end_s,
         asked_s=asked_s,
     )
     recovered, limit = slo.recovery(rows, clocks, window, context.config.slo)

@@ -1,6 +1,7 @@
 """Makes the timeline of replicas from what the runner has seen: which increase of the load led to
 which decision, which replicas it made, and when they were of use."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -39,9 +40,9 @@ Recovered = Callable[[float, float], float | None]
 second."""
 
 
-def load_changes(load: Load) -> tuple[LoadChange, ...]:
+def load_changes(load: Load, end_s: float) -> tuple[LoadChange, ...]:
     """Return the changes of a load by its schedule. The first is its start. A rate that rises
-    linearly increases where its rise begins."""
+    linearly increases where its rise begins. `end_s` is the end of a load with bursts."""
     rates: list[tuple[float, float]] = []
     """Time, and the rate that follows or is headed for."""
     if load.stages:
@@ -53,6 +54,12 @@ def load_changes(load: Load) -> tuple[LoadChange, ...]:
         rates.append((0.0, load.rate_series[0].rate))
         headed = zip(load.rate_series, load.rate_series[1:], strict=False)
         rates += [(first.at / SECOND, second.rate) for first, second in headed]
+    elif (bursts := load.bursts) is not None:
+        every_s, length_s = bursts.every / SECOND, bursts.length / SECOND
+        usual = load.request_rate or 0.0
+        ends = [number * every_s for number in range(math.ceil(end_s / every_s) + 1)]
+        pairs = [((end - length_s, bursts.rate), (end, usual)) for end in ends[1:]]
+        rates = [(0.0, usual), *(each for pair in pairs for each in pair if each[0] < end_s)]
     found, before = [LoadChange(0.0, True)], rates[0][1] if rates else 0.0
     for at_s, rate in rates:
         if rate != before and at_s > 0:

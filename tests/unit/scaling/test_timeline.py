@@ -159,13 +159,22 @@ def test_initial_replica_counts_once_ready() -> None:
             },
             [(0.0, True), (20.0, True)],
         ),
+        (
+            {
+                "request_rate": 2,
+                "duration": "100s",
+                "bursts": {"rate": 9, "length": "10s", "every": "40s"},
+            },
+            [(0.0, True), (30.0, True), (40.0, False), (70.0, True), (80.0, False)],
+        ),
     ],
-    ids=["constant", "stages", "series"],
+    ids=["constant", "stages", "series", "bursts"],
 )
 def test_load_changes_where_its_schedule_does(
     load: dict[str, Any], changes: list[tuple[float, bool]]
 ) -> None:
-    assert load_changes(Load.model_validate(load)) == tuple(LoadChange(*each) for each in changes)
+    expected = tuple(LoadChange(*each) for each in changes)
+    assert load_changes(Load.model_validate(load), 100.0) == expected
 
 
 def test_metrics_are_the_longest_times() -> None:
