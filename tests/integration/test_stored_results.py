@@ -43,8 +43,9 @@ RUNS = {
 }
 """Kind of run, and a metric of it."""
 EXPERIMENTS = ("experiment", "tool-experiment", "scenario", "search")
-ADDED = re.compile(rb'"(checks|system)":"",')
-"""Keys of trials in experiment.json that are newer than the stored results, at their default."""
+ADDED = re.compile(rb'"(checks|system)":"",|,"gpus":\[\]')
+"""Keys that are newer than the stored results, at their default: of trials in experiment.json, and
+of sources of metrics."""
 
 
 def outcome(folder: Path, name: str = "") -> RunOutcome:

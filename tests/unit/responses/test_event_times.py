@@ -251,7 +251,7 @@ def test_last_content_is_uncertain_with_a_joined_tail() -> None:
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (2,)])
-def test_empty_text_after_the_last_token_moves_no_time(cuts: tuple[int, ...]) -> None:
+def test_empty_text_after_last_token_moves_no_time(cuts: tuple[int, ...]) -> None:
     blank = chunk(sse(delta(content="")))
     reads = [
         Read(STREAM_HEAD + ONE, stamp_of(0)),
