@@ -127,8 +127,6 @@ class RecordsManager(ResultsService[RunProgress]):
         self._scaling_came = asyncio.Event()
         self._events: tuple[EventReport, ...] = ()
         self._events_reported = asyncio.Event()
-        self._arrived = asyncio.Event()
-        self._last_arrival_mono_ns = mono_ns()
         self._telemetry = TelemetryReader(context.inference, namespace=context.namespace)
         self._client_series = ClientSeries()
         search = self.experiment.search if self.experiment is not None else None
@@ -276,14 +274,11 @@ class RecordsManager(ResultsService[RunProgress]):
             missing = self._missing()
             if not missing:
                 return
-            silent_s = (mono_ns() - self._last_arrival_mono_ns) / 1e9
-            if silent_s > MISSING_S:
+            if self._silent_s > MISSING_S:
                 self.log.error("records that did not arrive: %s", missing)
                 return
-            self._arrived.clear()
-            await is_set_within(self._arrived, 0.5)
             # Checking the records of every worker costs as much as checking its credits.
-            await asyncio.sleep(grant_interval_s(self.context.topology.workers))
+            await self._wait_for_arrival(then_s=grant_interval_s(self.context.topology.workers))
 
     def _workers(self) -> list[Member]:
         members = self.roster.members if self.roster is not None else ()

@@ -1,5 +1,6 @@
 """The base of both records managers: it serves the HTTP API of a run until the run's end."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,12 +18,14 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.base_progress import BaseProgress
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.serving import Serving, serve_results
 
 ProgressT = TypeVar("ProgressT", bound=BaseProgress)
+LOOK_S = 0.5
+"""Longest time between two looks for missing records."""
 
 
 class ResultsService(BaseService, ABC, Generic[ProgressT]):
@@ -47,6 +50,8 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
         self._cancel_reason = ""
         self._given_start_wall_ns = 0
         self._finding: Finding | None = None
+        self._arrived = asyncio.Event()
+        self._last_arrival_mono_ns = mono_ns()
         self.experiment = context.experiment.results if context.experiment is not None else None
 
     async def run(self) -> None:
@@ -81,6 +86,21 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
                 problem = one_line(f"{type(error).__name__}: {error}")
                 self.progress.artifact_error = f"the results cannot be made: {problem}"
         await self.settle()
+
+    @property
+    def _silent_s(self) -> float:
+        """Time since something arrived."""
+        return (mono_ns() - self._last_arrival_mono_ns) / 1e9
+
+    async def _wait_for_arrival(self, *, then_s: float = 0.0) -> None:
+        """Wait until something arrives, at most until the next look, and then for `then_s`. Nothing
+        can arrive while this process or the machine stands still, so that time is no silence."""
+        looked_mono_ns = mono_ns()
+        self._arrived.clear()
+        await is_set_within(self._arrived, LOOK_S)
+        await asyncio.sleep(then_s)
+        late_s = (mono_ns() - looked_mono_ns) / 1e9 - LOOK_S - then_s
+        self._last_arrival_mono_ns += round(max(0.0, late_s) * 1e9)
 
     def finding(self) -> dict[str, Any] | None:
         return None if self._finding is None else msgspec.to_builtins(self._finding)

@@ -1,6 +1,7 @@
 """Servers whose responses never end: nothing grows while they last, and the run says so."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,8 +151,9 @@ def test_documented_bounds_equal_those_of_a_response() -> None:
     assert f"*One response*: {stated}{MAX_EVENT_BYTES // MIB} MiB for an event or JSON body" in page
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 3.0], ids=["at work", "after a pause"])
 async def test_record_is_awaited_while_its_processor_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float
 ) -> None:
     monkeypatch.setattr("aiperf_svc.services.records_manager.MISSING_S", 1.2)
     # What has been read is told by heartbeats.
@@ -164,6 +166,9 @@ async def test_record_is_awaited_while_its_processor_reads(
 
     monkeypatch.setattr(RecordProcessor, "_process", slow)
     with server(ttft="1ms", itl="5ms", tokens=200) as mock:
-        summary = await results_of(config(mock.url, concurrency=1, requests=1), tmp_path)
+        async with stack(config(mock.url, concurrency=1, requests=1), tmp_path) as run:
+            await run.wait_for_state("draining")
+            time.sleep(pause_s)  # noqa: ASYNC251 - all services share this loop
+            summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["records"], accounts["records_lost"]) == (1, 0)

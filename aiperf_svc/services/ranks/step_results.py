@@ -24,7 +24,7 @@ from aiperf_svc.protocol.messages.steps import StepOutput, StepRecord
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
+from aiperf_svc.services.base import every, mono_ns, wall_ns
 from aiperf_svc.services.base_progress import BaseProgress
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.results_service import ResultsService
@@ -78,8 +78,6 @@ class StepResults(ResultsService[StepsProgress]):
         self._raw = RawOutput(context.artifacts / "raw")
         self._steps: dict[int, StepRecord] = {}
         self._progress: StepProgress | None = None
-        self._arrived = asyncio.Event()
-        self._last_arrival_mono_ns = mono_ns()
         self._started_wall_ns = 0
         self._ended_wall_ns = 0
         self._client_series = ClientSeries()
@@ -137,11 +135,10 @@ class StepResults(ResultsService[StepsProgress]):
             self._progress is None
             or len(self._steps) < self._progress.attempts - self._progress.silent
         ):
-            if (mono_ns() - self._last_arrival_mono_ns) / 1e9 > MISSING_S:
+            if self._silent_s > MISSING_S:
                 self.log.error("some steps have no record")
                 return
-            self._arrived.clear()
-            await is_set_within(self._arrived, 0.5)
+            await self._wait_for_arrival()
 
     async def _process(self) -> None:
         self._raw.close()
