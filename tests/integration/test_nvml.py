@@ -128,6 +128,35 @@ def test_page_has_the_form_of_a_real_gpus(page_url: str) -> None:
     ]
 
 
+async def test_start_of_nvml_is_not_in_page_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_ns = now_ns = 10**18
+
+    def advance(seconds: int) -> None:
+        nonlocal now_ns
+        now_ns += seconds * 10**9
+
+    class SlowGpus:
+        """GPUs whose driver takes ten seconds to start, and two for a page."""
+
+        def __init__(self, _wanted: object) -> None:
+            advance(10)
+
+        def page(self) -> str:
+            advance(2)
+            return "a page"
+
+        def close(self) -> None:
+            """There is nothing to close."""
+
+    monkeypatch.setattr(nvml, "NvmlGpus", SlowGpus)
+    for clock in ("time_ns", "monotonic_ns"):
+        monkeypatch.setattr(nvml, clock, lambda: now_ns)
+    async with nvml.NvmlPages(("all",)) as pages:
+        found = await pages.fetch("", timeout_s=WAIT_S)
+    assert found.text == "a page"
+    assert (found.wall_ns - begin_ns, found.latency_ns) == (11 * 10**9, 2 * 10**9)
+
+
 @pytest.mark.parametrize(
     ("variables", "gpus", "problem", "has_library"),
     [

@@ -168,7 +168,7 @@ class NvmlPages:
     def __init__(self, wanted: Sequence[str]) -> None:
         self._wanted = wanted
         self._gpus: NvmlGpus | None = None
-        self._reading: asyncio.Task[str] | None = None
+        self._reading: asyncio.Task[FetchedPage] | None = None
         """The latest read. A driver that hangs keeps its thread, so there is one at a time: the
         results are made in the other threads."""
 
@@ -183,23 +183,24 @@ class NvmlPages:
 
     async def fetch(self, _url: str, *, timeout_s: float) -> FetchedPage:
         """Read a page, as `PageClient` does over HTTP."""
-        began_ns = monotonic_ns()
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(asyncio.to_thread(self._read), name="read NVML")
         try:
             async with asyncio.timeout(timeout_s):
-                text = await asyncio.shield(self._reading)
+                return await asyncio.shield(self._reading)
         except TimeoutError:
             return FetchedPage(f"NVML did not answer within {timeout_s:g} s")
         except NvmlError as error:
             return FetchedPage(str(error))
-        latency_ns = monotonic_ns() - began_ns
-        return FetchedPage("", text, time_ns() - latency_ns // 2, latency_ns)
 
-    def _read(self) -> str:
+    def _read(self) -> FetchedPage:
         if self._gpus is None:
             self._gpus = NvmlGpus(self._wanted)
-        return self._gpus.page()
+        # Neither the start of NVML nor the wait for this thread is a part of the reading.
+        began_ns = monotonic_ns()
+        text = self._gpus.page()
+        latency_ns = monotonic_ns() - began_ns
+        return FetchedPage("", text, time_ns() - latency_ns // 2, latency_ns)
 
 
 async def serve(gpus: NvmlGpus, host: str, port: int) -> None:
