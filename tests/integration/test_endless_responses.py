@@ -99,19 +99,19 @@ async def test_held_back_requests_are_late_and_not_lost(
     monkeypatch.setattr("aiperf_svc.adapters.messaging.bus.RAW_HIGH_WATER", 1)
     with server(ttft="1ms", tokens=20) as mock:
         # A few responses fill the outbox, long before the last request is due.
-        settings = config(mock.url, request_rate=200, requests=400, arrival={"pattern": "constant"})
+        settings = config(mock.url, request_rate=200, requests=800, arrival={"pattern": "constant"})
         async with stack(settings, tmp_path) as run:
             worker = worker_of(run)
             await wait_until(lambda: worker._records.is_holding_back)
-            # 40 of them get due in that time.
-            await wait_while_growing(lambda: mock.truth()["requests"], look_every_s=0.2)
+            # 100 of them get due in that time.
+            await wait_while_growing(lambda: mock.truth()["requests"], look_every_s=0.5)
             assert worker._records.is_holding_back
             may_read.set()
             summary = await run.results()
             await run.wait_for_state("done")
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["violations"] == []
-    assert accounts["completed"] == accounts["records"] == 400
+    assert accounts["completed"] == accounts["records"] == 800
     (reason,) = (r for r in summary["aiperf_svc"]["reasons"] if r["check"] == "held_back")
     assert reason["measured"] > 0.05
     assert summary["schedule_lag"]["max"] > 200

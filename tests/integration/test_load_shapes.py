@@ -31,9 +31,7 @@ async def test_open_loop_sends_when_due(tmp_path: Path) -> None:
     assert all(arrivals[request] >= due[request] for request in arrivals)
     assert summary["schedule_lag"]["min"] >= 0
     # No request waits for the response to another.
-    ends = [row["end_wall_ns"] for row in truth["rows"]]
-    before_first_end = sum(arrival < min(ends) for arrival in arrivals.values())
-    assert before_first_end > 1
+    assert truth["max_in_flight"] > 1
 
 
 async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
@@ -53,7 +51,7 @@ async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
 
 async def test_duration_ends_sending_and_grace_ends_waiting(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="20ms", tokens=500) as mock:
-        settings = config(mock.url, concurrency=5, duration="300ms", grace_period="200ms")
+        settings = config(mock.url, concurrency=5, duration="3s", grace_period="200ms")
         summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]
@@ -63,7 +61,8 @@ async def test_duration_ends_sending_and_grace_ends_waiting(tmp_path: Path) -> N
 
 
 async def test_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> None:
-    with server(ttft="1s", tokens=1) as mock:
+    # None ends before the last user has begun, so each user has one.
+    with server(ttft="5s", tokens=1) as mock:
         await results_of(config(mock.url, concurrency=10, requests=10, ramp="500ms"), tmp_path)
         rows = mock.truth(rows=True)["rows"]
     due = due_times(tmp_path)
@@ -142,18 +141,18 @@ async def test_due_requests_held_by_a_cap_are_unsent(tmp_path: Path) -> None:
 
 
 async def test_stages_have_their_rates_on_the_servers_side(tmp_path: Path) -> None:
-    stages = [{"rate": 100, "duration": "500ms"}, {"rate": 300, "duration": "500ms"}]
+    stages = [{"rate": 50, "duration": "1s"}, {"rate": 150, "duration": "4s"}]
     load: dict[str, Any] = {"stages": stages, "arrival": {"pattern": "constant"}}
     with server(tokens=1) as mock:
         summary = await results_of(config(mock.url, **load), tmp_path)
         arrivals = np.sort([row["arrival_wall_ns"] for row in mock.truth(rows=True)["rows"]])
     accounts = summary["aiperf_svc"]["accounts"]
-    assert accounts["issued"] == 200
-    assert summary["requested_rate"]["avg"] == pytest.approx(200)
+    assert accounts["issued"] == 650
+    assert summary["requested_rate"]["avg"] == pytest.approx(130)
     due = np.sort(list(due_times(tmp_path).values()))
     # What a busy machine could not write before the stop is unsent, and has no line.
-    sent = [50, 150 - accounts["unsent"]]
-    counts = np.histogram((due - due[0]) / 1e9, [0, 0.5, 1])[0]
+    sent = [50, 600 - accounts["unsent"]]
+    counts = np.histogram((due - due[0]) / 1e9, [0, 1, 5])[0]
     assert counts.tolist() == pytest.approx(sent, abs=1)
     assert (arrivals[: len(due)] >= due[: len(arrivals)]).all()
 

@@ -38,16 +38,17 @@ def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
 
 async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
     # The role comes at once and is no token.
-    with server(ttft="40ms", itl="3ms", tokens=30, role_chunk=True) as mock:
-        settings = config(mock.url, concurrency=24, requests=120, prefill_concurrency=3)
+    # A busy machine takes some milliseconds from a first token to the next request.
+    with server(ttft="200ms", itl="15ms", tokens=30, role_chunk=True) as mock:
+        settings = config(mock.url, concurrency=24, requests=60, prefill_concurrency=3)
         summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]
-    assert accounts["completed"] == truth["completed"] == 120
+    assert accounts["completed"] == truth["completed"] == 60
     assert accounts["violations"] == []
     assert most_in_prefill(truth["rows"], tmp_path) == 3
-    # Decoding, 87 ms, is not limited, so more are in flight than in prefill; but 3 at a time for 40
-    # ms are fewer than 24 users for 127 ms want, so users wait for a slot.
+    # Decoding, 435 ms, is not limited, so more are in flight than in prefill; but 3 at a time for
+    # 200 ms are fewer than 24 users for 635 ms want, so users wait for a slot.
     assert 6 < truth["max_in_flight"] <= 24
     assert summary["capped_request_count"]["avg"] > 30
     # Requests in flight are not what is limited, but the slots are full.
