@@ -95,7 +95,7 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
 
     async with serving(forget_a_third) as server:
         settings = config(server.url, concurrency=30, requests=60)
-        settings["endpoint"]["request_timeout"] = "2s"
+        settings["endpoint"]["request_timeout"] = "5s"
         settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
         summary = await results_of(settings, tmp_path)
         stuck.set()
@@ -103,8 +103,8 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
     latency, throughput = summary["aiperf_svc"]["slo"]
     assert "leaves out 20 of 60 requests (20 timed out)" in latency["reason"]
     # 40 successes in at least the time that the time-outs took.
-    assert summary["benchmark_duration"]["avg"] >= 2
-    assert summary["request_throughput"]["avg"] <= 20
+    assert summary["benchmark_duration"]["avg"] >= 5
+    assert summary["request_throughput"]["avg"] <= 8
     assert throughput["measured"] == summary["request_throughput"]["avg"]
     assert findings(summary)["errors"]["severity"] == "invalid"
     assert summary["aiperf_svc"]["verdict"] == "invalid"
@@ -112,16 +112,20 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
 
 
 async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
-    served = asyncio.Event()
+    served, seconds = asyncio.Event(), 4
 
     async def count_to_25(number: int, writer: asyncio.StreamWriter) -> None:
-        await stream_at_once(number, writer)
+        if number < 25:
+            await stream_at_once(number, writer)
+        else:
+            # Of those that have come together with the last one.
+            writer.transport.abort()
         if number == 24:
             served.set()
 
     async with serving(count_to_25) as server:
         settings = config(
-            server.url, request_rate=50, duration="2s", arrival={"pattern": "constant"}
+            server.url, request_rate=50, duration=seconds, arrival={"pattern": "constant"}
         )
         settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
         async with stack(settings, tmp_path) as run:
@@ -130,16 +134,17 @@ async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
             await server.stop()
             summary = await run.results()
     successes = summary["request_count"]["avg"]
-    assert 20 <= successes < 50
+    assert 20 <= successes <= 25
     accounts = summary["aiperf_svc"]["accounts"]
     # One that a busy machine could not write before the end of the load is unsent.
     sent = accounts["issued"] - accounts["unsent"]
     assert summary["error_request_count"]["avg"] == sent - successes
-    assert summary["benchmark_duration"]["avg"] >= 2
+    assert summary["benchmark_duration"]["avg"] >= seconds
     assert summary["request_throughput"]["avg"] == successes / summary["benchmark_duration"]["avg"]
     assert [objective["ok"] for objective in summary["aiperf_svc"]["slo"]] == [False, False]
     # Nothing was written to a server that was not there.
-    assert summary["achieved_rate"]["avg"] <= 25
+    assert accounts["requests_sent"] < sent
+    assert summary["achieved_rate"]["avg"] < (accounts["requests_sent"] + 1) / seconds
     assert summary["aiperf_svc"]["cause"] == "target-failing"
     found = findings(summary)
     assert "connect" in found["errors"]["text"]
@@ -158,7 +163,7 @@ async def test_absent_target_gives_no_client_advice(
     server = ScriptedServer(stream_at_once)
     await server.start()
     await server.stop()
-    summary = await results_of(config(server.url, concurrency=5, duration="500ms"), tmp_path)
+    summary = await results_of(config(server.url, concurrency=5, requests=200), tmp_path)
     assert summary["aiperf_svc"]["cause"] == "target-failing"
     assert "more CPU" not in advice(summary)
     assert ended(summary) is ExitCode.BENCHMARK_FAILED
@@ -180,7 +185,7 @@ async def test_few_failures_within_the_budget_are_no_reason(tmp_path: Path) -> N
 async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
         # A server of plain HTTP waits for the end of a ClientHello that it takes for a request.
-        settings = config(server.url.replace("http", "https"), request_rate=50, duration="1s")
+        settings = config(server.url.replace("http", "https"), request_rate=50, duration="4s")
         summary = await results_of(settings, tmp_path)
     found = findings(summary)
     assert summary["unsent_request_count"]["avg"] > 0
