@@ -14,12 +14,20 @@ from aiohttp import web
 from arro3.io import read_parquet
 
 from aiperf_svc.adapters.telemetry.pages import PageClient
-from tests.support.in_one_loop import config, results_of, server, talks
+from aiperf_svc.services import telemetry_reader
+from tests.support.in_one_loop import WAIT_S, config, results_of, server, talks
 from tests.support.scripted_server import pages, served, with_telemetry
 
 DCGM = (Path(__file__).parents[1] / "data/telemetry/dcgm.txt").read_text()
 TTFT = "time_to_first_token_seconds"
 POWER = "DCGM_FI_DEV_POWER_USAGE{"
+
+
+@pytest.fixture(autouse=True)
+def _pages_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a page is read before the load and one after it."""
+    monkeypatch.setattr(telemetry_reader, "FIRST_PAGES_S", WAIT_S)
+    monkeypatch.setattr(telemetry_reader, "LAST_PAGE_S", WAIT_S)
 
 
 def contents(folder: Path) -> list[bytes]:
@@ -83,7 +91,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     async with pages(metrics=gpu_page, **wrong) as gpu_url:
         with server(ttft="120ms", itl="5ms", tokens=10, slots=3) as mock:
             settings = with_telemetry(
-                config(mock.url, concurrency=4, duration="3s"),
+                config(mock.url, concurrency=4, duration="5s"),
                 gpu_telemetry=[gpu_url],
                 server_metrics=[f"{gpu_url}/{name}" for name in wrong],
                 interval="200ms",
