@@ -16,6 +16,7 @@ from tests.support.running_command import (
     Command,
     artifacts,
     assert_only_the_user_reads,
+    wait_ended,
     wait_for,
     wait_gone,
 )
@@ -144,9 +145,7 @@ def test_background_processes_of_a_command_are_ended(
     command.finish()
     pid = int((tmp_path / "tmp/pid").read_text())
     (tmp_path / "tmp/pid").unlink()
-    # One that has ended may wait for the machine's first process to take note.
-    stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+    wait_ended(pid)
 
 
 def test_interrupt_ends_the_step_and_keeps_its_output(

@@ -98,6 +98,11 @@ def _remove(owner: int) -> None:
             subprocess.run(["ip", kind, "delete", name], check=False)
 
 
+def names_of(pid: int) -> set[str]:
+    """Return the names of namespaces and links of a test's process."""
+    return {name for owner, _, name in _there() if owner == pid}
+
+
 def _there() -> list[tuple[int, str, str]]:
     """The process, kind and name of each link and namespace of tests."""
     folders = {"link": Path("/sys/class/net"), "netns": Path("/run/netns")}

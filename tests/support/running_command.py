@@ -106,12 +106,13 @@ class Command:
         stay open. Another command may take an address that this one has left."""
         inodes = set()
         for pid in (self.process.pid, *self.processes()):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                # A process may close one between the listing and the reading.
-                with suppress(FileNotFoundError):
-                    target = str(link.readlink())
-                    if target.startswith("socket:["):
-                        inodes.add(target[8:-1])
+            # A process may end, or close one, between the listing and the reading.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for link in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(FileNotFoundError):
+                        target = str(link.readlink())
+                        if target.startswith("socket:["):
+                            inodes.add(target[8:-1])
         self._ports |= {i: a for i, a in listening_sockets().items() if i in inodes}
         return self._ports
 
@@ -206,6 +207,19 @@ def kill(command: Command) -> None:
     command.process.kill()
     command.process.communicate()
     wait_gone(*services)
+
+
+def wait_ended(pid: int) -> None:
+    """Wait until a process that was killed is gone, or waits for its parent to take note."""
+
+    def is_ended() -> bool:
+        try:
+            stat_line = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        return stat_line.rpartition(")")[2].split()[0] in "ZX"
+
+    wait_for(is_ended, tell=lambda: f"process {pid} is left")
 
 
 def wait_gone(*pidfds: int) -> None:
