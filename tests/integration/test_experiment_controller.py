@@ -52,7 +52,7 @@ async def controller(
 
 async def next_trial(heard: zmq.asyncio.Socket, after: TrialPublished | None) -> TrialPublished:
     while True:
-        _, data = await asyncio.wait_for(heard.recv_multipart(), 30)
+        _, data = await asyncio.wait_for(heard.recv_multipart(), 60)
         message = decode(data)
         assert isinstance(message, TrialPublished)
         if after is None or (message.serial, message.is_over) > (after.serial, after.is_over):

@@ -329,7 +329,7 @@ async def test_requests_beside_the_load_are_in_http2_too(
     async with bench(http2(respond), server_side=side, **settings) as b:
         before, after = b.target.request(b"x" * 100_000)
         request = before + b"id" + after
-        assert await ask(b.target, request, timeout_s=5) == (200, b"hello")
+        assert await ask(b.target, request, timeout_s=WAIT_S) == (200, b"hello")
         route = b.target.route
         url = f"http{'s' if is_tls else ''}://{route.host}:{route.port}"
         config = small_config(url, endpoint=settings)

@@ -16,7 +16,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 from benchmarks.stream_server import stream_server
-from tests.support.client_bench import CHUNKED, LENGTH, bench, responses
+from tests.support.client_bench import CHUNKED, LENGTH, WAIT_S, bench, responses
 from tests.support.http2_server import Peer, http2
 from tests.support.small_configs import small_config
 
@@ -161,7 +161,7 @@ async def test_side_requests_use_the_proxy(
     ):
         before, after = b.target.request(b"{}")
         request = before + b"id" + after
-        assert await ask(b.target, request, timeout_s=5) == (200, b"hello")
+        assert await ask(b.target, request, timeout_s=WAIT_S) == (200, b"hello")
         port = next(line for line in there.heads[0].split(b"\r\n") if line.startswith(b"Host: "))
         url = f"http{'s' if is_tls else ''}://{port.removeprefix(b'Host: ').decode()}"
         config = small_config(f"{url}/v1", endpoint={"proxy": there.url, **given})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from aiperf_svc.mock_server.running import RunningMockServer
 
 CHAT = "/v1/chat/completions"
-HANG_GUARD_S = 20.0
+HANG_GUARD_S = 60.0
 """How long a socket may be silent before a test gives up: no claim depends on it."""
 
 
@@ -102,7 +102,7 @@ def loopback_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection: the server's, which never waits, and the client's."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname(), timeout=20) as client,
+        socket.create_connection(listener.getsockname(), timeout=HANG_GUARD_S) as client,
     ):
         server, _ = listener.accept()
         with server:

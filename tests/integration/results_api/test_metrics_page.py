@@ -36,7 +36,7 @@ async def test_the_newest_status_is_on_the_page() -> None:
 
 
 async def test_silent_or_invalid_clients_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_page, "CONNECTION_S", 0.5)
+    monkeypatch.setattr(metrics_page, "CONNECTION_S", 2.0)
     async with page([]) as (served, url):
         served.show(make_status())
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -46,7 +46,7 @@ async def test_silent_or_invalid_clients_are_disconnected(monkeypatch: pytest.Mo
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"x" * 2**17)
         with pytest.raises(OSError):  # noqa: PT011
-            await asyncio.wait_for(_until_refused(reader, writer), 10)
+            await asyncio.wait_for(_until_refused(reader, writer), 60)
         assert (await get(f"{url}/metrics"))[0] == 200
 
 
