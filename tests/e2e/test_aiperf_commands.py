@@ -1,5 +1,5 @@
 """Command lines of AIPerf's documentation, moved over, measure a server. Lengths and numbers are
-smaller, so that each takes a second. `AIPERF_COMMANDS=all` runs all of them."""
+smaller, so that each takes some seconds. `AIPERF_COMMANDS=all` runs all of them."""
 
 import os
 import shlex
@@ -15,8 +15,8 @@ from tests.support.documented import documented, write_inputs
 from tests.support.running_command import FINISHED, Command
 
 SMALLER = {
-    "--benchmark-duration": "1",
-    "--duration": "1",
+    "--benchmark-duration": "3",
+    "--duration": "3",
     "--warmup-duration": "0.3",
     "--slice-duration": "0.5",
     "--request-rate": "50",

@@ -70,7 +70,7 @@ def test_search_finds_load_that_all_targets_sustain(
     }  # fmt: skip
     slo = {"objectives": [{"metric": "time_to_first_token", "stat": "avg", "max": "30ms"}]}
     command = started(
-        tmp_path, servers, experiment={"search": search}, slo=slo, load={"duration": "1s"}
+        tmp_path, servers, experiment={"search": search}, slo=slo, load={"duration": "3s"}
     )
     said = command.finish()
     folder = artifacts(tmp_path)

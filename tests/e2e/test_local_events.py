@@ -25,7 +25,7 @@ def command_of(folder: Path, url: str, event: str) -> Command:
 
 
 def test_killed_server_is_measured_until_it_is_back(tmp_path: Path) -> None:
-    with running(MockServerConfig(ttft="5ms", itl="1ms", tokens=8, respawn="1s")) as server:
+    with running(MockServerConfig(ttft="5ms", itl="1ms", tokens=8, respawn="3s")) as server:
         command = command_of(tmp_path, server.url, "{at: 10s, do: kill}")
         results = command.finish()["results"]
     assert command.code in FINISHED, command.errors
@@ -33,9 +33,9 @@ def test_killed_server_is_measured_until_it_is_back(tmp_path: Path) -> None:
     (event,) = own["events"]
     assert event["is_verified"], event
     assert (event["do"], event["evidence"]) == ("kill", "gone from /proc")
-    assert 10 <= event["begin_s"] < 12
+    assert 10 <= event["begin_s"] < 16
     assert event["lost"]["refused"] > 0
-    assert event["longest_gap_s"] >= 1 > event["usual_gap_s"]
+    assert event["longest_gap_s"] >= 3 > event["usual_gap_s"]
     assert event["throughput_recovery_s"] is None  # less than 30 s were left
     assert results["event_lost_requests"]["avg"] == sum(event["lost"].values())
     assert "events" not in {reason["check"] for reason in own["reasons"]}

@@ -29,8 +29,8 @@ QUICK = MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)
 
 
 @pytest.fixture
-def mock() -> Iterator[RunningMockServer]:
-    with running(QUICK) as server:
+def mock(request: pytest.FixtureRequest) -> Iterator[RunningMockServer]:
+    with running(getattr(request, "param", QUICK)) as server:
         yield server
 
 
@@ -133,8 +133,8 @@ def shape(value: Any) -> Any:
 
 def test_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None:
     # The first lasts until the loss is seen.
-    rows = [{"load.duration": "6s"}, {"load.duration": "1s"}]
-    load = {"duration": "6s", "requests": None}
+    rows = [{"load.duration": "10s"}, {"load.duration": "3s"}]
+    load = {"duration": "10s", "requests": None}
     with running(MockServerConfig(truth=True, ttft="50ms", tokens=2)) as mock:
         command = started(tmp_path, config(mock.url, {"explicit": rows}, **load))
         command.wait_for_requests(mock, 10)
@@ -193,7 +193,8 @@ def test_failed_trial_does_not_end_the_others(mock: RunningMockServer, tmp_path:
 
 
 TWO_SLOTS = MockServerConfig(truth=True, slots=2, ttft="80ms", itl="40ms", tokens=3)
-"""A response takes 160 ms, so each of three users on two slots waits 80 ms longer."""
+"""A response takes 160 ms, so one of two requests of three users waits for a slot for 80 ms or
+longer."""
 
 
 def test_repeated_invalid_trial_is_in_every_file(tmp_path: Path) -> None:
@@ -219,8 +220,9 @@ def search_for_users(url: str) -> dict[str, Any]:
     content = config(
         url, {"search": {"parameter": "load.concurrency", "from": 1, "to": 4, "confirm": 1}}
     )
-    objective = {"metric": "time_to_first_token", "stat": "avg", "max": "130ms"}
-    load = {"concurrency": 2, "duration": "1s"}
+    # A request or two, which a busy machine serves late, are not a quarter of the requests.
+    objective = {"metric": "time_to_first_token", "stat": "p75", "max": "130ms"}
+    load = {"concurrency": 2, "duration": "2s"}
     return content | {"slo": {"objectives": [objective]}, "load": load}
 
 
@@ -249,7 +251,7 @@ def test_resumed_search_finds_the_slots_of_a_server(tmp_path: Path) -> None:
 
 def test_load_certain_to_break_ends_early(tmp_path: Path) -> None:
     """Two slots of 80 ms serve 25 requests a second, and 50 come."""
-    rate, seconds = 50, 4
+    rate, seconds = 50, 6
     content = config(
         "",
         {"search": {"parameter": "load.request_rate", "from": rate, "to": 100, "confirm": 1}},
@@ -275,10 +277,13 @@ def test_load_certain_to_break_ends_early(tmp_path: Path) -> None:
     command.assert_nothing_is_left()
 
 
+@pytest.mark.parametrize(
+    "mock", [MockServerConfig(truth=True, ttft="40ms", tokens=2)], indirect=True, ids=["slow"]
+)
 def test_killed_experiment_resumes_with_the_remaining_trials(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
-    levels = [4, 1, 2]
+    levels = [4, 1, 2]  # The second trial, which is killed, takes four seconds.
     experiment = {"product": {"load.concurrency": levels}, "cooldown": "1s"}
     content = config(mock.url, experiment, requests=100)
     command = started(tmp_path, content)

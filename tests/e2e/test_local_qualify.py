@@ -91,23 +91,24 @@ def test_slow_pairs_find_their_common_node(tmp_path: Path) -> None:
 def test_iperf_finds_node_with_a_slow_link(tmp_path: Path) -> None:
     folder = tmp_path.parent / f"{tmp_path.name}-links"
     folder.mkdir()
-    with namespaces(folder, ["200mbit", "200mbit", "60mbit", "200mbit"]) as env:
-        iperf = {"kind": "iperf", "duration": "1s", "omit": "0s"}
+    with namespaces(folder, ["100mbit", "100mbit", "10mbit", "100mbit"]) as env:
+        iperf = {"kind": "iperf", "duration": "2s", "omit": "0s"}
         content = config(
             count=4,
             stages=[{"nodes": "pairs", "workload": iperf}],
-            limits=[{"check": "iperf_bandwidth", "min": "120Mbit/s"}],
+            limits=[{"check": "iperf_bandwidth", "min": "30Mbit/s"}],
             env=env,
         )
         command = started(tmp_path, content)
         printed = command.finish()
     assert command.code is ExitCode.SLO_MISSED, command.errors
+    # A busy machine makes the other links slower, but not as slow as the limit.
     assert nodes(tmp_path) == {"0": "pass", "1": "pass", "2": "fail", "3": "pass"}
     result = printed["results"]["qualification"]
     (bad,) = (each["checks"][0] for each in result["nodes"] if each["verdict"] == "fail")
-    assert bad["limit"] == 120e6
-    assert bad["value"] < 80e6
-    assert bad["repeated"] < 80e6
+    assert bad["limit"] == 30e6
+    assert bad["value"] < 20e6
+    assert bad["repeated"] < 20e6
     assert result["paths"] == []
 
 

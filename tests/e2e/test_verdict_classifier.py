@@ -25,6 +25,8 @@ from tests.support.preparations import Preparation
 DURATION_S = 1.5
 PATCH = "sitecustomize.py"
 QUICK: dict[str, Any] = {"tokens": 4, "duration_s": DURATION_S}
+LATER: dict[str, Any] = QUICK | {"duration_s": 4.0}
+"""Of loads in whose middle something happens, however late the test does it."""
 HONEST = (
     Trial(1, "honest-open", rate=120, pattern="poisson", ttft_ms=40, **QUICK),
     Trial(2, "honest-closed", users=8, ttft_ms=60, **QUICK),
@@ -32,8 +34,8 @@ HONEST = (
 STARVED = (
     Trial(4, "paused", rate=150, severity=0.4, **QUICK),
     Trial(5, "paused", users=20, ttft_ms=30, severity=0.3, **QUICK),
-    Trial(6, "clock", rate=150, severity=-150.0, **QUICK),
-    Trial(7, "clock", rate=150, severity=150.0, **QUICK),
+    Trial(6, "clock", rate=150, severity=-150.0, **LATER),
+    Trial(7, "clock", rate=150, severity=150.0, **LATER),
     # A worker has 256 descriptors that are not for connections, and starts with over 512.
     Trial(8, "fds", rate=400, ttft_ms=900, severity=514, **QUICK),
 )

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 from aiperf_svc.adapters.events.pod_commands import BUSY
+from tests.support.running_command import wait_ended
 
 
 def test_busy_loops_end_with_the_input() -> None:
@@ -21,13 +22,5 @@ def test_busy_loops_end_with_the_input() -> None:
         assert int(shell.stdout.readline()) >= 0
         shell.wait()
     assert len(children) == 2
-    assert not any(map(is_running, children))
-
-
-def is_running(pid: str) -> bool:
-    """Whether a process has not ended; init may not have taken notice."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    for pid in children:
+        wait_ended(int(pid))
