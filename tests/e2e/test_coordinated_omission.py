@@ -52,7 +52,8 @@ def frozen_run(folder: Path, *flags: str) -> FrozenRun:
         ttft="20ms", itl=ITL, tokens=2, truth=True, freeze_at=FREEZE_AT, freeze_for="1s"
     )
     load = ["--request-rate", str(RATE), "--arrival-pattern", "constant"]
-    load += ["--benchmark-duration", f"{DURATION_S}s", "--grace-period", "10s", "--isl", "20"]
+    # By their number: of a time, the last ones could be due and not written before its end.
+    load += ["--request-count", str(REQUESTS), "--isl", "20"]
     with running(config) as server:
         run = run_client(server.url, [*load, *flags], folder=folder, longest_s=DURATION_S + 10)
         truth = server.truth(rows=True)

@@ -80,7 +80,7 @@ def address(stored: Path) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert snapshot(stored) == before
 
 

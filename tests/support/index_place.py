@@ -36,7 +36,7 @@ from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.fake_folders import list_trials
 from tests.support.fake_results import as_json
 from tests.support.forked_commands import finished
-from tests.support.ports import free_port
+from tests.support.ports import free_ports
 
 JOB = "index-1-s"
 RUN_ID, TOKEN = "0123456789abcdef", "of-the-test"
@@ -81,8 +81,8 @@ class Place:
 
     def __init__(self, folder: Path, *, retries: int = 0, **experiment: Any) -> None:
         self.folder, self.retries = folder, retries
-        self.ports = {"RECORDS": free_port()}
-        self.api_port, self.server_port = free_port(), free_port()
+        records_port, self.api_port, self.server_port = free_ports(3)
+        self.ports = {"RECORDS": records_port}
         keys = CurveKeys.make()
         for name, service in (("collector", "records-manager"), ("index", "record-processor")):
             (folder / name).mkdir()

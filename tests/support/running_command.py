@@ -22,7 +22,7 @@ from tests.support.preparations import Preparation
 WAIT_S = 90.0
 LOOK_S = 0.02
 """Between two looks: a test that spins takes the CPU from what it waits for."""
-OTHERS_S = 10.0
+OTHERS_S = 60.0
 """Longest time in which a folder in a shared place may be another command's that comes or goes."""
 QUIET = ("--json", "--ui", "none")
 FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
