@@ -30,7 +30,7 @@ from tests.support.small_configs import small_benchmark
 
 CONFIG = small_benchmark("http://127.0.0.1:1")
 REPLICAS = (Service.RECORD_PROCESSOR, Service.WORKER)
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ class ForkedCommand(Fork):
 
 
 def finished(
-    words: Sequence[str], *, cwd: Path, env: Mapping[str, str] = os.environ, timeout: float = 90
+    words: Sequence[str], *, cwd: Path, env: Mapping[str, str] = os.environ, timeout: float = 180
 ) -> "subprocess.CompletedProcess[str]":
     """The command `words`, when it has ended. Raises TimeoutExpired."""
     process = ForkedCommand(words, cwd=cwd, env=env)

@@ -25,7 +25,7 @@ from aiperf_svc.services.host import service_class
 from aiperf_svc.services.records_manager import RecordsManager
 from tests.support.fake_results import as_json
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 @dataclass

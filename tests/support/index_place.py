@@ -40,7 +40,7 @@ from tests.support.ports import free_ports
 
 JOB = "index-1-s"
 RUN_ID, TOKEN = "0123456789abcdef", "of-the-test"
-INDEX_S = 90.0
+INDEX_S = 180.0
 
 
 class FakeIndexCluster:

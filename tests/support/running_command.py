@@ -19,7 +19,7 @@ from aiperf_svc.mock_server.running import RunningMockServer
 from tests.support.forked_commands import PROGRAM, ForkedCommand, needs_a_start
 from tests.support.preparations import Preparation
 
-WAIT_S = 90.0
+WAIT_S = 180.0
 LOOK_S = 0.02
 """Between two looks: a test that spins takes the CPU from what it waits for."""
 OTHERS_S = 60.0
