@@ -91,7 +91,7 @@ class Place:
         config = {
             "name": "variants",
             "endpoint": {"url": "http://target", "model": "m", "streaming": True},
-            "load": {"duration": "500ms", "concurrency": 2, "grace_period": "2s"},
+            "load": {"duration": "2s", "concurrency": 2, "grace_period": "2s"},
             "workers": {"max": 1},
             "dataset": {"entries": 20, "output_tokens": {"mean": 4}},
             "experiment": {

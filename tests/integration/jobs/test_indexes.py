@@ -37,7 +37,10 @@ async def test_trials_of_indexes_become_one_experiment(place: Place) -> None:
     assert "exit code 2" in summary["trials"][1]["reason"]
     assert summary["trials"][0]["values"]["time_to_first_token_p50"] >= 30
     fetched = place.folder / "fetched"
-    assert len(list((fetched / "trials").iterdir())) == 2
+    # A busy machine may rightly have one run again.
+    done = [trial for trial in summary["trials"] if trial["state"] == "done"]
+    attempts = sum(1 + len(trial["replaced"]) for trial in done)
+    assert len(list((fetched / "trials").iterdir())) == attempts
     assert (fetched / "report.html").is_file()
     assert json.loads((fetched / "experiment.json").read_bytes()) == summary
 
