@@ -20,7 +20,7 @@ _CPU_GROUPS = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 """Where a group with a CPU quota can be made, version 1 and version 2."""
 _PERIOD_US = 100_000
 _CLONE_NEWNET = 0x4000_0000
-_LEAVING_S = 5
+_LEAVING_S = 60
 _BUSY_S = 20
 """CPU seconds after which the kernel ends a busy neighbour that was not stopped."""
 

@@ -3,9 +3,11 @@
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 
 import pytest
 
+from aiperf_svc.adapters.inference import pool
 from aiperf_svc.adapters.inference.pool import SO_TIMESTAMPNS, KernelStamps
 
 
@@ -32,6 +34,15 @@ def test_first_bytes_are_stamped_after_each_start(listener: socket.socket) -> No
         with closing(KernelStamps()) as stamps:
             assert stamps.has_started
             assert has_stamp(listener)
+
+
+def test_process_that_was_not_scheduled_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(KernelStamps()) as running:
+        assert running.has_started
+        seconds = count()
+        monkeypatch.setattr(pool, "monotonic_ns", lambda: next(seconds) * 10**9)
+        with closing(KernelStamps()) as stamps:
+            assert stamps.has_started
 
 
 def test_a_machine_without_loopback_is_measured_without_stamps(
