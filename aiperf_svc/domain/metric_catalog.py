@@ -113,6 +113,19 @@ class Metric:
     """True if slices of time have it; only for Kind.SCALAR, as they have all distributions."""
     side_by_side: tuple[str, ...] = ()
     """Statistics that short tables of several runs, targets or models show."""
+    other_unit: str = ""
+    """Unit in tables and comparisons if it is not that of the files: AIPerf writes `ratio` for
+    numbers that are no share too."""
+
+    @property
+    def shown_unit(self) -> str:
+        """Unit in tables and comparisons; `ratio` is that of shares."""
+        return self.other_unit or self.unit
+
+    @property
+    def scale(self) -> tuple[float, str]:
+        """Divisor and unit of the numbers in the tables of a run, which have shares in per cent."""
+        return (0.01, "%") if self.shown_unit == "ratio" else (1.0, self.shown_unit)
 
     @property
     def header(self) -> str:
@@ -314,7 +327,7 @@ _TOKEN_COUNTS = (
     _record("spec_decode_acceptance_length", "Acceptance Length", "ratio", f.acceptance_length,
         "1 + spec_decode_accepted_draft_tokens / spec_decode_steps of each request; that of the "
         "run is spec_decode_token_weighted_acceptance_length", "server", better=HIGHER,
-        needs=USAGE),
+        needs=USAGE, other_unit="tokens"),
     _record("spec_decode_draft_acceptance_rate", "Draft Acceptance Rate", "%", f.acceptance_rate,
         "spec_decode_accepted_draft_tokens / spec_decode_draft_tokens of each request", "server",
         better=HIGHER, needs=USAGE),
@@ -490,7 +503,7 @@ _SCALARS = (
     _scalar("spec_decode_token_weighted_acceptance_length", "Token-Weighted Acceptance Length",
         "ratio", Derived(_acceptance_length),
         "1 + total_accepted_draft_tokens / total_spec_decode_steps", better=HIGHER, needs=USAGE,
-        in_table=True),
+        in_table=True, other_unit="tokens"),
     _scalar("spec_decode_overall_draft_acceptance_rate", "Overall Draft Acceptance Rate", "%",
         Derived(_acceptance_rate), "total_accepted_draft_tokens / total_draft_tokens",
         better=HIGHER, needs=USAGE, in_table=True),
@@ -569,7 +582,7 @@ _SCALARS = (
     _scalar("distinct_prompt_count", "Distinct Prompts", "count", MEASURED,
         "dataset entries that were sent; fewer than requests means prompts were reused",
         is_ours=True),
-    _scalar("requests_per_prompt", "Requests per Prompt", "ratio",
+    _scalar("requests_per_prompt", "Requests per Prompt", "requests",
         Derived(lambda numbers: (numbers["request_count"] + numbers["error_request_count"])
             / numbers["distinct_prompt_count"]),
         "(request_count + error_request_count) / distinct_prompt_count: over 1, caches may hold "

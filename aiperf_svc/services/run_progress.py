@@ -244,7 +244,7 @@ class RunProgress(BaseProgress):
                     metric=metric.tag,
                     stat=each.stat,
                     bound=bound,
-                    limit=limit_of(metric.unit, limit),
+                    limit=limit_of(metric.shown_unit, limit),
                     value=value,
                     unit=metric.unit,
                 )

@@ -345,13 +345,15 @@ def check_page(run: Path, summary: Mapping[str, Any]) -> None:
     for tag, metric in CATALOG.items():
         if tag not in summary:
             continue
-        is_named = metric.unit in ("", "requests", "count") or metric.name.endswith(metric.unit)
-        unit = "" if is_named else f" {metric.unit}"
+        per, unit = metric.scale
+        is_named = unit in ("", "requests", "count") or metric.name.endswith(unit)
         names = PAGE_STATS if metric.kind is not Kind.SCALAR else ("avg",)
-        shown = [row for row in rows[f"{metric.name}{unit}"] if len(row) == len(names)]
+        title = metric.name if is_named else f"{metric.name} {unit}"
+        shown = [row for row in rows[title] if len(row) == len(names)]
         assert len(shown) == 1, tag
         for stat, text in zip(names, shown[0], strict=True):
             value = summary[tag].get(stat)
+            value = None if value is None else value / per
             assert recomputed.shown_as(value, text), (tag, stat, value, text)
 
 

@@ -24,6 +24,7 @@ from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.foreign_text import csv_cell
 from aiperf_svc.domain.json_objects import Parameters
+from aiperf_svc.domain.metric_catalog import CATALOG
 
 AGGREGATE_SCHEMA = "1.0"
 SWEEP_STATS = ("mean", "std", "min", "max", "cv")
@@ -68,7 +69,7 @@ def render_aggregate_csv(summary: ExperimentSummary, of: Combination) -> bytes:
     for key, value in of.values.items():
         found = _statistics(value)
         cells = (_number(found.get(stat), stat) for stat in AGGREGATE_STATS)
-        lines.append((column_name(key), *cells, csv_cell(summary.metrics[key.tag].unit)))
+        lines.append((column_name(key), *cells, csv_cell(_unit(summary, key))))
     lines += [
         (),
         ("Aggregation Type", "confidence"),
@@ -157,9 +158,14 @@ def _counts(rows: Sequence[TrialRow]) -> dict[str, object]:
 
 def _metrics(summary: ExperimentSummary, of: Combination) -> dict[str, dict[str, float | str]]:
     return {
-        column_name(key): {**_statistics(value), "unit": summary.metrics[key.tag].unit}
+        column_name(key): {**_statistics(value), "unit": _unit(summary, key)}
         for key, value in of.values.items()
     }
+
+
+def _unit(summary: ExperimentSummary, key: RowKey) -> str:
+    """Return the unit in AIPerf's files."""
+    return CATALOG[key.tag].unit if key.tag in CATALOG else summary.metrics[key.tag].unit
 
 
 def _statistics(value: Aggregate) -> dict[str, float]:
@@ -202,9 +208,7 @@ def _best_configurations(
         "best_latency_p99": best(summary, found.latency, search),
     }
     return {
-        name: _Configuration(
-            each.combination.parameters, each.value.mean, summary.metrics[each.key.tag].unit
-        )
+        name: _Configuration(each.combination.parameters, each.value.mean, _unit(summary, each.key))
         for name, each in chosen.items()
         if each is not None
     }

@@ -161,8 +161,9 @@ def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:
     for tag, found in result.metrics.items():
         if tag not in tags or found.is_single:
             continue
-        name = CATALOG[tag].name
-        rows.append(Row([name_cell(name, found.unit), *(_stat(found, stat) for stat in STATS)]))
+        name, (per, unit) = CATALOG[tag].name, CATALOG[tag].scale
+        cells = (_stat(found, stat, per=per) for stat in STATS)
+        rows.append(Row([name_cell(name, unit), *cells]))
         if found.censored_share:
             notes.add(
                 f"{name}: {found.censored_share:.2%} were cut before their responses ended; "
@@ -176,11 +177,11 @@ def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:
 
 def scalars(result: InferenceResult, tags: set[str]) -> Table:
     """Return the metrics among `tags` that are one number, two in a row."""
-    pairs = [
-        number_row(CATALOG[tag].name, found.unit, [found.stat("avg")]).cells
-        for tag, found in result.metrics.items()
-        if tag in tags and found.is_single
-    ]
+    pairs = []
+    for tag, found in result.metrics.items():
+        if tag in tags and found.is_single:
+            per, unit = CATALOG[tag].scale
+            pairs.append(number_row(CATALOG[tag].name, unit, [found.stat("avg")], per=per).cells)
     half = -(-len(pairs) // 2)
     beside = [*pairs[half:], *([(Cell(), Cell())] * (len(pairs) % 2))]
     rows = [Row([*left, *right]) for left, right in zip(pairs[:half], beside, strict=True)]
@@ -230,8 +231,9 @@ def finish_reasons(counts: dict[str, int]) -> Table:
     return table(("Finish reason", "Requests"), rows)
 
 
-def _stat(found: MetricStats, stat: str) -> Cell:
+def _stat(found: MetricStats, stat: str, *, per: float = 1.0) -> Cell:
     value, beyond = found.stat(stat), (found.beyond or {}).get(stat)
     if value is None and beyond is not None:
-        return Cell(f"> {number(beyond)}", is_faint=True)
-    return number_cell(value, mark="*" if found.is_unreliable(stat) and value is not None else "")
+        return Cell(f"> {number(beyond, per=per)}", is_faint=True)
+    mark = "*" if found.is_unreliable(stat) and value is not None else ""
+    return number_cell(value, per=per, mark=mark)

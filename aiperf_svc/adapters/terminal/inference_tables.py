@@ -161,14 +161,11 @@ def _stat(found: MetricStats, stat: str) -> Text:
 
 
 def _scalars(found: InferenceResult, *, columns: int) -> Table:
-    cells = [
-        (
-            Text.assemble(metric.name),
-            Text(number(stats.stat("avg"))),
-            "" if metric.unit == "count" else metric.unit,
-        )
-        for metric, stats in _shown(found, is_scalar=True)
-    ]
+    cells = []
+    for metric, stats in _shown(found, is_scalar=True):
+        per, unit = metric.scale
+        value = Text(number(stats.stat("avg"), per=per))
+        cells.append((Text.assemble(metric.name), value, "" if unit == "count" else unit))
     table = Table.grid(padding=(0, 1))
     for _ in range(columns):
         table.add_column(no_wrap=True)

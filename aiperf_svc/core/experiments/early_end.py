@@ -123,5 +123,5 @@ def _text(best: ObjectiveBatches) -> str:
     metric, side = CATALOG[best.metric], "over" if best.bound == "max" else "under"
     return (
         f"{beyond} of at most {most} requests are {side} the limit of the {best.stat} "
-        f"{metric.name}, {best.limit:g} {metric.unit}"
+        f"{metric.name}, {best.limit:g} {metric.shown_unit}"
     )

@@ -45,7 +45,9 @@ _DIRECTIONS: dict[str, Literal["higher", "lower", ""]] = {
     "": "",
 }
 CATALOG_INFOS = {
-    tag: MetricInfo(tag=tag, name=metric.name, unit=metric.unit, better=_DIRECTIONS[metric.better])
+    tag: MetricInfo(
+        tag=tag, name=metric.name, unit=metric.shown_unit, better=_DIRECTIONS[metric.better]
+    )
     for tag, metric in CATALOG.items()
 }
 """Descriptions of the metrics of the catalog."""

@@ -107,7 +107,7 @@ def _of_objective(
     metric, stat = CATALOG[objective.metric], objective.stat
     if metric.kind is not Kind.RECORD or stat not in ("avg", *QUANTILES):
         return None
-    bound, limit = given[0], limit_of(metric.unit, given[1])
+    bound, limit = given[0], limit_of(metric.shown_unit, given[1])
     counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(metric.population):
         chunk = every if metric.population is Population.SENT else exclude_abandoned(every)

@@ -160,7 +160,7 @@ def judge(
         over = over_budget(metric, failures, limits.error_budget)
         thin = "" if found is None else too_few_values(stat, found)
         for bound, raw in objective.bounds:
-            limit = limit_of(metric.unit, raw)
+            limit = limit_of(metric.shown_unit, raw)
             beyond = None if value is not None or found is None else found.beyond.get(stat)
             missed = outside(value, bound, limit, beyond=beyond)
             cut = ""
@@ -176,7 +176,7 @@ def judge(
                     bound,
                     limit,
                     value,
-                    metric.unit,
+                    metric.shown_unit,
                     ok=not reason,
                     reason=reason,
                     judged=not reason or bool(missed or over),
@@ -227,7 +227,7 @@ def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_
     good = np.ones(chunk.rows, dtype=np.bool_)
     for tag, raw in limits.items():
         metric = CATALOG[tag]
-        limit = limit_of(metric.unit, raw)
+        limit = limit_of(metric.shown_unit, raw)
         assert metric.compute is not None
         values = metric.compute(chunk)
         # A comparison with NaN is false: undefined is bad.
@@ -242,7 +242,7 @@ def first_token_limit_ms(limits: Slo) -> float | None:
     given += [(each.metric, each.max) for each in limits.objectives]
     for tag, raw in given:
         if tag in OF_FIRST_TOKEN and raw is not None:
-            return limit_of(CATALOG[tag].unit, raw)
+            return limit_of(CATALOG[tag].shown_unit, raw)
     return None
 
 
@@ -288,7 +288,7 @@ def recovery(
 
 def _bad_limit(where: str, metric: Metric, limit: float | str) -> list[str]:
     try:
-        limit_of(metric.unit, limit)
+        limit_of(metric.shown_unit, limit)
     except ValueError as error:
         return [f"{where}: {limit!r}: {error}"]
     return []

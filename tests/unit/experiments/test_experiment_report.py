@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
 from aiperf_svc.adapters.report import experiment_charts as charts
-from aiperf_svc.adapters.report import experiment_page
+from aiperf_svc.adapters.report import experiment_page, experiment_words
 from aiperf_svc.adapters.report.blocks import Block, markup
 from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.terminal.experiment_tables import print_experiment
+from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import summarise
@@ -123,6 +124,16 @@ def test_table_has_means_intervals_and_best() -> None:
     assert re.search(r"\b8 +3 +21 ± 12% +7 ± 35% +\*", text)
     assert re.search(r"\b64 +3 +20 ± 12% +701 ± 0\.4% *\n", text)
     assert "Best Request Throughput: 21 ± 12% requests/sec at load.concurrency=8" in text
+
+
+def test_an_acceptance_length_is_no_percentage() -> None:
+    tag = "spec_decode_token_weighted_acceptance_length"
+    more = {tag: MetricStats(unit="ratio", avg=2.5)}
+    summary = summarise([outcome(1, {"load.concurrency": 1}, throughput=10.0, more=more)])
+    assert experiment_words.unit_of(summary, RowKey(tag, "avg")) == (1.0, "tokens")
+    swept = json.loads(aiperf_sweep_export.render_sweep_json(summary))
+    (combination,) = swept["per_combination_metrics"]
+    assert combination["metrics"][f"{tag}_avg"]["unit"] == "ratio"
 
 
 def test_narrow_terminal_shows_fewer_metrics() -> None:

@@ -64,6 +64,10 @@ def test_a_good_slo_has_no_problems() -> None:
             {"objectives": [{"metric": "request_throughput", "min": "10s"}]},
             ["slo.objectives.0.min", "'10s'", "requests/sec"],
         ),
+        (
+            {"objectives": [{"metric": "cached_token_share", "min": "most"}]},
+            ["slo.objectives.0.min", "'most'", "ratio such as"],
+        ),
         ({"goodput": {"latency": 1}}, ["slo.goodput.latency", "is not a metric"]),
         ({"goodput": {"request_count": 1}}, ["slo.goodput.request_count", "single request"]),
         ({"goodput": {"inter_chunk_latency": 1}}, ["single request"]),

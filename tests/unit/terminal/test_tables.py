@@ -47,6 +47,16 @@ def test_a_metric_is_a_line_with_its_unit(summary: dict[str, Any]) -> None:
     assert f"{ttft['p99']:.2f}" in line
 
 
+def test_only_shares_are_in_per_cent(summary: dict[str, Any]) -> None:
+    more = {
+        "cached_token_share": {"unit": "ratio", "avg": 0.9659},
+        "spec_decode_token_weighted_acceptance_length": {"unit": "ratio", "avg": 2.5},
+    }
+    text = " ".join(printed({**summary, **more}).split())
+    assert "Cached Token Share 96.59 %" in text
+    assert "Token-Weighted Acceptance Length 2.500 tokens" in text
+
+
 def test_single_numbers_are_beside_each_other(summary: dict[str, Any]) -> None:
     line = next(x for x in printed(summary).splitlines() if x.startswith("Request Throughput"))
     assert line.count("/sec") == 2
