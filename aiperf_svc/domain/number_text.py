@@ -91,8 +91,12 @@ def readable_unit(unit: str, high: float) -> tuple[float, str]:
 def quantity(value: float, unit: str, *, high: float) -> str:
     """Format a number with its unit, as numbers up to `high` are short: `25%`, `1.614 ms`, `3`."""
     divisor, name = readable_unit(unit, high)
-    text = number(value, per=divisor)
-    return f"{text}%" if name == "%" else f"{text} {name}".rstrip()
+    return with_unit(number(value, per=divisor), name)
+
+
+def with_unit(text: str, unit: str) -> str:
+    """Join a number and its unit: `25%`, `1.614 ms`, `3`."""
+    return f"{text}%" if unit == "%" else f"{text} {unit}".rstrip()
 
 
 def size_text(size: float) -> str:

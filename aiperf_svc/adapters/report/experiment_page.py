@@ -128,7 +128,8 @@ def combinations(summary: ExperimentSummary) -> list[Block]:
         texts.append("★" if any(of is each for each in optimal) else "")
         texts += [words.mean_text(of.values.get(each.key), each.per) for each in metrics]
         rows.append(Row(list(map(Cell, texts))))
-    notes = ["n: number of trials in the mean. ±: half of its 95% confidence interval."]
+    interval = "half of its 95% confidence interval, in per cent of the mean"
+    notes = [f"n: number of trials in the mean. ±: {interval}."]
     notes += [f"{on_front}."] if on_front else []
     notes += [f"{source}." for source in words.token_sources(summary)]
     head = _heads(summary, (), ("n", ""), metrics)

@@ -10,7 +10,7 @@ from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Parameters, parameters_text, value_text
-from aiperf_svc.domain.number_text import count, number, readable_unit
+from aiperf_svc.domain.number_text import count, number, readable_unit, with_unit
 
 
 def unit_of(summary: ExperimentSummary, key: RowKey) -> tuple[float, str]:
@@ -57,7 +57,7 @@ def metric_name(summary: ExperimentSummary, key: RowKey) -> str:
 
 
 def mean_text(value: Aggregate | None, divisor: float) -> str:
-    """Format a mean with half of its interval in per cent: `12.35 ± 4%`."""
+    """Format a mean with half of its interval in per cent of it: `12.35 ± 4%`."""
     if value is None:
         return "–"
     shown = number(value.mean / divisor)
@@ -71,10 +71,11 @@ def mean_text(value: Aggregate | None, divisor: float) -> str:
 def best_texts(
     summary: ExperimentSummary, best: Best, *, is_interval_noted: bool
 ) -> tuple[str, str]:
-    """Return the best value, and which combination has it: with a note if it has no interval, and
-    those that may be as good."""
+    """Return the best value, such as `75% ± 4%`, and which combination has it: with a note if it
+    has no interval, and those that may be as good."""
     divisor, unit = unit_of(summary, best.key)
-    value = f"{mean_text(best.value, divisor)} {unit}".rstrip()
+    mean, sign, half = mean_text(best.value, divisor).partition(" ±")
+    value = with_unit(mean, unit) + sign + half
     text = parameters_text(best.combination.parameters)
     if best.value.half_width is None and is_interval_noted:
         text += " (one run, without an interval)"

@@ -149,7 +149,8 @@ def combinations_table(summary: ExperimentSummary, width: int) -> Table:
 
 def _print_notes(summary: ExperimentSummary, search: SearchReport | None, console: Console) -> None:
     if any(each.half_width is not None for c in summary.combinations for each in c.values.values()):
-        console.print("±: 95% interval of the mean over the repetitions", style="dim")
+        note = "±: 95% interval of the mean over the repetitions, in per cent of the mean"
+        console.print(note, style="dim")
     if on_front := words.optimal(summary, "*")[1]:
         console.print(on_front, style="dim")
     for source in words.token_sources(summary):

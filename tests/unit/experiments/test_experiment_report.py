@@ -14,6 +14,7 @@ from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.terminal.experiment_tables import print_experiment
 from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.choices import best
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import summarise
@@ -123,7 +124,28 @@ def test_table_has_means_intervals_and_best() -> None:
     text = printed(sweep(POINTS, repetitions=3, step=1.0))
     assert re.search(r"\b8 +3 +21 ± 12% +7 ± 35% +\*", text)
     assert re.search(r"\b64 +3 +20 ± 12% +701 ± 0\.4% *\n", text)
-    assert "Best Request Throughput: 21 ± 12% requests/sec at load.concurrency=8" in text
+    assert "Best Request Throughput: 21 requests/sec ± 12% at load.concurrency=8" in text
+
+
+def test_the_best_share_has_one_percent_sign() -> None:
+    shares = {1: (0.74, 0.76), 8: (0.5, 0.51)}
+    outcomes = [
+        outcome(
+            number,
+            {"load.concurrency": concurrency},
+            repetition=number % 2 + 1,
+            throughput=1.0,
+            more={"cached_token_share": MetricStats(unit="ratio", avg=share)},
+        )
+        for number, (concurrency, share) in enumerate(
+            ((concurrency, share) for concurrency, some in shares.items() for share in some), 1
+        )
+    ]
+    summary = summarise(outcomes)
+    found = best(summary, RowKey("cached_token_share", "avg"))
+    assert found is not None
+    value, _ = experiment_words.best_texts(summary, found, is_interval_noted=False)
+    assert value == "75% ± 17%"
 
 
 def test_an_acceptance_length_is_no_percentage() -> None:
@@ -226,7 +248,7 @@ def test_overlapping_best_is_marked_unless_single_runs() -> None:
         "at load.concurrency=64; not distinguishable from load.concurrency=8: the intervals overlap"
     )
     assert said in text
-    assert "6 ± 41% ms at load.concurrency=1; not distinguishable from load.concurrency=8" in text
+    assert "6 ms ± 41% at load.concurrency=1; not distinguishable from load.concurrency=8" in text
     single = printed(sweep(near))
     assert "at load.concurrency=64\n" in single
     assert single.count("one run, without a confidence interval") == 1
