@@ -133,7 +133,7 @@ def test_history_of_one_run_by_its_url(nightly: Store, capsys: pytest.CaptureFix
     [
         ("s3://no-such-bucket/nightly", 1, "cannot read s3://no-such-bucket/nightly at http"),
         (f"s3://{BUCKET}/empty", 2, "no run with a manifest"),
-        ("s3://", 2, "expected s3://BUCKET/PREFIX"),
+        ("s3://", 2, "error: 's3://': expected a bucket and a prefix such as s3://bucket/prefix"),
     ],
 )
 def test_unreadable_bucket_is_one_line(
@@ -143,6 +143,16 @@ def test_unreadable_bucket_is_one_line(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_wrong_endpoint_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    assert main(["history", f"s3://{BUCKET}/nightly"]) == 2
+    said = "AWS_ENDPOINT_URL: 'localhost:9000': expected an address such as http://host:8000"
+    assert said in capsys.readouterr().err
 
 
 def test_missing_keys_of_a_bucket_are_named(

@@ -25,6 +25,7 @@ from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.result_files import FILES
 from aiperf_svc.adapters.storage.uploads import FILES_AT_ONCE, open_store, reason
 from aiperf_svc.config.artifacts import S3
+from aiperf_svc.config.problems import problems_in
 from aiperf_svc.core.results import provenance
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 SCHEME = "s3://"
 MARKS = (experiment_file.NAME, *FILES)
 """Files that make a folder that of an experiment or a run."""
+_VARIABLES = {
+    "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
+"""Where keys of a bucket are in the environment; the first variable that is set counts."""
 WANTED = (*MARKS, MANIFEST, provenance.NAME, "config.yaml", "verdict.json")
 
 
@@ -53,16 +59,15 @@ class BucketRun(msgspec.Struct, frozen=True):
 def bucket_of(url: str) -> S3:
     """Return the bucket of a URL, with the endpoint and region of the environment
     (`AWS_ENDPOINT_URL`, `AWS_REGION`). Raises ConfigError."""
-    given = {
-        "endpoint_url": os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
-        "region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
-    }
+    given, names = {"url": url}, {}
+    for key, variables in _VARIABLES.items():
+        if name := next(filter(os.environ.get, variables), None):
+            given[key], names[key] = os.environ[name], name
     try:
-        return S3.model_validate({"url": url} | {key: v for key, v in given.items() if v})
+        return S3.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(
-            f"{url!r}: expected s3://BUCKET/PREFIX: {error.errors()[0]['msg']}"
-        ) from (error)
+        lines = (each.line(names) for each in problems_in(error, given, S3))
+        raise ConfigError("; ".join(each.removeprefix("url: ") for each in lines)) from error
 
 
 def list_runs(s3: S3) -> list[BucketRun]:
