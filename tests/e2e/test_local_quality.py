@@ -60,4 +60,4 @@ def test_wrong_file_is_refused_before_the_load(
     monkeypatch.chdir(write_gate(tmp_path, RIGHT, {"prompt": "?", "grader": "exact"}))
     code = main(["profile", "-u", "127.0.0.1:9", "-m", "m", *FLAGS])
     assert code == ExitCode.BAD_CONFIG
-    assert "gate.jsonl: line 2: `grader` exact needs `expected`" in capsys.readouterr().err
+    assert "gate.jsonl:2: `grader` exact needs `expected`" in capsys.readouterr().err

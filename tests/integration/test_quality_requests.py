@@ -227,7 +227,7 @@ async def test_answers_after_the_timeout_are_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("questions", "changes", "text"),
     [
-        ([SUM | {"expected": None}], {}, "line 1: `grader` number needs `expected`"),
+        ([SUM | {"expected": None}], {}, "gate.jsonl:1: `grader` number needs `expected`"),
         ([{"prompt": "?"}], {"min_score": "90%"}, "quality.min_score: no question of"),
         (
             [{"messages": [{"role": "user", "content": "?"}]}],

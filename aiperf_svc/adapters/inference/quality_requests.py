@@ -47,11 +47,11 @@ def read_gate(config: BenchmarkConfig) -> Gate:
     path = Path(quality.file)
     try:
         content = read_file(path, MOST_BYTES)
-        questions = read_questions(content.splitlines())
+        questions = read_questions(content.splitlines(), str(path))
     except OSError as error:
         raise DatasetError(f"quality.file: {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise DatasetError(f"quality.file: {path}: {one_line(str(error))}") from error
+        raise DatasetError(one_line(str(error))) from error
     if quality.min_score is not None and all(each.grader is None for each in questions):
         raise DatasetError(
             f"quality.min_score: no question of {path} has a `grader`, so there is no score"

@@ -30,5 +30,5 @@ def read_answers(folder: Path) -> list[Answer]:
             try:
                 found.append(msgspec.json.decode(line, type=Answer))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{path}: line {number}: {error}") from error
+                raise ConfigError(f"{path}:{number}: {error}") from error
     return found

@@ -75,8 +75,8 @@ class _Line(Question, frozen=True, forbid_unknown_fields=True):
     """A question as it is written."""
 
 
-def read_questions(lines: Iterable[bytes]) -> list[Question]:
-    """Return the questions of a file. Raises ValueError that names the line."""
+def read_questions(lines: Iterable[bytes], source: str) -> list[Question]:
+    """Return the questions of the file `source`. Raises ValueError that names it and the line."""
     found: list[Question] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -86,10 +86,10 @@ def read_questions(lines: Iterable[bytes]) -> list[Question]:
             _check(question)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             graders = f"; expected {', '.join(Grader)}" if "`$.grader`" in str(error) else ""
-            raise ValueError(f"line {number}: {error}{graders}") from error
+            raise ValueError(f"{source}:{number}: {error}{graders}") from error
         found.append(question)
     if not found:
-        raise ValueError("no question")
+        raise ValueError(f"{source}: no question; expected one on each line")
     return found
 
 

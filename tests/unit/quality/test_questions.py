@@ -9,7 +9,7 @@ from aiperf_svc.core.quality.questions import Question, choice_of, is_right, rea
 
 
 def question(**keys: Any) -> Question:
-    (found,) = read_questions([json.dumps({"prompt": "?", **keys}).encode()])
+    (found,) = read_questions([json.dumps({"prompt": "?", **keys}).encode()], "gate.jsonl")
     return found
 
 
@@ -101,13 +101,13 @@ def test_named_choice_may_have_marks_around_it(text: str) -> None:
 )
 def test_wrong_lines_are_refused(line: dict[str, Any], text: str) -> None:
     lines = [b'{"prompt": "fine"}', b"", json.dumps(line).encode()]
-    with pytest.raises(ValueError, match="line 3: ") as caught:
-        read_questions(lines)
+    with pytest.raises(ValueError, match=r"^gate\.jsonl:3: ") as caught:
+        read_questions(lines, "gate.jsonl")
     assert text in str(caught.value)
 
 
 def test_files_without_questions_are_refused() -> None:
-    with pytest.raises(ValueError, match="no question"):
-        read_questions([b"\n"])
-    with pytest.raises(ValueError, match="line 1"):
-        read_questions([b"{"])
+    with pytest.raises(ValueError, match=r"^gate\.jsonl: no question"):
+        read_questions([b"\n"], "gate.jsonl")
+    with pytest.raises(ValueError, match=r"^gate\.jsonl:1: "):
+        read_questions([b"{"], "gate.jsonl")
