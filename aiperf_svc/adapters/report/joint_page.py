@@ -97,7 +97,7 @@ def _member(each: JointMember | ExperimentMember, ended: str, tone: str = "") ->
 def columns(joint: Joint, *, is_short: bool) -> Table:
     """Return a column for each run or target and for the total."""
     head = ("Metric", *(each.name for each in joint.members), "total")
-    shown = rows(joint, is_short=is_short)
+    shown = [row.shown for row in rows(joint, is_short=is_short)]
     return table(
         head, [number_row(each.name, each.unit, (*each.values, each.total)) for each in shown]
     )

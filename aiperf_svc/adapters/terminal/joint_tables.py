@@ -68,7 +68,7 @@ def print_joint_experiment(joint: JointExperiment, folder: Path, console: Consol
 def joint_tables(joint: Joint, width: int) -> list[Table]:
     """Return a column for each run or target and, where it is known, for the total. Columns for
     which the width has no room are in further tables."""
-    found = rows(joint, is_short=True)
+    found = [row.shown for row in rows(joint, is_short=True)]
     names, units = [one_line(row.name) for row in found], [one_line(row.unit) for row in found]
     columns = [
         (one_line(member.name), [number(row.values[place]) for row in found])

@@ -9,6 +9,7 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+from aiperf_svc.domain.number_text import readable_unit
 
 SCHEMA = "joint/1"
 STATS = ("avg", "p50", "p90", "p95", "p99", "p99_9")
@@ -75,10 +76,22 @@ class Joint(msgspec.Struct, frozen=True, kw_only=True):
 class JointRow(msgspec.Struct, frozen=True):
     """A statistic of a metric in every run and in total."""
 
+    tag: str
     name: str
     unit: str
     values: tuple[float | None, ...]
     total: float | None
+
+    @property
+    def shown(self) -> "JointRow":
+        """The row in the unit of the tables of one run."""
+        known = [abs(value) for value in (*self.values, self.total) if value is not None]
+        metric = CATALOG.get(self.tag)
+        per, unit = metric.scale if metric else readable_unit(self.unit, max(known, default=0.0))
+        *values, total = (
+            None if value is None else value / per for value in (*self.values, self.total)
+        )
+        return msgspec.structs.replace(self, unit=unit, values=tuple(values), total=total)
 
 
 def of_groups(result: InferenceResult, kind: Literal["targets", "models"]) -> Joint:
@@ -135,4 +148,4 @@ def _row(joint: Joint, tag: str, stat: str, *, is_single: bool) -> JointRow:
     known = next((column[tag] for column in columns if tag in column), None)
     name = CATALOG[tag].name if tag in CATALOG else (known and known.name) or tag
     suffix = "" if is_single else f" {stat.replace('_', '.')}"
-    return JointRow(name + suffix, known.unit if known else "", values[:-1], values[-1])
+    return JointRow(tag, name + suffix, known.unit if known else "", values[:-1], values[-1])

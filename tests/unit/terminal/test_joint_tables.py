@@ -43,6 +43,23 @@ def test_six_runs_fit_80_columns(name: str) -> None:
     assert rows.split().count("123,457") == 7
 
 
+def test_units_are_those_of_one_run() -> None:
+    metrics = {
+        "bandwidth": MetricStats(name="Bandwidth", unit="bit/s", avg=9.41e9),
+        "cached_token_share": MetricStats(unit="ratio", avg=0.25),
+    }
+    member = JointMember(
+        name="eu", where="eu", folder="", state="done", reason="", exit_code=0,
+        verdict="valid", metrics=metrics,
+    )  # fmt: skip
+    joint = Joint(kind="clusters", name="x", exit_code=0, verdict="valid", members=(member,))
+    lines = [line.split() for line in on_console(print_joint, joint, width=80).splitlines()]
+    assert ["Bandwidth", "9.410", "Gbit/s"] in lines
+    page = joint_page.render(joint).decode()
+    assert "Bandwidth <small>Gbit/s</small></th><td>9.410</td>" in page
+    assert "Cached Token Share <small>%</small></th><td>25</td>" in page
+
+
 def test_cached_tokens_of_the_total_have_a_table() -> None:
     turns = tuple(
         TurnCache(turn=n, requests=4, known=2, prompt_tokens=100, cached_tokens=50 * n)
