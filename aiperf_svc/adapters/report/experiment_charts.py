@@ -244,13 +244,14 @@ def _heat_map(
     rows = [
         Row([name_cell(value_text(y)), *(cell(x, y) for x in across.values)]) for y in down.values
     ]
-    note = f"{unit}, {down.name} by {across.name}{'; logarithmic colours' if is_log else ''}"
+    note = ", ".join(filter(None, (unit, f"{down.name} by {across.name}")))
+    note += "; logarithmic colours" if is_log else ""
     head = [value_text(value) for value in across.values]
     return Matrix(words.metric_name(summary, key), note, head, rows)
 
 
 def _hint(summary: ExperimentSummary, of: Combination, key: RowKey) -> str:
     divisor, unit = words.unit_of(summary, key)
-    shown = words.mean_text(of.values[key], divisor)
+    shown = words.mean_with_unit(of.values[key], divisor, unit)
     name = words.metric_name(summary, key)
-    return f"{parameters_text(of.parameters)}: {name} {shown} {unit} (n={of.values[key].n})"
+    return f"{parameters_text(of.parameters)}: {name} {shown} (n={of.values[key].n})"

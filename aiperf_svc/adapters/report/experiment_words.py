@@ -68,14 +68,18 @@ def mean_text(value: Aggregate | None, divisor: float) -> str:
     return f"{shown} ± {size:,.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
 
 
+def mean_with_unit(value: Aggregate, divisor: float, unit: str) -> str:
+    """Format a mean with its unit before its interval: `12.35 ms ± 4%`, `75% ± 4%`."""
+    mean, sign, half = mean_text(value, divisor).partition(" ±")
+    return with_unit(mean, unit) + sign + half
+
+
 def best_texts(
     summary: ExperimentSummary, best: Best, *, is_interval_noted: bool
 ) -> tuple[str, str]:
     """Return the best value, such as `75% ± 4%`, and which combination has it: with a note if it
     has no interval, and those that may be as good."""
-    divisor, unit = unit_of(summary, best.key)
-    mean, sign, half = mean_text(best.value, divisor).partition(" ±")
-    value = with_unit(mean, unit) + sign + half
+    value = mean_with_unit(best.value, *unit_of(summary, best.key))
     text = parameters_text(best.combination.parameters)
     if best.value.half_width is None and is_interval_noted:
         text += " (one run, without an interval)"

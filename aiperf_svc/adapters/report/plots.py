@@ -111,7 +111,9 @@ class Plot(Figure):
     @property
     def label(self) -> str:
         """Text for readers who do not see the picture."""
-        return f"{self.title}: {', '.join(each.name for each in self.series if each.name)}"
+        names = ", ".join(each.name for each in self.series if each.name)
+        title = ", ".join(filter(None, (self.title, self.note)))
+        return f"{title}: {names}" if names else title
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.blocks import Table, number_row, table
@@ -157,10 +158,12 @@ def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[Plot]:
 
 
 def _read(summary: Summary) -> Iterator[Plotted]:
-    """Return the metrics of the sources that passed their checks."""
+    """Yield the metrics of the sources that passed their checks, shares in per cent."""
     reports = summary.system.sources if summary.system is not None else ()
     pairs = zip(summary.telemetry, reports, strict=True)
-    return plotted([log for log, report in pairs if report.is_used])
+    for each in plotted([log for log, report in pairs if report.is_used]):
+        lines = tuple((label, times, 100 * values) for label, times, values in each.lines)
+        yield replace(each, unit="%", lines=lines) if each.unit == "ratio" else each
 
 
 def _moves(each: Plotted) -> bool:

@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from msgspec.structs import replace
 
-from aiperf_svc.adapters.report import page, plots, scales
+from aiperf_svc.adapters.report import page, plots, scales, telemetry_charts
 from aiperf_svc.adapters.report.blocks import Zoom, markup
 from aiperf_svc.adapters.report.plots import Band, Series
 from aiperf_svc.core.stats.load_window import PhaseTimes
+from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
 from tests.support.fake_run import MS, START_NS
+from tests.support.fake_sources import source
 from tests.support.html_balance import assert_is_balanced
 
 
@@ -100,6 +104,29 @@ def test_plot_numbers_match_its_lines() -> None:
     ]
     assert found["lines"][2]["name"] == "</script><script>alert(1)"
     assert found["bands"] == [[0.0, 0.5, ""]]
+
+
+def test_a_plot_has_a_text_for_its_picture() -> None:
+    axes = plots.Axes(scales.linear(1), scales.linear(1))
+    named = plots.figure("In flight", "requests", [Series("mean", "a", [(0.0, 1.0)])], axes)
+    assert named.label == "In flight, requests: mean"
+    assert plots.figure("In flight", "", [Series("", "a", [(0.0, 1.0)])], axes).label == "In flight"
+
+
+def test_shares_of_servers_are_in_per_cent() -> None:
+    log = source({"vllm:kv_cache_usage_perc": 0.25 * n} for n in (1, 2, 3))
+    read = SourceReport(
+        url="http://server",
+        is_gpu=False,
+        reads=3,
+        failures=0,
+        latency_ms=1.0,
+        update_interval_s=None,
+    )
+    system = SystemReport(verdict=Severity.VALID, checks=(), metrics={}, sources=(read,))
+    summary = replace(fake_run.results(fake_run.closed_loop()), telemetry=(log,), system=system)
+    (drawn,) = telemetry_charts.draw(summary)
+    assert (drawn.note, drawn.series[0].points[0]) == ("%", (0.0, 25.0))
 
 
 def test_external_text_is_escaped() -> None:
