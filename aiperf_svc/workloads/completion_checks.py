@@ -41,7 +41,7 @@ def step_failed(e: StepEvidence) -> Reason:
 
 
 def retried(e: StepEvidence) -> Reason | None:
-    """Count attempts that failed and were made again."""
+    """Count attempts that failed and were repeated."""
     if not e.config.workload.retries:
         return None
     retried = [attempt for attempt in e.attempts if attempt.was_retried]
@@ -51,7 +51,7 @@ def retried(e: StepEvidence) -> Reason | None:
         float(len(retried)),
         0.0,
         unit="attempts",
-        text=f"{len(retried):,} attempts failed and were made again{first}",
+        text=f"failed attempts that were repeated: {len(retried):,}{first}",
         remedy="find out why it fails at times: the numbers are of the attempts that succeeded",
     )
 

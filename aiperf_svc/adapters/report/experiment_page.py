@@ -87,7 +87,9 @@ def _slo(summary: ExperimentSummary) -> list[Block]:
 
 def _findings(summary: ExperimentSummary) -> list[Block]:
     return [
-        Box(each.severity, f"The {name} is {each.share}.", [(f"most in {each.worst}", each.remedy)])
+        Box(
+            each.severity, f"The {name} is {each.share}.", [(f"worst in {each.worst}", each.remedy)]
+        )
         for name, found in words.findings(summary).items()
         for each in found
     ]

@@ -26,7 +26,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.qualify.result import CheckInfo, CheckResult, Qualification, Verdict
-from aiperf_svc.domain.number_text import readable_unit
+from aiperf_svc.domain.number_text import count, readable_unit
 
 TONES = {
     Verdict.DEGRADED: "degraded",
@@ -38,7 +38,7 @@ TONES = {
 
 def render(found: Qualification, summary: ExperimentSummary, config: Config) -> bytes:
     blocks: list[Block] = [
-        Header(config.name, ["qualification", f"{len(found.nodes):,} nodes", _stages(found)]),
+        Header(config.name, ["qualification", count(len(found.nodes), "node"), _stages(found)]),
         Box("invalid" if found.has_failed else "valid", found.result),
         *([Box("degraded", text) for text in found.warnings]),
         *section("Nodes", _nodes(found)),
@@ -143,5 +143,5 @@ def _trials(summary: ExperimentSummary) -> Details:
         verdict = each.measured.verdict if each.measured is not None else each.outcome.state
         cells = [Cell(str(each.number), link=link), Cell(", ".join(parameters), "wide")]
         rows.append(Row([*cells, Cell(verdict, "state")]))
-    note = Note("A trial is a stage, a round of pairs, or the suspects of a stage again.")
+    note = Note("A trial is a stage, a round of pairs, or a stage repeated for its suspects.")
     return Details("All trials", [table(("Trial", "What", "Verdict"), rows), note])

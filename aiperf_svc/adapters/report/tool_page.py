@@ -128,7 +128,7 @@ def _steps(result: ToolResult) -> list[Block]:
         tone = {"completed": "valid", "failed": "invalid", "retried": "degraded"}[state]
         cells = [
             name_cell(step.name, f"attempt {step.attempt}" if step.attempt > 1 else ""),
-            Cell(str(step.repetition or "prepares"), is_faint=not step.repetition),
+            Cell(str(step.repetition or "preparation"), is_faint=not step.repetition),
             Cell(state, "state"),
             number_cell(step.duration_s or None),
             number_cell(step.expected_s or None),
@@ -138,12 +138,7 @@ def _steps(result: ToolResult) -> list[Block]:
         rows.append(Row(cells, tone))
     head = ("Step", "Repetition", "", Cell("Length", unit="s"), Cell("Requested", unit="s"),
             Cell("Start skew", unit="ms"), Cell(style="text"))  # fmt: skip
-    accounts = result.accounts
-    note = (
-        f"{accounts.planned:,} planned = {accounts.completed:,} completed + {accounts.failed:,} "
-        f"failed + {accounts.lost:,} not run; {accounts.retried:,} attempts were repeated."
-    )
-    return [Heading("Steps"), table(head, rows), Note(note)]
+    return [Heading("Steps"), table(head, rows), Note(f"{result.accounts.text}.")]
 
 
 def _values(result: ToolResult) -> Table:

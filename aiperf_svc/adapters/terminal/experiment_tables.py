@@ -58,7 +58,7 @@ def print_experiment(
             lines = words.not_held(summary.rows_with_slo(outcome))
             _print_lines(f"SLO {outcome}", lines, console)
     for name, found in words.findings(summary).items():
-        _print_lines(name, [f"{each.share}, most in {each.worst}" for each in found], console)
+        _print_lines(name, [f"{each.share}, worst in {each.worst}" for each in found], console)
     _print_lines("run again", words.replaced(summary.rows), console)
     _print_lines("left out", words.left_out(summary.left_out), console)
 

@@ -113,13 +113,7 @@ def _print_failures(run: ToolResult, console: Console) -> None:
 
 
 def _print_accounts(run: ToolResult, console: Console) -> None:
-    found = run.accounts
-    parts = [f"{found.completed:,} completed"]
-    parts += [f"{found.failed:,} failed"] if found.failed else []
-    parts += [f"{found.lost:,} not run"] if found.lost else []
-    retried = f"; {found.retried:,} attempts made again" if found.retried else ""
-    line = f"\nSteps: {found.planned:,} planned = {' + '.join(parts)}{retried}"
-    print_text(console, line)
+    print_text(console, f"\nSteps: {run.accounts.text}")
 
 
 def _print_facts(run: ToolResult, console: Console) -> None:

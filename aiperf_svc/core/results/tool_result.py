@@ -9,7 +9,7 @@ import msgspec
 from aiperf_svc.core.results.measured import MetricInfo, Series, Table
 from aiperf_svc.core.results.run_result import MetricStats, RunResult
 from aiperf_svc.core.verdict.check_result import Reason, Verdict
-from aiperf_svc.domain.number_text import number, readable_unit, size_text
+from aiperf_svc.domain.number_text import count, number, readable_unit, size_text
 from aiperf_svc.protocol.messages.reports import RankInfo
 from aiperf_svc.protocol.messages.steps import RankWitness
 
@@ -189,6 +189,15 @@ class StepAccounts(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that were not run, or of which no record came."""
     retried: int
     """Attempts that failed and were followed by another."""
+
+    @property
+    def text(self) -> str:
+        """`3 planned = 2 completed + 1 failed; 1 attempt repeated`."""
+        parts = [f"{self.completed:,} completed"]
+        parts += [f"{self.failed:,} failed"] if self.failed else []
+        parts += [f"{self.lost:,} not run"] if self.lost else []
+        repeated = f"; {count(self.retried, 'attempt')} repeated" if self.retried else ""
+        return f"{self.planned:,} planned = {' + '.join(parts)}{repeated}"
 
 
 class RankLayout(msgspec.Struct, frozen=True, kw_only=True):

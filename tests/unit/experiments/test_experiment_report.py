@@ -335,7 +335,7 @@ def test_failed_checks_of_the_system_are_shown() -> None:
     summary = summarise(outcomes)
     text = " ".join(printed(outcomes).split())
     worst = "trial 2 (load.concurrency=2): power limits, 30%"
-    assert f"system: degraded in 2 of 3 trials, most in {worst}" in text
+    assert f"system: degraded in 2 of 3 trials, worst in {worst}" in text
     page = experiment_page.render(summary, CONFIG).decode()
     assert "The system is degraded in 2 of 3 trials." in page
     assert worst in page
@@ -365,7 +365,7 @@ def test_failed_checks_of_the_verdict_are_shown() -> None:
     summary = summarise(outcomes)
     worst = "trial 2 (load.concurrency=2): steal 30%"
     text = " ".join(printed(outcomes).split())
-    assert f"verdict: degraded in 2 of 3 trials, most in {worst}" in text
+    assert f"verdict: degraded in 2 of 3 trials, worst in {worst}" in text
     page = experiment_page.render(summary, CONFIG).decode()
     assert "The verdict is degraded in 2 of 3 trials." in page
     assert worst in page

@@ -45,12 +45,12 @@ def test_retried_attempt_is_a_step_but_no_value() -> None:
     assert result.metrics[0].avg == 2.0
     accounts = result.accounts
     assert (accounts.planned, accounts.completed, accounts.failed, accounts.lost) == (1, 1, 0, 0)
-    assert accounts.retried == 1
+    assert accounts.text == "1 planned = 1 completed; 1 attempt repeated"
 
 
 def test_missing_steps_are_lost() -> None:
     accounts = fake.result(fake.record(), fake.record(number=2, problem="x"), planned=4).accounts
-    assert (accounts.completed, accounts.failed, accounts.lost) == (1, 1, 2)
+    assert accounts.text == "4 planned = 1 completed + 1 failed + 2 not run"
 
 
 def test_a_step_that_prepares_has_no_values() -> None:
