@@ -15,11 +15,13 @@ import yaml
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest, read_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.adapters.storage.tool_artifacts import write_run
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support import fake_steps
 from tests.support.bucket import BUCKET, ENVIRON, KEY_ID, Store
 from tests.support.forked_commands import finished
 from tests.support.in_one_loop import stack
@@ -154,6 +156,16 @@ async def test_failed_upload_is_reported_and_repeatable(
     (folder / "verdict.json").write_text("{}")
     assert main(command) == 1
     assert "verdict.json: missing, or changed" in capsys.readouterr().err
+
+
+def test_run_of_a_tool_is_uploaded_later(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, fake_steps.result(), ())
+    to = ["--s3-url", f"s3://{BUCKET}/mine", "--s3-endpoint-url", store.url]
+    assert main(["upload", str(tmp_path), *to]) == 0
+    assert capsys.readouterr().out.startswith(f"s3://{BUCKET}/mine/")
+    assert any(name.endswith("/results.json") for name in store.names())
 
 
 # --- single uploads --------------------------------------------------------------------------

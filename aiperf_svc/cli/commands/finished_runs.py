@@ -8,7 +8,6 @@ import secrets
 import sys
 import webbrowser
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -18,7 +17,7 @@ from aiperf_svc.adapters.comparison.run_folders import RECORDS, find_runs
 from aiperf_svc.adapters.exports import agentx_row, inferencex_row, jsonl_export, llmd_report
 from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_records
-from aiperf_svc.adapters.exports.result_files import find_results, read_run
+from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_atomically, write_file
@@ -109,10 +108,10 @@ def upload(args: argparse.Namespace) -> int:
             raise EnvironmentProblem(f"{folder / entry.name}: {text}")
     if config.experiment is not None:
         into = uploads.folder_of_experiment(folder, config.experiment)
+    elif (path := find_results(folder)) is not None:
+        into = uploads.folder_of(config.name, manifest.run_id, read_run(path).start_wall_ns)
     else:
-        start = json.loads((folder / "profile_export_aiperf.json").read_bytes())["start_time"]
-        start_s = int(datetime.fromisoformat(start).replace(tzinfo=UTC).timestamp())
-        into = uploads.folder_of(config.name, manifest.run_id, start_s * 10**9)
+        raise ConfigError(f"{folder}: no run; expected {' or '.join(FILES)} in it")
     done = uploads.upload(folder, manifest, config.artifacts.s3, into=into)
     print(f"{done.url}/: {len(done.sent)} files sent, {len(done.kept)} already there")
     return 0
