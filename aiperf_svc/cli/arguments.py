@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -93,6 +93,22 @@ API_KEY = "--api-key"
 NEGATIVE = re.compile(r"-\.?\d")
 
 
+def _choices(found: re.Match[str]) -> str:
+    # Some versions of Python quote each choice.
+    choices = found[2].replace("'", "")
+    return f"{found[1]}: expected one of {choices}"
+
+
+_REWORDED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    ("^argument ", ""),
+    ("expected one argument", "needs a value"),
+    ("invalid int value: (.+)", r"\1: expected a whole number"),
+    ("invalid float value: (.+)", r"\1: expected a number"),
+    (r"invalid choice: (.+) \(choose from (.+)\)", _choices),
+)
+"""Messages of argparse, and the form that those about a config have."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError and never exits because of a mistake."""
 
@@ -120,9 +136,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
-        message = message.removeprefix("argument ").replace(
-            "expected one argument", "needs a value"
-        )
+        for words, ours in _REWORDED:
+            message = re.sub(words, ours, message)
         raise ConfigError(f"{message}; see {self.prog} --help")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:

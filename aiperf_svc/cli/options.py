@@ -156,7 +156,7 @@ def otlp_target(url: str | None, environ: Mapping[str, str] = os.environ) -> Otl
     match = _URL.fullmatch(url)
     if match is None:
         raise ConfigError(
-            f"--otlp: expected a URL such as http://collector:4318; keys belong into the "
+            f"--otlp: expected a URL such as http://collector:4318; keys belong in the "
             f"environment variable {HEADER_VARIABLES[0]}"
         )
     whole = url if (match[1] or "/") != "/" else url.rstrip("/") + OTLP_PATH

@@ -99,7 +99,7 @@ def print_notices(draft: Draft) -> None:
 
 
 def _stack_of(folder: Path) -> str:
-    """Return the stack that a killed runner left and whose results belong into a folder; empty if
+    """Return the stack that a killed runner left and whose results belong in a folder; empty if
     there is none. Stacks of single shapes have this name and the number of the shape."""
     for record in StateHome().records():
         found, shape = experiment_of(Path(record.artifacts))

@@ -93,7 +93,7 @@ class Target(Release):
     """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
     volumes: tuple[TargetVolume, ...] = ()
     """Volumes that exist already, read-only unless they say otherwise. The variables that point the
-    server to them (`HF_HOME`, `VLLM_CACHE_ROOT`) belong into `env`."""
+    server to them (`HF_HOME`, `VLLM_CACHE_ROOT`) belong in `env`."""
     ready_path: Annotated[str, Field(pattern=r"^/")] | None = None
     """Path that returns 200 when the server is ready; without one, an open port is enough."""
     ready_timeout: DurationNs = 5 * MINUTE_NS

@@ -215,7 +215,7 @@ def test_unfinished_upload_leaves_no_manifest(store: Store, results: tuple[Path,
 
 
 def test_upload_ends_at_its_time_limit(store: Store, results: tuple[Path, Manifest]) -> None:
-    with pytest.raises(EnvironmentProblem, match="no time is left"):
+    with pytest.raises(EnvironmentProblem, match="the time for an upload is over"):
         uploads.upload(*results, store.s3(), into="run", limit_s=0)
     assert store.names() == []
 

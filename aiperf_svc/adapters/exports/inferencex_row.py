@@ -72,7 +72,9 @@ def identity_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
     config = result.config_view
     users = config.load.concurrency
     if not users or not config.load.is_closed:
-        raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
+        raise ConfigError(
+            "a row of InferenceX has a fixed concurrency; run with load.concurrency (--concurrency)"
+        )
     row: Json = {"conc": users, "model": config.endpoint.model}
     row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}
     row |= {name: setup[name] == "true" for name in sorted(SWITCHES) if name in setup}
@@ -101,8 +103,8 @@ def _fixed(key: str, written: Any) -> int:
     mean = written.get("mean") if isinstance(written, Mapping) else None
     if not mean:
         raise ConfigError(
-            f"a row of InferenceX has fixed lengths; set dataset.{key} (--isl, --osl), or export "
-            "another format"
+            f"a row of InferenceX has fixed lengths; run with dataset.{key} (--isl, --osl), or "
+            "export another format"
         )
     return int(mean)
 

@@ -68,7 +68,9 @@ def check_entry(entry: ManifestEntry) -> None:
             "run's folder"
         )
     if entry.size < 0:
-        raise EnvironmentProblem(f"manifest: '{entry.name}' has {entry.size} bytes")
+        raise EnvironmentProblem(
+            f"manifest: '{entry.name}' has {entry.size} bytes; expected at least 0"
+        )
 
 
 def _is_plain_part(part: str) -> bool:

@@ -48,6 +48,7 @@ HASH_KEY = "sha256"
 """Key of the hash in an object's metadata."""
 UPLOAD_S = 600.0
 """Longest time of a whole upload: the results, which are ready, wait for it."""
+_TOO_LONG = "since the time for an upload is over; `aiperf-svc upload` sends what is missing"
 ATTEMPT_S = timedelta(seconds=120)
 """Longest time of one request: a part at 1 Mbit/s."""
 CONNECT_S = timedelta(seconds=10)
@@ -204,7 +205,7 @@ def _store_options(
 def _send(store: "S3Store", folder: Path, entry: ManifestEntry, *, until_mono_s: float) -> bool:
     """Send a file unless it is there already. Returns whether it was sent."""
     if monotonic() > until_mono_s:
-        raise EnvironmentProblem(f"{entry.name}: no time is left for it")
+        raise EnvironmentProblem(f"{entry.name}: not sent, {_TOO_LONG}")
     if _is_there(store, entry):
         return False
     path = folder / entry.name
@@ -258,10 +259,10 @@ def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[by
     with path.open("rb") as file:
         while left:
             if monotonic() > until_mono_s:
-                raise EnvironmentProblem(f"{entry.name}: {left:,} bytes of it were left in the end")
+                raise EnvironmentProblem(f"{entry.name}: {left:,} bytes not sent, {_TOO_LONG}")
             chunk = file.read(min(PART, left))
             if not chunk:
-                raise EnvironmentProblem(f"{entry.name}: shorter than the manifest says")
+                raise EnvironmentProblem(f"{entry.name}: shorter than in the manifest")
             left -= len(chunk)
             yield chunk
 

@@ -54,7 +54,7 @@ def read_finished(folder: Path) -> FinishedFolder:
     """Read a folder. Raises EnvironmentProblem if it has no results that can be read."""
     path = find_results(folder)
     if path is None:
-        raise EnvironmentProblem(f"{folder}: neither {' nor '.join(FILES)} is there")
+        raise EnvironmentProblem(f"{folder}: no run; expected {' or '.join(FILES)} in it")
     try:
         result = read_run(path)
         config = read_yaml(folder / "config.yaml")

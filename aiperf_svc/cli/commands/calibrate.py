@@ -90,7 +90,7 @@ def calibrate(args: argparse.Namespace) -> int:
             f"  at {step.rate:,.0f}/s: schedule lag p99 {step.schedule_lag_p99_ms:.2f} ms, "
             f"{step.verdict}"
         )
-    print(f"\nkept in {path}")
+    print(f"\nsaved in {path}")
     return 0
 
 

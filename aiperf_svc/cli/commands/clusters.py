@@ -130,7 +130,8 @@ def gc(args: argparse.Namespace) -> int:
     with output.ignore_closed_stderr():
         done = signals.run(_all(requests))
     if done.folders:
-        print(f"removed: temporary files of killed runs, {done.folders} folders", file=sys.stderr)
+        folders = count(done.folders, "folder")
+        print(f"removed: temporary files of killed runs, {folders}", file=sys.stderr)
     for name, found in done.removed.items():
         print(f"removed: {name}; {found}", file=sys.stderr)
     for line in done.not_touched:

@@ -74,7 +74,7 @@ def read_tolerance(text: str) -> float:
     try:
         return parse_share(text)
     except ValueError as error:
-        raise ConfigError(f"--tolerance {text}: {error}") from error
+        raise ConfigError(f"--tolerance: {text!r}: {error}") from error
 
 
 def _judged(found: Comparisons) -> tuple[ExitCode, str]:
@@ -124,7 +124,9 @@ def history(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     """Read the runs, check them and print the requirements."""
     if args.max_concurrency is not None and args.max_concurrency < 1:
-        raise ConfigError(f"--max-concurrency {args.max_concurrency}: expected 1 or more")
+        raise ConfigError(
+            f"--max-concurrency: {args.max_concurrency}: expected a number of at least 1"
+        )
     rules: ModuleType = agentx if args.rules == agentx.NAME else mlperf_endpoints
     points = read_points(find_runs([args.folder]), rules.least_duration_s)
     report: RulesReport = rules.verify(points, args.max_concurrency)

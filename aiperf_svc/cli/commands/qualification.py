@@ -34,7 +34,7 @@ def complete(draft: Draft, args: argparse.Namespace) -> None:
 def _limits(path: Path) -> list[Any]:
     found = read_yaml(path)
     if not isinstance(found, list):
-        raise ConfigError(f"{path}: expected a list of limits, not {type(found).__name__}")
+        raise ConfigError(f"{path}: expected a list of limits, each of which begins with `- `")
     if problems := member_problems(found, CheckLimit):
         raise refusal(problems, str(path))
     return found

@@ -37,12 +37,12 @@ def trace(args: argparse.Namespace) -> int:
     kind = kinds.get(args.custom_dataset_type)
     if kind is None:
         raise ConfigError(
-            f"--custom-dataset-type {args.custom_dataset_type!r}: expected {', '.join(kinds)}"
+            f"--custom-dataset-type: {args.custom_dataset_type!r}: expected {', '.join(kinds)}"
         )
     for name in ("--isl-block-size", *TRACE_LIMITS):
         given = getattr(args, name[2:].replace("-", "_"))
         if given is not None and given < 1:
-            raise ConfigError(f"{name} {given}: expected a number from 1 on")
+            raise ConfigError(f"{name}: {given}: expected a number of at least 1")
     block_size = args.isl_block_size or FORMATS[kind].block_size
     try:
         with (

@@ -209,7 +209,7 @@ def _problem(session: _Session) -> str:
     if session.turns or session.pre_session_spawns:
         return "an `orchestrator` has neither `turns` nor `pre_session_spawns`"
     if isinstance(session.rounds, int) and session.rounds < 1:
-        return f"`rounds` {session.rounds}: expected a number from 1 on"
+        return f"`rounds` {session.rounds}: expected a number of at least 1"
     if isinstance(session.rounds, list):
         for number, each in enumerate(session.rounds):
             if wrong := _delay_problem("think_time_ms", each.think_time_ms or 0.0):

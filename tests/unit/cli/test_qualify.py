@@ -29,7 +29,7 @@ def stack(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("{check: iperf_bandwidth}", "expected a list of limits, not dict"),
+        ("{check: iperf_bandwidth}", "expected a list of limits, each of which begins with `- `"),
         ("[{chek: iperf_bandwidth, min: 1}]", "  0.chek: unknown key (value 'iperf_bandwidth'); "),
         ("[{check: iperf_bandwidth, of_baseline: 3}]", "0.of_baseline: 3: expected a number of at"),
         ("[iperf_bandwidth]", "limits.yaml: 0: 'iperf_bandwidth': expected keys with values"),

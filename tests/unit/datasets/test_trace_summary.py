@@ -108,8 +108,8 @@ def test_command_describes_the_requests_of_a_run(
             "t: no requests; expected rows with tokens, at most 8 (--synthesis-max-isl) of input",
         ),
         ("", ("--custom-dataset-type", "sharegpt"), "'sharegpt': expected mooncake_trace"),
-        ("", ("--isl-block-size", "0"), "--isl-block-size 0"),
-        ("", ("--synthesis-max-osl", "0"), "--synthesis-max-osl 0"),
+        ("", ("--isl-block-size", "0"), "--isl-block-size: 0: expected"),
+        ("", ("--synthesis-max-osl", "0"), "--synthesis-max-osl: 0: expected"),
     ],
 )
 def test_invalid_trace_is_refused_in_one_line(

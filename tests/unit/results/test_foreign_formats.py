@@ -302,7 +302,7 @@ def test_all_facts_can_be_given() -> None:
 
 
 def test_row_needs_fixed_lengths_and_concurrency() -> None:
-    with pytest.raises(ConfigError, match=r"set dataset\.output_tokens"):
+    with pytest.raises(ConfigError, match=r"run with dataset\.output_tokens"):
         row_of(run(output_tokens=None), {})
     config = {**run().config, "load": {"request_rate": 5.0}}
     staged = {**run().config, "load": {"concurrency": 4, "stages": [{"rate": 5.0}]}}

@@ -315,8 +315,15 @@ def test_command_names_missed_requirements(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--rules", "mlperf"], "invalid choice: 'mlperf'"),
-        (["--rules", "mlperf-endpoints-1.0", "--max-concurrency", "0"], "expected 1 or more"),
+        (["--rules", "mlperf"], "--rules: 'mlperf': expected one of "),
+        (
+            ["--rules", "mlperf-endpoints-1.0", "--max-concurrency", "0"],
+            "--max-concurrency: 0: expected a number of at least 1",
+        ),
+        (
+            ["--rules", "mlperf-endpoints-1.0", "--max-concurrency", "x"],
+            "--max-concurrency: 'x': expected a whole number",
+        ),
         (["--rules", "mlperf-endpoints-1.0"], "no run; expected"),
     ],
 )
