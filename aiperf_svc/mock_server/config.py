@@ -185,7 +185,7 @@ def _flag(name: str) -> str:
 
 
 def _refusal(name: str, value: object, expected: str) -> MockServerConfigError:
-    return MockServerConfigError(f"{_flag(name)} is {value!r}; {expected}")
+    return MockServerConfigError(f"{_flag(name)}: {value!r}: {expected}")
 
 
 def _checked(name: str, value: str, parse: object) -> None:
@@ -200,7 +200,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds one flag per setting to the parser."""
     for entry in dataclasses.fields(MockServerConfig):
         text = entry.metadata["help"].replace("%", "%%")
+        text = f"{text[:1].upper()}{text[1:]}."
         hidden, default = entry.name == "owner_fd", entry.metadata["flag"]
+        shown = "none" if default == "" else default
         if isinstance(entry.default, bool):
             parser.add_argument(_flag(entry.name), action="store_true", help=text)
         else:
@@ -209,7 +211,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 type=type(entry.default),
                 default=default,
                 choices=entry.metadata["choices"] or None,
-                help=argparse.SUPPRESS if hidden else f"{text} (default: {default!r})",
+                help=argparse.SUPPRESS if hidden else f"{text} Default: {shown}.",
             )
 
 
