@@ -24,6 +24,7 @@ from aiperf_svc.config.units import (
     format_duration,
     format_share,
 )
+from aiperf_svc.domain.number_text import significant
 
 
 class Load(Model):
@@ -327,8 +328,7 @@ def load_words(load: Load, *, with_pattern: bool = False) -> list[str]:
     pattern = f" ({load.arrival.pattern})" if with_pattern else ""
     words = []
     if load.request_rate is not None:
-        rate = f"{load.request_rate:,.6g}" if with_pattern else f"{load.request_rate:g}"
-        words.append(f"{rate} requests/s{pattern}")
+        words.append(f"{significant(load.request_rate, 6)} requests/s{pattern}")
     if load.rate_points:
         words.append(_changing_rate(load) + pattern)
     if load.bursts is not None:

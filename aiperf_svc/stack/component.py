@@ -80,7 +80,7 @@ class BenchmarkArgs:
 
 class Benchmark(pulumi.ComponentResource):
     """Creates a benchmark, which starts when all of its pods are ready. Its pods are created after
-    the resources in `depends_on`. After `deployment.ttl` it deletes itself, so it belongs into a
+    the resources in `depends_on`. After `deployment.ttl` it deletes itself, so it belongs in a
     stack that is refreshed before each update.
     """
 
@@ -182,7 +182,7 @@ def _secrets(
     needed."""
     wanted = [key for keys in plan.secret_keys.values() for key in keys]
     if missing := sorted(set(wanted) - set(given)):
-        raise pulumi.RunError(f"secrets: the config needs {', '.join(missing)}")
+        raise pulumi.RunError(f"secrets: the config needs values for {', '.join(missing)}")
     for key in given:
         if key not in wanted:
             hint = did_you_mean(key, wanted)

@@ -99,7 +99,7 @@ class _LinesOf(logging.Filter):
         self._lines = lines
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line belongs into the service's file."""
+        """Whether the line belongs in the service's file."""
         return self._lines.service_of(record).partition(",")[0] == self._service
 
 

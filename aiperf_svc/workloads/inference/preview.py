@@ -6,6 +6,7 @@ from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load, load_words
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.units import format_duration
+from aiperf_svc.domain.number_text import significant
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.topology import Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
@@ -74,7 +75,7 @@ def _load_line(load: Load) -> str:
 
 def _target(config: BenchmarkConfig) -> str:
     kind = config.deployment.target.kind
-    made = "" if kind == "none" else f" ({kind}, made and removed with the stack)"
+    made = "" if kind == "none" else f" ({kind}, created and removed with the stack)"
     pools = [f"{name} {pool.replicas:,}" for name, pool in config.deployment.target.pools.items()]
     waited = f", ready with pools {', '.join(pools)}" if pools else ""
     return f"{config.endpoint.url}{made}{waited}"
@@ -113,5 +114,5 @@ def _in_and_out(length_in: Length, length_out: Length | None, forced: str) -> st
 def _length(length: Length) -> str:
     if length.distribution == "uniform":
         return f"{length.min:,} to {length.max:,}"
-    spread = f" ± {length.stddev:g}" if length.stddev else ""
-    return f"{length.mean:g}{spread}"
+    spread = f" ± {significant(length.stddev)}" if length.stddev else ""
+    return f"{significant(length.mean)}{spread}"

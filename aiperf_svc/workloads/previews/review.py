@@ -19,6 +19,7 @@ from aiperf_svc.plan.network import (
 )
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.previews.trial_lists import human_time
 
 
 def facts(plan: StackPlan) -> list[tuple[str, str]]:
@@ -60,7 +61,7 @@ def whole_cost(plan: StackPlan) -> str:
         return limit
     usual = totals.cost_per_hour * needed / HOUR_NS
     cost = f"{significant(usual)} {totals.currency}"
-    return f"{cost} for start and load ({format_duration(needed)}), {limit}"
+    return f"{cost} for start and load ({human_time(needed)}), {limit}"
 
 
 def _queue(plan: StackPlan) -> str:
@@ -73,7 +74,7 @@ def _queue(plan: StackPlan) -> str:
 
 def _room(plan: StackPlan) -> str:
     wait_ns = plan.config.deployment.wait_for_room
-    return f"waited for, at most {format_duration(wait_ns)}" if wait_ns else ""
+    return f"the start waits for it, at most {format_duration(wait_ns)}" if wait_ns else ""
 
 
 def _objectives(plan: StackPlan) -> str:
@@ -106,7 +107,7 @@ def _nodes_of(pod: PodPlan) -> str:
     words = [f"node {each.node}" for each in pod.sets if each.node]
     words += [f"{key}={value}" for key, value in place.node_selector.items()]
     words += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
-    words += [f"better {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
+    words += [f"prefers {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
     words += [f"tolerates {each.key or 'every taint'}" for each in place.tolerations]
     return ", ".join(words)
 
@@ -168,7 +169,7 @@ def _drains(plan: StackPlan) -> str:
     if plan.budget.hold is None:
         ttl = format_duration(plan.config.deployment.ttl)
         return f"wait until the stack is gone, at most {ttl}: load or warmup has no duration"
-    return f"wait for the start and the load, at most {format_duration(plan.budget.hold)}"
+    return f"wait for the start and the load, at most {human_time(plan.budget.hold)}"
 
 
 def _monitoring(plan: StackPlan) -> str:

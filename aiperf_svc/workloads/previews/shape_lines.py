@@ -8,9 +8,8 @@ import msgspec
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
-from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.experiments.trials import describe
-from aiperf_svc.domain.number_text import count, significant
+from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.fan_out import makespan
 from aiperf_svc.plan.footprint import of_one_stack, of_stacks
 from aiperf_svc.plan.release import READINESS
@@ -94,7 +93,7 @@ def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
             break
         totals, load = plan.totals, shape_time(shape, plan).load_ns
         cells = [str(number), str(len(shape.trials)), str(totals.pods)]
-        cells += [format_cpu(totals.cpu_millis), format_size(totals.memory_bytes)]
+        cells += [cores(totals.cpu_millis), gibibytes(totals.memory_bytes)]
         cells += [_gpus(plan)] if has_gpus else []
         cells += [f"{totals.cost_per_hour:g} {totals.currency}"] if has_prices else []
         cells += ["unknown" if load is None else human_time(load), describe(shape.parameters)]

@@ -9,6 +9,7 @@ from aiperf_svc.config.load import Load, load_words
     ("load", "words"),
     [
         ({"request_rate": 20, "concurrency": 8}, ["20 requests/s (poisson)", "8 concurrent"]),
+        ({"request_rate": 1_000_000}, ["1,000,000 requests/s (poisson)"]),
         (
             {"stages": [{"rate": 10, "duration": "30s"}, {"rate": 50, "duration": "2m"}]},
             ["10/s for 30s, 50/s for 2m (poisson)"],

@@ -170,19 +170,22 @@ def rows_of(**changes: Any) -> dict[str, str]:
          "4 concurrent, for 1m, ramp 10s, after a warmup of 40 requests"),
         ({"dataset": {"output_tokens": {"mean": 100, "stddev": 5}}}, "tokens",
          "550 in, 100 ± 5 out, forced"),
+        ({"dataset": {"input_tokens": {"mean": 1_000_000}}}, "tokens", "1,000,000 in"),
         ({"slo": {"objectives": [{"metric": "time_to_first_token", "stat": "p95", "max": "1s"}]}},
          "objectives", "time_to_first_token p95 <= 1s"),
         ({"endpoint": {"api_key_env": "KEY"}}, "secrets", "aiperf:targetApiKey"),
         ({"deployment": {"placement": {"priority_class": "high"}}}, "priority", "all pods: high"),
         ({"deployment": {"pods": {"worker": {"placement": {"node_selector": {"spot": "yes"}}}}}},
          "nodes", "worker: spot=yes"),
+        ({"deployment": {"placement": {"prefer_nodes": {"zone": ["a", "b"]}}}}, "nodes",
+         "all pods: prefers zone in a|b"),
         ({"endpoint": {"url": "http://target"},
           "deployment": {"target": {"kind": "custom", "image": "x:1", "writable": True}}},
          "writable root", "target"),
         ({"endpoint": {"url": "http://target"},
           "deployment": {"target": {"kind": "mock", "downloads": True}}},
          "downloads", "target may reach port 443 anywhere"),
-        ({}, "node drains", "wait for the start and the load, at most 390s"),
+        ({}, "node drains", "wait for the start and the load, at most 6m30s"),
         ({"load": {"requests": 9, "duration": None}}, "node drains",
          "wait until the stack is gone, at most 2h: load or warmup has no duration"),
         ({"deployment": {"hold_drains": False}}, "node drains", "evict pods, and the run fails"),
@@ -209,5 +212,5 @@ def test_run_costs_at_most_its_time_to_live() -> None:
     most = f"at most {2 * plan.totals.cost_per_hour:.4g} EUR until it removes itself"
     assert whole_cost(plan) == most
     bounded = rows_of(deployment={"prices": prices})["cost"]
-    assert " EUR for start and load (390s), at most " in bounded
+    assert " EUR for start and load (6m30s), at most " in bounded
     assert whole_cost(plan_with()) == ""
