@@ -1,5 +1,6 @@
 """The base of every part of the config."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -24,6 +25,11 @@ class Model(BaseModel):
     def _first_set(self, *names: str) -> str:
         """Return the first of these keys that differs from its default; empty without one."""
         return next(filter(self._is_set, names), "")
+
+
+def repeated(names: Sequence[str]) -> str:
+    """Return the first name that a list has twice; empty if it has each once."""
+    return next((name for at, name in enumerate(names) if name in names[:at]), "")
 
 
 Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]

@@ -12,7 +12,13 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model, Verbatim
 from aiperf_svc.config.placement import Placement, Pod, Ranks, check_fixed
 from aiperf_svc.config.target import Target
-from aiperf_svc.config.units import CpuMillis, DurationNs, PositiveDurationNs, SizeBytes
+from aiperf_svc.config.units import (
+    CpuMillis,
+    DurationNs,
+    PositiveDurationNs,
+    SizeBytes,
+    format_duration,
+)
 from aiperf_svc.domain.nearest import did_you_mean
 
 POD_NAMES = (
@@ -287,5 +293,8 @@ class Deployment(Model):
         if self.monitoring_labels and self.monitoring != "prometheus-operator":
             raise ValueError("monitoring_labels needs monitoring: prometheus-operator")
         if self.ttl < 10 * SECOND_NS:
-            raise ValueError("ttl is below 10s: the stack would delete itself while it starts")
+            raise ValueError(
+                f"ttl {format_duration(self.ttl)} is below 10s: the stack would delete itself "
+                "while it starts"
+            )
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.base import SECOND_NS, Model, repeated
 from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs
@@ -178,8 +178,8 @@ class Endpoint(Hooks):
     @model_validator(mode="after")
     def _models_fit(self) -> Self:
         names, weights = self.all_models, self.model_weights
-        if len(set(names)) < len(names):
-            raise ValueError("{models}: one of the models is given twice; name each once")
+        if twice := repeated(names):
+            raise ValueError(f"{{models}}: {twice!r} is given twice; name each model once")
         if weights and len(weights) != len(names):
             raise ValueError(
                 f"{{model_weights}}: expected one for each of {len(names)} models, not "
@@ -200,8 +200,8 @@ class Endpoint(Hooks):
         headers = [name.lower() for name in (*self.session_headers, *self.parent_session_headers)]
         members = [path.lower() for path in self.session_body]
         for key, names in (("session_headers", headers), ("session_body", members)):
-            if len(set(names)) < len(names):
-                raise ValueError(f"{{{key}}}: one of the names is given twice; name each once")
+            if twice := repeated(names):
+                raise ValueError(f"{{{key}}}: {twice!r} is given twice; give each name once")
         for path in self.session_body:
             if path.split(".")[0] in self.extra_inputs:
                 raise ValueError(
@@ -223,8 +223,8 @@ class Endpoint(Hooks):
             raise ValueError(
                 "{http2} passes {proxy} to https URLs only, in a tunnel; leave out one of them"
             )
-        if len(set(self.all_urls)) < len(self.all_urls):
-            raise ValueError("{urls}: one of the addresses is given twice; name each once")
+        if twice := repeated(self.all_urls):
+            raise ValueError(f"{{urls}}: {twice!r} is given twice; give each address once")
         if self.type is EndpointType.TEMPLATE and self.template is None:
             raise ValueError("{type} template needs {template}, the body of a request")
         if self.type is not EndpointType.TEMPLATE and self.template is not None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from aiperf_svc.config.base import Model
+from aiperf_svc.config.base import Model, repeated
 from aiperf_svc.config.concurrency_regions import curve_points
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs
@@ -255,9 +255,8 @@ class Experiment(Model):
     def _lists_fit(self) -> Self:
         for name in ("product", "zip"):
             keys = [key for axis in getattr(self, name) for key in axis]
-            twice = next((key for key in keys if keys.count(key) > 1), None)
-            if twice:
-                raise ValueError(f"{{{name}}}: {twice} is given twice")
+            if twice := repeated(keys):
+                raise ValueError(f"{{{name}}}: {twice} is given twice; give each key once")
         lengths = {key: len(values) for axis in self.zip for key, values in axis.items()}
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from aiperf_svc.config.base import MINUTE_NS, Model
+from aiperf_svc.config.base import MINUTE_NS, Model, repeated
 from aiperf_svc.config.placement import Gpu, Placement, check_digest, check_fixed
 from aiperf_svc.config.release import Release
 from aiperf_svc.config.secret_names import is_secret_name
@@ -123,7 +123,7 @@ class Target(Release):
             raise ValueError("image, command, args and gpu need kind: mock, vllm or custom")
         if self.kind == "none" and self.volumes:
             raise ValueError("volumes need kind: mock, vllm or custom")
-        if twice := next((p for p in self._mounted if self._mounted.count(p) > 1), ""):
+        if twice := repeated(self._mounted):
             raise ValueError(f"volumes: {twice} is mounted already; use another path")
         self._check_release()
         if self.image is not None:

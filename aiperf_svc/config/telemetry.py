@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
-from aiperf_svc.config.units import PositiveDurationNs
+from aiperf_svc.config.units import PositiveDurationNs, format_duration
 from aiperf_svc.config.urls import address_of
 
 MAX_SOURCES = 64
@@ -127,5 +127,8 @@ class Telemetry(Model):
         if len(set(self.nvml)) < len(self.nvml) or (ALL_GPUS in self.nvml and len(self.nvml) > 1):
             raise ValueError(f"{{nvml}} names a GPU twice: {', '.join(self.nvml)}")
         if self.interval < SECOND_NS // 10:
-            raise ValueError("{interval} is below 100ms: reading would load the server")
+            raise ValueError(
+                f"{{interval}} {format_duration(self.interval)} is below 100ms: reading would load "
+                "the server"
+            )
         return self

@@ -149,7 +149,7 @@ def test_header_of_the_config_replaces_a_session_header() -> None:
     [
         ({"session_body": ["user"], "extra_inputs": {"user": "me"}}, "same member"),
         ({"session_body": ["a", "a.b"]}, "parent of another"),
-        ({"session_headers": ["X-A", "x-a"]}, "given twice"),
+        ({"session_headers": ["X-A", "x-a"]}, "'x-a' is given twice"),
         ({"session_headers": ["X A"]}, "session_headers"),
         ({"session_body": ["a..b"]}, "session_body"),
         ({"session_body": ["user"], "type": "embeddings"}, "endpoint.session_body"),

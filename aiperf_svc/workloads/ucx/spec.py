@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from aiperf_svc.config.base import repeated
 from aiperf_svc.config.units import SizeBytes
 from aiperf_svc.config.workload import WorkloadSpec
 
@@ -58,6 +59,6 @@ class UcxSpec(WorkloadSpec):
 
     @model_validator(mode="after")
     def _names_each_transport_once(self) -> Self:
-        if len(set(self.transports)) != len(self.transports):
-            raise ValueError("{transports} names one twice")
+        if twice := repeated(self.transports):
+            raise ValueError(f"{{transports}}: {twice} is given twice; name each once")
         return self

@@ -332,7 +332,7 @@ def test_repeated_url_flag_uses_addresses_in_turn() -> None:
     endpoint = config(*CLOSED, "-u", "b:2", "--url", "http://c:3/x").endpoint
     assert (endpoint.url, endpoint.urls) == ("http://h:1", ("http://b:2", "http://c:3/x"))
     assert endpoint.all_urls == ("http://h:1", "http://b:2", "http://c:3/x")
-    assert "one of the addresses is given twice" in refusal(*CLOSED, "-u", "h:1")
+    assert "'http://h:1' is given twice" in refusal(*CLOSED, "-u", "h:1")
     assert "expected a port from 1 to 65,535" in refusal_of_checks(*CLOSED, "-u", "h:99999")
 
 

@@ -133,6 +133,12 @@ ONE_MISTAKE: list[tuple[str, object, str]] = [
     ("endpoint.headers", {"X-Trace": "a\r\nX-Other: b"},
      "endpoint.headers.X-Trace: 'a\\r\\nX-Other: b': expected one line of text"),
     ("artifacts.dir", "", "'': expected some text"),
+    ("telemetry.interval", "50ms",
+     "telemetry: interval 50ms is below 100ms: reading would load the server"),
+    ("deployment.ttl", "5s",
+     "deployment: ttl 5s is below 10s: the stack would delete itself while it starts"),
+    ("endpoint.urls", ["http://a:1", "http://a:1"],
+     "endpoint: urls: 'http://a:1' is given twice; give each address once"),
     ("endpoint.headers", {"X-Key": {"secure": "v1:abc"}},
      "endpoint.headers.X-Key: a secret must not be in this config; name its variable in "
      "endpoint.api_key_env and keep the value under aiperf:targetApiKey"),

@@ -55,7 +55,7 @@ def test_several_urls_in_turn_each_get_every_model() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "problem"),
     [
-        ({"models": ["a"], "model": "a"}, "one of the models is given twice"),
+        ({"models": ["a"], "model": "a"}, "'a' is given twice"),
         ({"models": ["b"], "model_weights": [1]}, "expected one for each of 2 models, not 1"),
         ({"models": ["b"], "model_weights": [1, 0]}, "greater than 0"),
     ],
