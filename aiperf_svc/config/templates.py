@@ -17,7 +17,7 @@ from functools import cache
 from time import thread_time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiperf_svc.config.units import format_size
+from aiperf_svc.domain.number_text import size_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -104,7 +104,7 @@ def within_limits(work: Callable[[], T]) -> T:
             return work()
         except MemoryError:
             raise TooCostly(
-                f"takes over {format_size(MOST_BYTES)}B of memory for one prompt; "
+                f"takes over {size_text(MOST_BYTES)} of memory for one prompt; "
                 "make its texts and lists shorter"
             ) from None
         except RecursionError:

@@ -24,7 +24,6 @@ from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, block_s
 from aiperf_svc.adapters.datasets.tree_files import index_trees, open_trees
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import AGENT_TRACES, Dataset, DatasetKind
-from aiperf_svc.config.units import format_size
 from aiperf_svc.core.datasets import multi_turn, random_pool, sharegpt, single_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble, own_warmup, synthetic_prompts
 from aiperf_svc.core.datasets.base import TokenCounter
@@ -91,8 +90,8 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
         step = have * 20 // total if total else have // (64 * 2**20)
         if step != shown:
             shown = step
-            of = f" of {format_size(total)}" if total else ""
-            progress(f"downloading {url}: {have / 2**20:,.0f} MiB{of}")
+            of = f" of {total / 2**20:,.0f}" if total else ""
+            progress(f"downloading {url}: {have / 2**20:,.0f}{of} MiB")
 
     result = await downloads.download(
         url,

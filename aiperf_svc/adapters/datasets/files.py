@@ -13,13 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
-from aiperf_svc.config.units import format_size
 from aiperf_svc.config.user_files import open_file
 from aiperf_svc.core.datasets.base import Lines
 from aiperf_svc.core.datasets.random_pool import PoolLine, parse_pool
 from aiperf_svc.core.datasets.sharegpt import list_elements
 from aiperf_svc.core.datasets.trace_index import Line
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.number_text import size_text
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _POOLS = (".jsonl", ".jsonl.gz")
@@ -49,9 +49,9 @@ def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, byte
                 unseen = 0
                 watch(share())
             if len(line) > LONGEST_LINE:
-                most = format_size(LONGEST_LINE)
+                most = size_text(LONGEST_LINE)
                 raise DatasetError(
-                    f"{path}:{number}: a line of over {most}B; expected shorter lines"
+                    f"{path}:{number}: a line of over {most}; expected shorter lines"
                 )
             yield number, line
 
@@ -62,7 +62,7 @@ def read_whole(path: Path) -> bytes:
         content = stream.read(LONGEST_LINE + 1)
     if len(content) > LONGEST_LINE:
         raise DatasetError(
-            f"{path}: over {format_size(LONGEST_LINE)}B; expected a smaller file for each session"
+            f"{path}: over {size_text(LONGEST_LINE)}; expected a smaller file for each session"
         )
     return content
 
@@ -231,7 +231,7 @@ def _is_packed(stream: BufferedReader) -> bool:
 
 def _too_large(place: str) -> DatasetError:
     return DatasetError(
-        f"{place}: over {format_size(MOST_HELD)}B up to here, the most that is held; say how many "
+        f"{place}: over {size_text(MOST_HELD)} up to here, the most that is held; say how many "
         "prompts are read, dataset.entries (--num-prompts), or give a smaller file"
     )
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.config.dataset import Dataset
-from aiperf_svc.config.units import format_size
 from aiperf_svc.config.user_files import read_file
 from aiperf_svc.core.datasets import media as core
 from aiperf_svc.core.datasets.base import PromptConversation
 from aiperf_svc.core.datasets.media import MediaFile, MediaFolders, media_of
 from aiperf_svc.core.endpoints.base import Media
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.number_text import size_text
 
 MOST_BYTES = 64 * 2**20
 """Largest picture or sound: servers refuse larger bodies."""
@@ -39,10 +39,10 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
         # Each request holds a copy.
         left -= size
         if left < 0:
-            most = format_size(core.MOST_BYTES)
+            most = size_text(core.MOST_BYTES)
             raise DatasetError(
                 f"{place}: {media.reference}: the pictures and sounds of the requests up to this "
-                f"one are over {most}B, the most that is held; give fewer entries or smaller files"
+                f"one are over {most}, the most that is held; give fewer entries or smaller files"
             )
         return found
 
@@ -97,7 +97,10 @@ def _read_folder(name: str | None, kind: str, key: str) -> tuple[MediaFile, ...]
         found.append(MediaFile(str(path), data))
         left -= len(data)
         if left < 0:
-            raise DatasetError(f"{key}: {folder}: over {format_size(core.MOST_BYTES)}B of files")
+            raise DatasetError(
+                f"{key}: {folder}: over {size_text(core.MOST_BYTES)} of files, the most that is "
+                "held; name a folder with fewer or smaller ones"
+            )
     if not found:
         raise DatasetError(f"{key}: {folder} has no files; expected those to send")
     return tuple(found)

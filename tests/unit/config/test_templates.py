@@ -70,7 +70,7 @@ def test_template_over_the_memory_limit_is_stopped(
     with pytest.raises(TooCostly) as raised:
         rendered(text)
     assert str(raised.value) == (
-        "takes over 16MiB of memory for one prompt; make its texts and lists shorter"
+        "takes over 16 MiB of memory for one prompt; make its texts and lists shorter"
     )
 
 

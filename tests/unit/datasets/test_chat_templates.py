@@ -96,7 +96,7 @@ def test_refused_or_unsafe_template_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unsafe"):
         escape([])
     large = template_in(tmp_path, chat_template="{{ 'a' * 9000000000 }}")
-    with pytest.raises(ConfigError, match=r"'m': takes over 1GiB of memory .*; leave this out"):
+    with pytest.raises(ConfigError, match=r"'m': takes over 1 GiB of memory .*; leave this out"):
         large([])
 
 

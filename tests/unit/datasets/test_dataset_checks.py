@@ -163,7 +163,7 @@ def test_endless_line_is_not_held(in_file: Config, monkeypatch: pytest.MonkeyPat
     given = in_file("mooncake_trace", gzip.compress(ROW.encode() + b" " * 100_000))
     with pytest.raises(DatasetError) as raised:
         check_dataset(given)
-    wrong = "2: a line of over 1KiB; expected shorter lines"
+    wrong = "2: a line of over 1 KiB; expected shorter lines"
     assert str(raised.value) == f"{given.dataset.file}:{wrong}"
 
 
@@ -252,7 +252,7 @@ def test_compressed_file_is_refused_by_its_unpacked_size(
     with pytest.raises(DatasetError) as raised:
         check_dataset(given)
     assert str(raised.value) == (
-        f"{given.dataset.file}{place}: over 1KiB up to here, the most that is held; say how many "
+        f"{given.dataset.file}{place}: over 1 KiB up to here, the most that is held; say how many "
         "prompts are read, dataset.entries (--num-prompts), or give a smaller file"
     )
 

@@ -73,7 +73,7 @@ def test_raw_payload_is_sent_unchanged() -> None:
         ({"template": "{{ 1 / 0 }}"}, "endpoint.template: division by zero"),
         ({"template": '{"a": {{ text }}}'}, "endpoint.template: renders no JSON "),
         ({"template": "[" * 100_000}, "endpoint.template: renders no JSON "),
-        ({"template": "{{ 'a' * 9000000000 }}"}, "endpoint.template: takes over 1GiB of memory"),
+        ({"template": "{{ 'a' * 9000000000 }}"}, "endpoint.template: takes over 1 GiB of memory"),
         ({"template": "{{ 9 ** 99999 }}"}, "endpoint.template: a ** with a result of over"),
         ({"template": "[1]", "extra_inputs": {"a": 1}}, "endpoint.extra_inputs: the template"),
         ({"response_field": "a["}, "endpoint.response_field: 'a[': no JMESPath query: "),
