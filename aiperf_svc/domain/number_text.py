@@ -57,6 +57,12 @@ def count(value: int, noun: str) -> str:
     return f"{value:,} {noun}{'' if value == 1 else 's'}"
 
 
+def counted(value: int, noun: str, verb: str) -> str:
+    """Return a count with `was` or `is`: `1 request was`, `3 requests were`."""
+    plural = {"was": "were", "is": "are"}[verb]
+    return f"{count(value, noun)} {verb if value == 1 else plural}"
+
+
 def cores(millis: int) -> str:
     """`0.71`, `260.26`."""
     return f"{millis / 1000:,.6g}"

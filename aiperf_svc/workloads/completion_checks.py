@@ -119,6 +119,6 @@ def oom(e: StepEvidence) -> Reason:
         "oom",
         count,
         unit="processes",
-        text=f"the kernel killed {count:,} processes of the ranks for want of memory{where}",
+        text=f"processes of the ranks that the kernel killed for lack of memory: {count:,}{where}",
         remedy="raise the memory of the ranks (deployment.pods.rank), or make the workload smaller",
     )

@@ -31,6 +31,7 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.server_setup import read_facts, setup_of
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.number_text import count
 
 
 def export(args: argparse.Namespace) -> int:
@@ -50,7 +51,7 @@ def export(args: argparse.Namespace) -> int:
     write_atomically(output, lambda part: counts.append(jsonl_export.write_lines(records, part)))
     if output.resolve().parent == folder.resolve():
         write_manifest(folder, manifest.run_id)
-    print(f"{output}: {counts[0]:,} requests")
+    print(f"{output}: {count(counts[0], 'request')}")
     return 0
 
 
@@ -59,7 +60,7 @@ def _write_junit(folder: Path, output: Path) -> int:
     if not cases:
         raise ConfigError(f"{folder}: no results of a run, an experiment or a qualification")
     write_cases(output, cases, ExitCode.OK, "")
-    print(f"{output}: {len(cases):,} test cases")
+    print(f"{output}: {count(len(cases), 'test case')}")
     return 0
 
 
@@ -113,7 +114,7 @@ def upload(args: argparse.Namespace) -> int:
     else:
         raise ConfigError(f"{folder}: no run; expected {' or '.join(FILES)} in it")
     done = uploads.upload(folder, manifest, config.artifacts.s3, into=into)
-    print(f"{done.url}/: {len(done.sent)} files sent, {len(done.kept)} already there")
+    print(f"{done.url}/: {count(len(done.sent), 'file')} sent, {len(done.kept)} already there")
     return 0
 
 

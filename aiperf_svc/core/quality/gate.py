@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from aiperf_svc.core.quality.questions import Question, is_right
+from aiperf_svc.domain.number_text import count
 
 _Z_95 = 1.959963984540054
 CUT = "length"
@@ -96,7 +97,8 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> list[str]:
         """What a reader should know of the answers."""
-        of = f"{self.questions:,} questions of {self.file} at concurrency {self.concurrency:,}"
+        asked = count(self.questions, "question")
+        of = f"{asked} of {self.file} at concurrency {self.concurrency:,}"
         counts = (
             (self.failed, "without an answer, which count as wrong"),
             (self.cut, "cut by max_tokens"),

@@ -18,6 +18,7 @@ from aiperf_svc.core.endpoints.paths import request_url
 from aiperf_svc.core.quality.gate import Answer
 from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.number_text import count
 
 PROGRAM = "lm_eval"
 REMEDY = "pip install 'lm_eval[api]'"
@@ -45,7 +46,7 @@ class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         error = "" if self.stderr is None else f" ± {self.stderr:.4g}"
-        of = "" if self.questions is None else f" of {self.questions:,} questions"
+        of = "" if self.questions is None else f" of {count(self.questions, 'question')}"
         return f"{self.metric} {self.value:.4g}{error}{of}"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from aiperf_svc.core.load.credit_ledger import ended_credits
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
@@ -128,7 +129,7 @@ def _violations(account: WorkerAccount, lost: int) -> list[str]:
     if lost > 0:
         found.append(f"{worker}: {lost:,} credits without an outcome")
     if counts.in_flight:
-        found.append(f"{worker}: {counts.in_flight:,} requests still in flight")
+        found.append(f"{worker}: {count(counts.in_flight, 'request')} still in flight")
     arrived = account.records + _records_lost(account) + counts.retries
     if arrived != counts.requests_sent:
         found.append(

@@ -122,7 +122,7 @@ def _notes(log: SourceLog, update_s: float | None, interval_s: float) -> tuple[s
     if update_s is not None and update_s > SLOW_FACTOR * interval_s:
         notes.append(f"its values change every {update_s:.3g} s; it is read every {interval_s:g} s")
     if log.failures:
-        notes.append(f"{log.failures} reads failed, the last one: {log.failure}")
+        notes.append(f"{count(log.failures, 'read')} failed, the last one: {log.failure}")
     if log.left_out:
         notes.append(f"{log.left_out:,} series beyond the limit are left out")
     if log.is_full:

@@ -10,7 +10,7 @@ from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
 from aiperf_svc.core.verdict.health_log import BUSY_CPU_FRACTION, Health
 from aiperf_svc.core.verdict.inputs import Check, Evidence
-from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.number_text import count, counted, significant
 
 NO_RESOURCES_SHARE = (0.0, 0.01)
 UNSTAMPED_SHARE = 0.01
@@ -185,8 +185,8 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.totals.no_resources),
         NO_RESOURCES_SHARE,
         text=lambda e: (
-            f"{e.totals.no_resources:,} requests found no file descriptor or local port on the "
-            "client"
+            f"{count(e.totals.no_resources, 'request')} found no file descriptor or local port on "
+            "the client"
         ),
         remedy="raise ulimit -n, use more workers, or add endpoint.source_addresses",
     ),
@@ -203,7 +203,8 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.totals.capped) if e.is_open_loop else None,
         CAPPED_SHARE,
         text=lambda e: (
-            f"{e.totals.capped:,} requests waited for the concurrency cap or the connection limit"
+            f"{count(e.totals.capped, 'request')} waited for the concurrency cap or the connection "
+            "limit"
         ),
         remedy="raise load.concurrency, or leave it out to have no cap",
     ),
@@ -212,7 +213,8 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.accounts.retries),
         RETRIED_SHARE,
         text=lambda e: (
-            f"{e.accounts.retries:,} requests were sent again on a new connection: the server had "
+            f"{counted(e.accounts.retries, 'request', 'was')} sent again on a new connection: the "
+            "server had "
             "closed the reused one before they arrived"
         ),
         remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
@@ -264,7 +266,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: max(e.share(e.clock_jumps), e.clock_step_share),
         CLOCK_JUMP_SHARE,
         text=lambda e: (
-            f"the clock was set by over 1 ms during {e.clock_jumps:,} requests, by "
+            f"the clock was set by over 1 ms during {count(e.clock_jumps, 'request')}, by "
             f"{e.clock_step_share:.2%} of the load's time in all"
         ),
         remedy="let the clock settle, or slew it instead of stepping it, before a run",

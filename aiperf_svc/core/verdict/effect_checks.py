@@ -13,7 +13,7 @@ from aiperf_svc.core.verdict.check_result import (
 )
 from aiperf_svc.core.verdict.inputs import Check, Evidence
 from aiperf_svc.core.verdict.token_agreement import TEMPLATE_TOKENS
-from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.number_text import count, counted, significant
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
 LOAD_SHORTFALL = (0.01, 0.10)
@@ -177,7 +177,7 @@ def _connecting(e: Evidence) -> Reason | None:
         "connecting",
         e.share(e.connecting),
         UNSENT_SHARE[0],
-        text=f"{e.connecting:,} requests were not sent, because they still waited for a connection "
+        text=f"{counted(e.connecting, 'request', 'was')} not sent, still waiting for a connection "
         f"at the stop: {took if e.connect_ms else 'none was opened'}",
         remedy=FASTER_CONNECTIONS,
     )
@@ -437,7 +437,8 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.accounts.unsent - e.connecting) if e.is_open_loop else None,
         UNSENT_SHARE,
         text=lambda e: (
-            f"{e.accounts.unsent - e.connecting:,} requests were due and not sent before the stop"
+            f"{counted(e.accounts.unsent - e.connecting, 'request', 'was')} due and not sent "
+            "before the stop"
         ),
         remedy=MORE_WORKERS,
     ),
@@ -489,7 +490,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
         lambda e: e.share(e.totals.impossible),
         IMPOSSIBLE_SHARE,
         text=lambda e: (
-            f"{e.totals.impossible:,} requests got a response before they were sent, by the clock"
+            f"{count(e.totals.impossible, 'request')} got a response before the send, by the clock"
         ),
         remedy="let the clock settle, or slew it instead of stepping it, before a run",
     ),

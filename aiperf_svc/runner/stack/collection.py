@@ -15,6 +15,7 @@ from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.stack_stages import StageResult
 from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.runner.parts import Work
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.measure import Measuring
@@ -98,7 +99,7 @@ class Collection:
             return StageResult.FAILED
         if saved is None:
             return StageResult.INTERRUPTED
-        self.say(f"saved {len(saved)} files about the failure in {folder}")
+        self.say(f"saved {count(len(saved), 'file')} about the failure in {folder}")
         return StageResult.DONE
 
 

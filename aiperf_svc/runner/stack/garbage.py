@@ -42,6 +42,7 @@ from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem, Unverified
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import records
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
@@ -510,4 +511,4 @@ class _Removal:
 def _described(found: FoundStack) -> str:
     places = ", ".join(found.namespaces) or "no namespace"
     end = f", its time to live ends at {found.expires:%Y-%m-%d %H:%M:%SZ}" if found.expires else ""
-    return f"{found.stack}: {found.objects} objects in {places}{end}"
+    return f"{found.stack}: {count(found.objects, 'object')} in {places}{end}"

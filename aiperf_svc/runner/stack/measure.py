@@ -25,6 +25,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.target import HOST
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
 from aiperf_svc.runner.events import EventWatch
@@ -226,7 +227,7 @@ class Measuring:
         with contextlib.suppress(ApiUnavailable, ApiRefused):
             await self._client.collected()
         size = sum(each.size for each in manifest.files)
-        return f"{len(manifest.files)} files, {size / 2**20:,.1f} MiB"
+        return f"{count(len(manifest.files), 'file')}, {size / 2**20:,.1f} MiB"
 
     async def close(self) -> None:
         """Close the connections. Errors while closing are ignored."""

@@ -34,6 +34,7 @@ from aiperf_svc.adapters.pulumi.progress import Progress
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, Unverified
+from aiperf_svc.domain.number_text import count, counted
 from aiperf_svc.runner.signals import Interrupts
 
 FOLLOW_S = 20.0
@@ -124,7 +125,7 @@ class Teardown:
             report = await wait_until_gone(self.cluster, self.record, timeout_s=FOLLOW_S)
             if not report.left:
                 return report
-            reports.say(f"still there: {len(report.left)} objects; deleting by label")
+            reports.say(f"still there: {count(len(report.left), 'object')}; deleting by label")
             try:
                 await remove_by_label(self.cluster, self.record)
             except AiperfError as error:
@@ -289,7 +290,7 @@ class StackRemoval:
         for each in report.strays:
             self._say(f"not touched, with the stack's label but not created by this run: {each}")
         if report.left:
-            raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
+            raise LeakError(f"{counted(len(report.left), 'object', 'is')} left of stack {stack}")
         if report.unverified:
             self.is_unlisted = True
             raise await unverified(record, report, self._cluster)

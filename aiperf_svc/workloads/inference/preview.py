@@ -6,7 +6,7 @@ from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load, load_words
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.number_text import count, significant
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.topology import Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
@@ -55,7 +55,7 @@ def _load_line(load: Load) -> str:
     """Return the load in one line."""
     words = load_words(load)
     if load.requests is not None:
-        words.append(f"{load.requests:,} requests")
+        words.append(count(load.requests, "request"))
     if load.duration is not None:
         words.append(f"for {format_duration(load.duration)}")
     if load.min_duration is not None:
@@ -64,8 +64,8 @@ def _load_line(load: Load) -> str:
         words.append(f"ramp {format_duration(load.ramp)}")
     if load.warmup:
         warm = load.warmup
-        parts = [f"{warm.requests:,} requests"] if warm.requests is not None else []
-        parts += [f"{warm.conversations:,} conversations"] if warm.conversations else []
+        parts = [count(warm.requests, "request")] if warm.requests is not None else []
+        parts += [count(warm.conversations, "conversation")] if warm.conversations else []
         parts += [format_duration(warm.duration)] if warm.duration is not None else []
         words.append(f"after a warmup of {' or '.join(parts)}")
     if load.agentic is not None:

@@ -16,6 +16,7 @@ from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.domain.number_text import counted
 from aiperf_svc.plan.network import OutsideUrl
 from aiperf_svc.workloads.steps import (
     Command,
@@ -176,7 +177,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
                     measured=limit,
                     limit=0.0,
                     unit="questions",
-                    text=f"only the first {limit:,} questions of each task were asked",
+                    text=f"limit {limit:,}: only the first questions of each task were asked",
                     remedy="leave workload.limit out before a score is compared with others",
                 )
             )
@@ -189,7 +190,7 @@ class LmEval(ToolWorkload[LmEvalSpec]):
                     measured=empty,
                     limit=0.0,
                     unit="answers",
-                    text=f"{empty:,} answers had no text, which count as wrong",
+                    text=f"{counted(empty, 'answer', 'was')} without a text, which counts as wrong",
                     remedy="raise the task's max_gen_toks; lm_eval reads no reasoning: turn it off "
                     "in workload.extra_inputs",
                 )

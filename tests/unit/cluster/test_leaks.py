@@ -60,7 +60,7 @@ def test_own_types_count_in_the_stacks_namespace(line: str, is_one: bool) -> Non
             "it is unknown whether anything is left: pods, jobs.batch, a and 2 more could not be "
             "listed",
         ),
-        (LeakReport(left=(POD,), not_checked=()), "1 objects are left"),
+        (LeakReport(left=(POD,), not_checked=()), "1 object is left"),
     ],
 )
 def test_leak_report_claims_only_listed_types(report: LeakReport, words: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.domain.number_text import count, milliseconds, seconds, significant
+from aiperf_svc.domain.number_text import count, counted, milliseconds, seconds, significant
 
 
 def test_durations_grow_units() -> None:
@@ -12,6 +12,8 @@ def test_durations_grow_units() -> None:
 
 def test_one_is_not_many() -> None:
     assert [count(1, "worker"), count(2000, "worker")] == ["1 worker", "2,000 workers"]
+    assert counted(1, "request", "was") == "1 request was"
+    assert counted(0, "object", "is") == "0 objects are"
 
 
 @pytest.mark.parametrize(

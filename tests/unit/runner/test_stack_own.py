@@ -280,7 +280,7 @@ async def test_next_run_removes_an_unfinished_anchor(monkeypatch: pytest.MonkeyP
     # Pulumi keeps a pending creation, also if a later `up` has made the object.
     made_later = state(own, made("core/v1:ConfigMap", "anchor-s", "anchor"), anchor_in="aiperf-s-1")
     assert await UnfinishedUp(monkeypatch).removed(made_later) == []
-    with pytest.raises(EnvironmentProblem, match="1 objects are left of an `up` that was killed"):
+    with pytest.raises(EnvironmentProblem, match="1 object is left of an `up` that was killed"):
         await UnfinishedUp(monkeypatch, is_removed=False).removed(left)
 
 

@@ -134,7 +134,7 @@ async def test_destroy_leftovers_are_deleted_by_label(reports: list[LeakReport])
     cli, said = Cli(), list[str]()
     assert await teardown_of(cli, said).check() == CLEAN
     assert cli.did == []
-    assert said == ["still there: 1 objects; deleting by label"]
+    assert said == ["still there: 1 object; deleting by label"]
 
 
 @pytest.mark.parametrize("there", [HELD, CLEAN], ids=["undeletable", "nothing"])
@@ -305,7 +305,7 @@ async def test_a_leak_keeps_the_record_for_gc(
     stack_run: FakeTeardown, removed: StackRemoval, home: StateHome
 ) -> None:
     stack_run.report = msgspec.structs.replace(CLEAN, left=(OTHER,))
-    with pytest.raises(LeakError, match="1 objects of stack s are left"):
+    with pytest.raises(LeakError, match="1 object is left of stack s"):
         await removed.check(RECORD)
     assert (removed.left, removed.is_verified) == (("Namespace aiperf-s-x",), True)
     assert home.load("s") == RECORD

@@ -87,7 +87,7 @@ def test_mostly_failing_source_is_not_used() -> None:
     log = source({TOKENS: float(second)} for second in range(3))
     log.fail("the server responds with status 503")
     assert judged(log, end_s=2).notes == (
-        "1 reads failed, the last one: the server responds with status 503",
+        "1 read failed, the last one: the server responds with status 503",
     )
     for _ in range(9):
         log.fail("there was no page within 5 s")

@@ -48,7 +48,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 from aiperf_svc.core.cluster.conditions import conditions_of
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.domain.number_text import count
+from aiperf_svc.domain.number_text import count, counted
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 0.5
@@ -93,7 +93,7 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     def in_words(self) -> str:
         """One line on what was found and which types were not checked."""
         if self.left:
-            found = f"{len(self.left)} objects are left"
+            found = f"{counted(len(self.left), 'object', 'is')} left"
         elif self.unverified:
             missed = _kinds(self.unverified)
             return f"it is unknown whether anything is left: {missed} could not be listed"
