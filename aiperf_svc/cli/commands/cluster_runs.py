@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 
 from aiperf_svc.cli.checks import tracker_problems
 from aiperf_svc.cli.flag_config import put, read_flags, read_stack_draft
@@ -10,13 +11,21 @@ from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.runner.stack import placement
 
-_NO_DRY_RUN = "--dry-run: only for a run on this machine; use `aiperf-svc preview` for a stack"
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Name a flag that has no effect on a stack. Raises ConfigError for one that is refused."""
+    if args.verbose:
+        text = "no effect on a stack, whose logs are in logs/ of its results"
+        print(f"note: --verbose: {text}", file=sys.stderr)
+    if args.dry_run:
+        raise ConfigError(
+            "--dry-run: only for a run on this machine; use `aiperf-svc preview` for a stack"
+        )
 
 
 def run_flags(args: argparse.Namespace) -> int:
     """Run the benchmark of the flags of `profile` in a new stack; the exit code."""
-    if args.dry_run:
-        raise ConfigError(_NO_DRY_RUN)
+    _check_flags(args)
     draft = read_flags(args)
     if args.kubernetes_namespace is not None:
         # Whether it exists is checked in the cluster.
@@ -31,8 +40,7 @@ def run_flags(args: argparse.Namespace) -> int:
 def run_stack_file(args: argparse.Namespace) -> int:
     """Run the benchmark of a stack file in its cluster or clusters; the exit code."""
     draft = read_stack_draft(args)
-    if args.dry_run:
-        raise ConfigError(_NO_DRY_RUN)
+    _check_flags(args)
     request = committed_request(draft, args)
     for problem in tracker_problems(request.config.artifacts, os.environ):
         raise ConfigError(f"{problem.key}: {problem.text}")

@@ -177,6 +177,7 @@ def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) ->
             "trial dataset.kind=single_turn: --custom-dataset-type single_turn needs --input-file",
         ),
         (("--concurrency", "1,2", "--kubernetes"), "--dry-run: only for a run on this machine"),
+        (("--concurrency", "1", "--kubernetes", "-v"), "note: --verbose: no effect on a stack"),
     ],
 )
 def test_refused_trial_ends_the_command_before_any_starts(
