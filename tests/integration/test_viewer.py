@@ -194,6 +194,16 @@ def test_files_cannot_act_as_the_viewer(address: str) -> None:
     assert "secret" not in get(f"{address}files/")[1]
 
 
+def test_best_value_names_its_statistic(stored: Path, tmp_path: Path) -> None:
+    content = msgspec.json.decode((stored / "experiment" / "experiment.json").read_bytes())
+    tag = "time_to_first_token_p99"
+    content["best"] = [each for each in content["best"] if each["metric"] == tag]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "experiment.json").write_bytes(msgspec.json.encode(content))
+    (entry,) = Index(tmp_path).look()
+    assert entry.numbers[1].startswith("best Time to First Token p99 12.29 ms at ")
+
+
 def test_changed_results_are_read_again(stored: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -119,4 +119,5 @@ def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]], wi
     if low > 0:
         y = scales.logarithmic(low / divisor, high / divisor)
     x = scales.nines(highest)
-    return figure(info.name, f"{unit}, by percentile", series, Axes(x, y, width=width))
+    note = f"{unit}, by percentile" if unit else "by percentile"
+    return figure(info.name, note, series, Axes(x, y, width=width))

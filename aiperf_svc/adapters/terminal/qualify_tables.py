@@ -50,7 +50,9 @@ def print_qualification(found: Qualification, console: Console) -> None:
 
 def _nodes(found: Qualification) -> Table:
     infos = [each for each in units_of(found).values() if each[0].nodes != "all"]
-    heads = (f"{info.stage}\n{info.name}\n({unit})" for info, _, unit in infos)
+    heads = (
+        f"{info.stage}\n{info.name}\n" + (f"({unit})" if unit else "") for info, _, unit in infos
+    )
     order = sorted(found.nodes, key=lambda node: node.verdict is Verdict.PASS)
     shown = {node.node for node in order[:SHOWN_NODES]}
     rows: list[Sequence[str | Text]] = []

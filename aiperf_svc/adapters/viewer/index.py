@@ -115,7 +115,8 @@ def _run(id_: str, result: RunResult) -> Entry:
         stats, info = known[tag], infos[tag]
         value = stats.stat(stat)
         if value is not None:
-            name = info.name if stats.is_single or stat == "avg" else f"{info.name} {stat}"
+            shown = f"{info.name} {stat.replace('_', '.')}"
+            name = info.name if stats.is_single or stat == "avg" else shown
             numbers.append(f"{name} {quantity(value, info.unit, high=value)}")
     return Entry(
         id=id_,
@@ -140,7 +141,7 @@ def _experiment(id_: str, folder: Path) -> Entry:
         nodes = qualified.nodes
         kind, verdict = "qualification", worst(each.verdict for *_, each in rows(qualified))
         good = sum(not node.verdict.has_failed for node in nodes)
-        numbers = [f"{good} of {len(nodes)} nodes fit"]
+        numbers = [f"{good} of {len(nodes)} nodes qualify"]
     return Entry(
         id=id_,
         kind=kind,
@@ -159,9 +160,11 @@ def _best(result: ExperimentResult) -> list[str]:
     for best in result.best:
         # `request_latency_p99`: the tag and the statistic.
         tags = [tag for tag in result.metrics if best.metric.startswith(f"{tag}_")]
-        info, where = result.metrics[max(tags, key=len)], parameters_text(best.parameters)
+        tag = max(tags, key=len)
+        info, stat = result.metrics[tag], best.metric.removeprefix(f"{tag}_")
+        name = info.name if stat == "avg" else f"{info.name} {stat.replace('_', '.')}"
         value = quantity(best.mean, info.unit, high=best.mean)
-        found.append(f"best {info.name} {value} at {where}")
+        found.append(f"best {name} {value} at {parameters_text(best.parameters)}")
     return found
 
 
