@@ -122,7 +122,7 @@ def test_refused_port_fails_unless_another_listens() -> None:
             with pytest.raises(BenchmarkFailed, match=f"nothing listens at {closed}: connection"):
                 check_listeners([refused, refused])
             said = check_listeners([refused, config(url=listening).endpoint])
-            assert said == f"nothing listens at {closed}: its requests will fail"
+            assert said == f"nothing listens at {closed}: requests there will fail"
             check_listeners([config(url=closed, wait_for_server="1s").endpoint])
             check_listeners([config(url=closed, proxy=listening).endpoint])
 

@@ -96,20 +96,20 @@ def check_cron(text: str) -> None:
         return
     if len(fields) != 5 or not all(map(FIELD.fullmatch, fields)):
         raise ConfigError(
-            f'--cron {text!r}: expected five fields, minute hour day month weekday: "0 3 * * *" '
+            f'--cron: {text!r}: expected five fields, minute hour day month weekday: "0 3 * * *" '
             "is every night at three"
         )
     for field, (name, most) in zip(fields, CRON_FIELDS.items(), strict=True):
         above = [each for each in re.findall(r"\d+", field) if int(each) > most]
         if above:
-            raise ConfigError(f"--cron {text!r}: {name} {above[0]}; expected at most {most}")
+            raise ConfigError(f"--cron: {text!r}: {name} {above[0]}: expected at most {most}")
 
 
 def check_backend(url: str) -> None:
     """Raise ConfigError unless the state outlives the pod of the runner."""
     if urlsplit(url).scheme not in SCHEMES:
         raise ConfigError(
-            f"--state {url!r}: the pod of the runner has no disk that outlives it; expected a "
+            f"--state: {url!r}: the pod of the runner has no disk that outlives it; expected a "
             "bucket, such as s3://BUCKET/state, or Pulumi's own service (PULUMI_BACKEND_URL)"
         )
 

@@ -27,7 +27,7 @@ def check_listeners(endpoints: Iterable[Endpoint]) -> str:
     closed = [hop for hop in hops if refuses(_addresses(hop))]
     if closed and len(closed) == len(hops):
         raise nothing_listens(closed)
-    return f"nothing listens at {', '.join(closed)}: its requests will fail" if closed else ""
+    return f"nothing listens at {', '.join(closed)}: requests there will fail" if closed else ""
 
 
 def may_begin_to_listen(endpoint: Endpoint) -> bool:

@@ -48,12 +48,12 @@ def read_facts(written: Sequence[str]) -> dict[str, str]:
         name, separator, value = each.partition("=")
         if name not in FACTS or not separator or not value:
             raise ConfigError(
-                f"--fact {each!r}: expected NAME=VALUE with one of {', '.join(FACTS)}"
+                f"--fact: {each!r}: expected NAME=VALUE with one of {', '.join(FACTS)}"
             )
         if name in NUMBERS and not (value.isdecimal() and int(value)):
-            raise ConfigError(f"--fact {each!r}: expected a number from 1")
+            raise ConfigError(f"--fact: {each!r}: expected a number of at least 1")
         if name in SWITCHES and value not in ("true", "false"):
-            raise ConfigError(f"--fact {each!r}: expected true or false")
+            raise ConfigError(f"--fact: {each!r}: expected true or false")
         found[name] = value
     return found
 

@@ -293,7 +293,7 @@ def test_agentx_row_has_the_servers_counters() -> None:
 
 @pytest.mark.parametrize("fact", ["hw", "hw=", "nodes=2", "tp=0", "tp=eight", "disagg=no"])
 def test_bad_fact_is_refused(fact: str) -> None:
-    with pytest.raises(ConfigError, match="--fact "):
+    with pytest.raises(ConfigError, match="--fact: "):
         read_facts([fact])
 
 
