@@ -377,6 +377,9 @@ class Launch:
 
     async def _measure(self) -> StageResult:
         plan, options = self._request.plans[self._place - 1], self._options.run
+        assert self._record is not None
+        # The next trial would take what a killed runner's event has changed for the original.
+        await self._undo_events(self._record)
         outputs = await self._cli.outputs()
         self._keeper.begin(str(outputs.get("namespace", "")))
         measuring = self._measuring = measure.Measuring(

@@ -21,7 +21,7 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.pods import HOSTNAME
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.stack import discovery, preflight
+from aiperf_svc.runner.stack import discovery, launch, preflight
 from tests.support.fake_stack_run import (
     RECORD,
     RESULTS,
@@ -112,6 +112,30 @@ async def test_visits_after_a_running_one_keep_its_node(
     await resumed(stack_run, folder)
     nodes = [each.target.placement.require_nodes for each in stack_run.plans if each.target]
     assert nodes == [{HOSTNAME: (pulled.node,)}] * 3
+
+
+async def test_events_left_are_undone_before_the_run_continues(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undone_before_runs = list[int]()
+
+    async def undo_recorded(*_: object) -> None:
+        undone_before_runs.append(stack_run.followed + 1)
+
+    monkeypatch.setattr(launch, "find_roots", returning(()))
+    monkeypatch.setattr(launch, "undo_recorded", undo_recorded)
+    stack_run.benchmark |= {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"request_rate": 10, "duration": "1m"},
+        "events": [{"at": "20s", "do": "scale", "replicas": 3}],
+        "deployment": {"target": {"kind": "mock"}},
+    }
+    in_one_shape(stack_run, repetitions=2)
+    folder = await killed(stack_run, in_run=1)
+    stack_run.running = 1
+    undone_before_runs.clear()
+    await resumed(stack_run, folder)
+    assert undone_before_runs[0] == stack_run.followed == 2
 
 
 async def test_single_shape_is_collected_from_running_stack(stack_run: FakeStackRun) -> None:
