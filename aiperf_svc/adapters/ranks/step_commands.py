@@ -2,6 +2,7 @@
 left."""
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -157,10 +158,10 @@ class StepCommands:
                         break
                     await asyncio.sleep(LISTEN_POLL_S)
         except TimeoutError:
-            self._note(f"{running.command.argv[0]} did not listen on port {port} within 20 s")
+            self.note(f"{running.command.argv[0]} did not listen on port {port} within 20 s")
         else:
             if running.has_ended.is_set():
-                self._note(self._how_it_ended(running))
+                self.note(self._how_it_ended(running))
 
     async def run(self, due_wall_ns: int) -> None:
         """Start the commands at a time of this machine's wall clock, and see all of them end."""
@@ -189,7 +190,7 @@ class StepCommands:
                     ended = running.has_ended.is_set() and not running.command.ends_with_step
                     if ended and running.exit_code and not self.problem:
                         how = RESTARTED if self._was_restarted else self._how_it_ended(running)
-                        self._note(how)
+                        self.note(how)
                 if self.problem:
                     break
         finally:
@@ -207,12 +208,12 @@ class StepCommands:
         while not self.problem:
             await asyncio.sleep(1.0)
             if self._was_restarted:
-                self._note(RESTARTED)
+                self.note(RESTARTED)
             for name, running in self._running.items():
                 for file in (STDOUT, STDERR):
                     path = self._shell.output(name) / file
                     if path.exists() and path.stat().st_size > self._limit:
-                        self._note(self._too_large(running, file, path.stat().st_size))
+                        self.note(self._too_large(running, file, path.stat().st_size))
 
     async def finish(self, *, abort_reason: str) -> None:
         """End what still runs. With a reason, that is everything; the step has failed by it."""
@@ -228,7 +229,7 @@ class StepCommands:
                     await asyncio.gather(*waiting)
             except TimeoutError:
                 late = next(r for r in self._running.values() if not r.has_ended.is_set())
-                self._note(f"{late.command.argv[0]} did not end after its client had")
+                self.note(f"{late.command.argv[0]} did not end after its client had")
                 await self._end(self._running)
         if self._after is None and self._before is not None:
             await self._count_after()
@@ -266,7 +267,9 @@ class StepCommands:
             for pattern in running.command.keeps:
                 for path in sorted(work.glob(pattern)):
                     if path.is_file():
-                        paths.append((str(path.relative_to(work)), path))
+                        # Its name may have bytes that are not UTF-8, and messages cannot.
+                        name = os.fsencode(path.relative_to(work))
+                        paths.append((name.decode(errors="backslashreplace"), path))
             for file, path in paths:
                 if path.exists():
                     yield from self._pieces_of(running, file, path)
@@ -274,7 +277,7 @@ class StepCommands:
     def _pieces_of(self, running: _Running, file: str, path: Path) -> Iterator[Piece]:
         size = path.stat().st_size
         if size > self._limit:
-            self._note(self._too_large(running, file, size))
+            self.note(self._too_large(running, file, size))
         left = min(size, self._limit)
         if not left:
             yield Piece(running.index, file, b"")
@@ -358,8 +361,8 @@ class StepCommands:
 
     # --- texts -----------------------------------------------------------------------------------
 
-    def _note(self, problem: str) -> None:
-        """The first problem counts; others follow from it."""
+    def note(self, problem: str) -> None:
+        """Record a problem. Only the first counts; others follow from it."""
         self.problem = self.problem or f"rank {self.rank}: {problem}"
 
     def _how_it_ended(self, running: _Running) -> str:

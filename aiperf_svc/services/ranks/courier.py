@@ -19,7 +19,7 @@ from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_
 from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
 from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place
 from aiperf_svc.adapters.ranks.rank_shell import RankShell, make_folder
-from aiperf_svc.adapters.ranks.step_commands import StepCommands
+from aiperf_svc.adapters.ranks.step_commands import Piece, StepCommands
 from aiperf_svc.adapters.ranks.traffic import Traffic
 from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -240,10 +240,7 @@ class Courier(BaseService):
                     self._running.cancel()
             running, self._running = self._running, None
             if not running.cancelled() and (error := running.exception()) is not None:
-                self.log.error(
-                    "%s of step %d failed", order.stage.value, order.step, exc_info=error
-                )
-                step.problem = step.problem or f"{type(error).__name__}: {error}"
+                self._note_failure(step, order, error)
             if not running.cancelled():
                 self._done = order.stage
                 await self._send_status()
@@ -256,10 +253,13 @@ class Courier(BaseService):
                 self._traffic = Traffic()
                 await step.run(order.due_wall_ns - self._offset_ns())
             case StepStage.FINISH:
-                await step.finish(abort_reason=order.abort_reason)
-                await self._send_output(step, order.plan)
+                await self._finish(step, order)
                 assert self._launches is not None
                 self._launches.forget()
+
+    def _note_failure(self, step: StepCommands, order: StepOrder, error: BaseException) -> None:
+        self.log.error("%s of step %d failed", order.stage.value, order.step, exc_info=error)
+        step.note(f"{type(error).__name__}: {error}")
 
     async def _send_status(self) -> None:
         step = self._step
@@ -290,49 +290,44 @@ class Courier(BaseService):
     async def _return(self, message: Message) -> None:
         await self._returns.send(encode(message))
 
-    async def _send_output(self, step: StepCommands, plan: bytes) -> None:
-        """Send all output of the step, and last the courier's own report."""
+    async def _finish(self, step: StepCommands, order: StepOrder) -> None:
+        """End the step, and send all its output and last the courier's own report."""
         number = 0
-        for piece in step.pieces():
-            await self._send_piece(
-                StepOutput(
-                    *self.header,
-                    step=step.plan.number,
-                    rank=self._rank,
-                    piece=number,
-                    command=piece.command,
-                    file=piece.file,
-                    data=piece.data,
-                    is_last=False,
-                )
-            )
-            number += 1
+        try:
+            await step.finish(abort_reason=order.abort_reason)
+            for piece in step.pieces():
+                await self._send_piece(step, number, piece)
+                number += 1
+        except Exception as error:
+            # The report follows nevertheless: without it, the step would have no record.
+            self._note_failure(step, order, error)
         estimate = self._clock.at(read_clocks())
         report = RankReport(
-            plan=plan,
+            plan=order.plan,
             problem=step.problem,
             witness=step.witness(
                 clock_uncertainty_ns=0 if estimate.same_host else estimate.uncertainty_ns
             ),
             ends=step.ends(),
         )
-        await self._send_piece(
-            StepOutput(
-                *self.header,
-                step=step.plan.number,
-                rank=self._rank,
-                piece=number,
-                command=-1,
-                file="",
-                data=b"",
-                is_last=True,
-                report=report,
-            )
-        )
+        await self._send_piece(step, number, Piece(-1, "", b""), report)
 
-    async def _send_piece(self, piece: StepOutput) -> None:
+    async def _send_piece(
+        self, step: StepCommands, number: int, piece: Piece, report: RankReport | None = None
+    ) -> None:
+        output = StepOutput(
+            *self.header,
+            step=step.plan.number,
+            rank=self._rank,
+            piece=number,
+            command=piece.command,
+            file=piece.file,
+            data=piece.data,
+            is_last=report is not None,
+            report=report,
+        )
         assert self._raw is not None
-        await self._raw.send_multipart([self._processor, encode(piece)])
+        await self._raw.send_multipart([self._processor, encode(output)])
 
     # --- events of the rank ----------------------------------------------------------------------
 
@@ -366,15 +361,13 @@ class Courier(BaseService):
 
     async def _return_launch(self, command: str, exit_code: int) -> None:
         assert self._shell is not None
-        folder = self._shell.output(command)
-        ended = LaunchEnded(
-            *self.header,
-            self._launched.pop(command),
-            exit_code,
-            (folder / "stdout").read_bytes(),
-            (folder / "stderr").read_bytes(),
-        )
-        await self._return(ended)
+        launch, folder = self._launched.pop(command), self._shell.output(command)
+        try:
+            output = (folder / "stdout").read_bytes(), (folder / "stderr").read_bytes()
+        except OSError as error:
+            # As ssh reports an error of its own. Without a reply, the other rank would wait.
+            exit_code, output = 255, (b"", f"rank {self._rank}: {error}\n".encode())
+        await self._return(LaunchEnded(*self.header, launch, exit_code, *output))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine, name=f"{self.id} launch")

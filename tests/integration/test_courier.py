@@ -1,0 +1,147 @@
+"""What a courier sends at the end of a step: the output of its commands, and always a report."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode
+from aiperf_svc.adapters.ranks.rank_place import local_place
+from aiperf_svc.adapters.ranks.rank_shell import RankShell
+from aiperf_svc.adapters.ranks.step_commands import StepCommands
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages.steps import (
+    CommandLaunched,
+    LaunchEnded,
+    StepOrder,
+    StepOutput,
+    StepStage,
+)
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.ranks.courier import Courier
+from aiperf_svc.workloads.steps import Command, PlannedStep, Step
+from tests.support import fake_steps
+
+
+class Sent:
+    """A socket that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    async def send_multipart(self, frames: Sequence[bytes]) -> None:
+        await self.send(frames[-1])
+
+    async def send(self, frame: bytes) -> None:
+        self.messages.append(decode(frame))
+
+
+class Shell:
+    """Commands that have ended, without any output."""
+
+    restarts = 0
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def output(self, command: str) -> Path:
+        return self._folder / command
+
+    def run(self, command: str, *_: object) -> None:
+        self.output(command).mkdir()
+
+
+@pytest_asyncio.fixture
+async def courier(tmp_path: Path) -> AsyncIterator[Courier]:
+    """The courier of rank 0, whose sockets keep what is sent."""
+    context = RunContext(
+        run_id="run",
+        instance="rank-0",
+        config=fake_steps.config(),
+        topology=cast(Topology, None),
+        addresses=Addresses(f"inproc://{tmp_path.name}"),
+        artifacts=tmp_path / "artifacts",
+        state=tmp_path,
+    )
+    bus = Bus(context.addresses)
+    made = Courier(context, bus)
+    made._raw, made._returns = cast(Any, Sent()), cast(Any, Sent())
+    made._place = local_place(tmp_path, "rank-0", None)
+    made._shell = cast(RankShell, Shell(tmp_path))
+    (made._place.folder / "work").mkdir()
+    yield made
+    await bus.close(linger_ms=0)
+
+
+def commands_of(courier: Courier, *keeps: str) -> StepCommands:
+    """A step of one command that keeps these files and was not started."""
+    command = Command(rank=0, argv=("x",), keeps=keeps)
+    step = Step(name="only", commands=(command,), timeout_ns=60 * 10**9)
+    assert courier._place is not None
+    assert courier._shell is not None
+    return StepCommands(
+        PlannedStep(number=1, attempt=1, repetition=1, step=step),
+        0,
+        shell=courier._shell,
+        place=courier._place,
+        files={},
+        env={},
+        output_limit=1000,
+        to_reference_ns=lambda: 0,
+    )
+
+
+async def finished(courier: Courier, step: StepCommands) -> list[StepOutput]:
+    """What the courier sends at the end of a step."""
+    plan = msgspec.json.encode(step.plan)
+    await courier._finish(step, StepOrder(*courier.header, 1, StepStage.FINISH, "", plan))
+    return cast(Sent, courier._raw).messages
+
+
+def work(courier: Courier) -> Path:
+    assert courier._place is not None
+    return courier._place.folder / "work"
+
+
+async def test_kept_files_may_have_any_name(courier: Courier) -> None:
+    for name in (b"a\xff.json", b"a\xfe.json"):
+        path = work(courier) / name.decode(errors="surrogateescape")
+        path.write_bytes(name)
+    *pieces, last = await finished(courier, commands_of(courier, "*.json"))
+    assert {(piece.file, piece.data) for piece in pieces} == {
+        (r"a\xff.json", b"a\xff.json"),
+        (r"a\xfe.json", b"a\xfe.json"),
+    }
+    assert (last.piece, last.report and last.report.problem) == (2, "")
+
+
+async def test_step_with_unreadable_output_has_a_report(
+    courier: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("1.json", "2.json"):
+        (work(courier) / name).write_text(name)
+    really_open = Path.open
+
+    def open_first(path: Path, mode: str) -> Any:
+        if path.name == "2.json":
+            raise PermissionError(13, "Permission denied", path.name)
+        return really_open(path, mode)
+
+    monkeypatch.setattr(Path, "open", open_first)
+    first, last = await finished(courier, commands_of(courier, "*.json"))
+    assert (first.file, first.is_last, last.piece, last.is_last) == ("1.json", False, 1, True)
+    assert last.report is not None
+    problem = "rank 0: PermissionError: [Errno 13] Permission denied: '2.json'"
+    assert last.report.problem == problem
+
+
+async def test_launch_without_output_is_answered(courier: Courier) -> None:
+    courier._launch(CommandLaunched(*courier.header, 1, "1-7", "true"))
+    await courier._return_launch("launch-1-7", 0)
+    (ended,) = cast(Sent, courier._returns).messages
+    assert isinstance(ended, LaunchEnded)
+    assert (ended.launch, ended.exit_code, ended.stdout) == ("1-7", 255, b"")
+    assert ended.stderr.startswith(b"rank 0: [Errno 2] No such file or directory")
