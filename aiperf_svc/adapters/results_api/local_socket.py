@@ -28,6 +28,9 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 RESPONSE_S = 10.0
 """Longest time until a response, in addition to the wait that the request asks for."""
+LARGEST_REQUEST = 2**40
+"""Bytes of the largest request: in practice any, as the runner sends all reports of a run at once
+and is the only client."""
 CONFLICT = 409
 """Status of a refusal because something is not available yet, as over HTTP."""
 
@@ -48,7 +51,9 @@ class LocalResultsServer:
     async def listen(self, path: Path) -> None:
         """Listen at the socket file `path`. Raises EnvironmentProblem."""
         try:
-            self._server = await asyncio.start_unix_server(self._serve, str(path))
+            self._server = await asyncio.start_unix_server(
+                self._serve, str(path), limit=LARGEST_REQUEST
+            )
         except OSError as error:
             raise EnvironmentProblem(f"cannot listen on {path}: {error.strerror}") from error
 
@@ -64,14 +69,15 @@ class LocalResultsServer:
         self._responding.add(task)
         try:
             operation = msgspec.json.decode(await reader.readline(), type=Operation)
-            writer.write(msgspec.json.encode(await _response(self._provider, operation)))
+            response = await _response(self._provider, operation)
+            writer.write(msgspec.json.encode(response))
             await writer.drain()
         except (ConnectionError, msgspec.DecodeError):
             return  # The runner has left.
         finally:
             writer.close()
             self._responding.discard(task)
-        if isinstance(operation, Collected):
+        if isinstance(operation, Collected) and not response.refused:
             self._provider.collected()
 
 

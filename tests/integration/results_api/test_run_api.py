@@ -12,6 +12,7 @@ from aiperf_svc.adapters.results_api import server as http
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient, LocalResultsServer
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.core.events.report import EventReport
 from aiperf_svc.domain.errors import EnvironmentProblem
 from tests.support.fake_results import inference_result
 from tests.support.fake_results_api import TOKEN, Provider, make_status
@@ -88,6 +89,15 @@ async def test_collecting_is_refused_before_results_are_final(
     with pytest.raises(ApiRefused, match="not final yet") as refused:
         await client.collected()
     assert refused.value.status == 409
+    await client.status()
+    assert not provider.was_collected.is_set()
+
+
+async def test_reports_of_a_thousand_events_arrive(provider: Provider, client: RunApi) -> None:
+    evidence = "verified " * 20
+    reports = tuple(EventReport(number=number, evidence=evidence) for number in range(1_000))
+    await client.set_events(7, reports)
+    assert provider.events == [(7, reports)]
 
 
 async def test_collected_is_answered_before_process_may_end(
