@@ -65,7 +65,7 @@ class RawOutput:
             return
         step = self._folder / FOLDER.format(piece.step) / f"rank-{piece.rank}"
         # A tool's file may be in a folder of its own; the name must not lead out of ours.
-        parts = [part for part in Path(piece.file).parts if part not in ("..", "/")]
+        parts = [part for part in piece.file.split("/") if part not in ("", ".", "..")]
         path = step.joinpath(f"command-{piece.command}", *parts)
         try:
             file = self._files.get(path)
@@ -73,8 +73,8 @@ class RawOutput:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = self._files[path] = path.open("wb")
             file.write(piece.data)
-        except OSError as error:
-            self.error = f"cannot write {path}: {error.strerror or error}"
+        except (OSError, ValueError) as error:  # A name may hold a null byte.
+            self._fail(path, error)
 
     def end_step(self, record: StepRecord) -> None:
         """Close a step's files, and give its folder the step's name."""
@@ -82,8 +82,12 @@ class RawOutput:
         for path in [path for path in self._files if path.is_relative_to(folder)]:
             self._close(self._files.pop(path))
         plan = msgspec.json.decode(record.plan, type=PlannedStep)
-        if folder.exists():
-            folder.rename(self._folder / plan.folder)
+        named = self._folder / plan.folder
+        try:
+            if folder.exists():
+                folder.rename(named)
+        except OSError as error:
+            self._fail(named, error)
 
     def close(self) -> None:
         while self._files:
@@ -93,7 +97,11 @@ class RawOutput:
         try:
             file.close()
         except OSError as error:
-            self.error = self.error or f"cannot write {file.name}: {error.strerror or error}"
+            self._fail(file.name, error)
+
+    def _fail(self, path: object, error: OSError | ValueError) -> None:
+        reason = getattr(error, "strerror", None) or error
+        self.error = self.error or f"cannot write {path}: {reason}"
 
 
 def render_config(result: ToolResult) -> bytes:

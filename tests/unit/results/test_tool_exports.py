@@ -11,11 +11,12 @@ from arro3.io import read_parquet
 
 from aiperf_svc.adapters.exports import result_files
 from aiperf_svc.adapters.storage import tool_artifacts as export
-from aiperf_svc.adapters.storage.tool_artifacts import write_run
+from aiperf_svc.adapters.storage.tool_artifacts import RawOutput, write_run
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Series
 from aiperf_svc.core.results.tool_result import SCHEMA, STATS, ToolResult
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages.steps import StepOutput
 from aiperf_svc.workloads.command.workload import CommandSpec
 from tests.support import fake_steps as fake
 
@@ -47,6 +48,38 @@ def test_manifest_has_all_files_and_raw_output(tmp_path: Path, result: ToolResul
     for entry in manifest.files:
         content = (tmp_path / entry.name).read_bytes()
         assert entry.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def piece(file: str) -> StepOutput:
+    return StepOutput("run", "rank-0", 1, 1, 0, 0, 0, file, b"raw", is_last=False)
+
+
+@pytest.mark.parametrize("file", ["{}/x", "/{}/x", "../../../../{}/x", "./a//../{}/x"])
+def test_names_of_raw_output_stay_in_its_folder(tmp_path: Path, file: str) -> None:
+    raw = RawOutput(tmp_path / "raw")
+    raw.add(piece(file.format(tmp_path / "elsewhere")))
+    raw.close()
+    assert raw.error == ""
+    (written,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert written.is_relative_to(tmp_path / "raw" / "step-001" / "rank-0" / "command-0")
+    assert written.read_bytes() == b"raw"
+
+
+def test_unusable_name_loses_only_the_raw_output(tmp_path: Path) -> None:
+    raw = RawOutput(tmp_path / "raw")
+    raw.add(piece("a\0b"))
+    assert "null" in raw.error
+
+
+def test_step_whose_folder_exists_loses_only_its_name(tmp_path: Path) -> None:
+    raw, record = RawOutput(tmp_path / "raw"), fake.record()
+    taken = tmp_path / "raw" / "001-node-0-to-node-1" / "other"
+    taken.mkdir(parents=True)
+    raw.add(piece("stdout"))
+    raw.end_step(record)
+    assert raw.error == f"cannot write {taken.parent}: Directory not empty"
+    file = tmp_path / "raw" / "step-001" / "rank-0" / "command-0" / "stdout"
+    assert file.read_bytes() == b"raw"
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, result: ToolResult) -> None:
