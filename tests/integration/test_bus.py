@@ -141,6 +141,23 @@ async def test_raw_records_reach_the_processor_that_they_name(bus: Bus) -> None:
         assert received.result() == [b"record %d" % number]
 
 
+@pytest.mark.parametrize("frames", [[b"p"], [b"p", b"record", b"more"], [b"\xff", b"record"]])
+async def test_malformed_raw_records_are_dropped(tmp_path: Path, frames: list[bytes]) -> None:
+    bus = Bus(addresses("ipc", tmp_path))
+    Proxies(bus).start()
+    processor = bus.connect(zmq.DEALER, Port.RAW_BACK, identity=b"p")
+    worker = bus.connect(zmq.DEALER, Port.RAW_FRONT)
+    received = asyncio.ensure_future(receive(processor))
+    # The first ones may come before the processor has connected.
+    async with asyncio.timeout(WAIT_S):
+        while not received.done():
+            await worker.send_multipart(frames)
+            await worker.send_multipart([b"p", b"record"])
+            await asyncio.wait([received], timeout=0.02)
+    assert received.result() == [b"record"]
+    await bus.close()
+
+
 async def test_hanging_processor_blocks_others_until_given_up(tmp_path: Path) -> None:
     bus = Bus(addresses("ipc", tmp_path))
     proxies = Proxies(bus)

@@ -84,8 +84,12 @@ class Proxies:
 
     def _route_by_name(self, front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
         while True:
-            _, name, payload = front.recv_multipart(copy=False)
-            processor = bytes(name.buffer).decode()
+            _, *frames = front.recv_multipart(copy=False)
+            if len(frames) != 2:
+                log.warning("dropped: %d frames instead of processor and payload", len(frames))
+                continue
+            name, payload = frames
+            processor = bytes(name.buffer).decode(errors="replace")
             if not self._has_passed(back, processor, payload):
                 # Its worker still has the batch and sends it again when the roster names another.
                 log.warning("no record processor %s", processor)
