@@ -219,6 +219,20 @@ def test_changed_results_are_read_again(stored: Path, tmp_path: Path) -> None:
     assert index.look() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "when_wall_ns"),
+    [("x-19700101T000002Z", 2 * 10**9), ("x-20269999T000000Z", 7), ("x", 7)],
+)
+def test_results_have_the_time_of_their_folder(
+    tmp_path: Path, name: str, when_wall_ns: int
+) -> None:
+    file = tmp_path / name / "joint.json"
+    file.parent.mkdir()
+    file.write_text('{"kind": "targets", "name": "x"}')
+    os.utime(file, ns=(7, 7))
+    assert [each.when_wall_ns for each in Index(tmp_path).look()] == [when_wall_ns]
+
+
 def test_browser_gets_the_address_by_a_private_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

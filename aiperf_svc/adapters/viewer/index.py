@@ -1,5 +1,6 @@
 """Finds the results below a folder, and what the list of them shows of each."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -170,11 +171,11 @@ def _best(result: ExperimentResult) -> list[str]:
 
 def _begin(file: Path) -> int:
     """Return the time in the name of a file's folder, else when the file was written."""
-    found = _STAMP.search(file.parent.name)
-    if found is None:
-        return file.stat().st_mtime_ns
-    begin = datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-    return int(begin.timestamp()) * 10**9
+    if (found := _STAMP.search(file.parent.name)) is not None:
+        with contextlib.suppress(ValueError):  # The digits need not be a time.
+            begin = datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            return int(begin.timestamp()) * 10**9
+    return file.stat().st_mtime_ns
 
 
 class _Member(msgspec.Struct):
