@@ -1,6 +1,7 @@
 """What a courier sends at the end of a step: the output of its commands, and always a report."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode
-from aiperf_svc.adapters.ranks.rank_place import local_place
+from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
 from aiperf_svc.plan.topology import Topology
@@ -76,17 +77,21 @@ async def courier(tmp_path: Path) -> AsyncIterator[Courier]:
     await bus.close(linger_ms=0)
 
 
+def place_of(courier: Courier) -> RankPlace:
+    assert courier._place is not None
+    return courier._place
+
+
 def commands_of(courier: Courier, *keeps: str) -> StepCommands:
     """A step of one command that keeps these files and was not started."""
     command = Command(rank=0, argv=("x",), keeps=keeps)
     step = Step(name="only", commands=(command,), timeout_ns=60 * 10**9)
-    assert courier._place is not None
     assert courier._shell is not None
     return StepCommands(
         PlannedStep(number=1, attempt=1, repetition=1, step=step),
         0,
         shell=courier._shell,
-        place=courier._place,
+        place=place_of(courier),
         files={},
         env={},
         output_limit=1000,
@@ -101,14 +106,9 @@ async def finished(courier: Courier, step: StepCommands) -> list[StepOutput]:
     return cast(Sent, courier._raw).messages
 
 
-def work(courier: Courier) -> Path:
-    assert courier._place is not None
-    return courier._place.folder / "work"
-
-
 async def test_kept_files_may_have_any_name(courier: Courier) -> None:
     for name in (b"a\xff.json", b"a\xfe.json"):
-        path = work(courier) / name.decode(errors="surrogateescape")
+        path = place_of(courier).folder / "work" / name.decode(errors="surrogateescape")
         path.write_bytes(name)
     *pieces, last = await finished(courier, commands_of(courier, "*.json"))
     assert {(piece.file, piece.data) for piece in pieces} == {
@@ -118,11 +118,31 @@ async def test_kept_files_may_have_any_name(courier: Courier) -> None:
     assert (last.piece, last.report and last.report.problem) == (2, "")
 
 
+@pytest.mark.parametrize(
+    ("is_container", "files"),
+    [(True, {"inner.json", "volume.json"}), (False, {"inner.json", "volume.json", "key.json"})],
+)
+async def test_links_in_a_pod_stay_in_shared_folders(
+    courier: Courier, tmp_path: Path, is_container: bool, files: set[str]
+) -> None:
+    courier._place = place = replace(place_of(courier), is_container=is_container)
+    targets = {
+        "inner.json": place.folder / "work" / "result",
+        "volume.json": place.volume / "result",
+        "key.json": tmp_path / "key",
+    }
+    for name, target in targets.items():
+        target.write_text("content")
+        (place.folder / "work" / name).symlink_to(target)
+    *pieces, _ = await finished(courier, commands_of(courier, "*.json"))
+    assert {piece.file for piece in pieces} == files
+
+
 async def test_step_with_unreadable_output_has_a_report(
     courier: Courier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("1.json", "2.json"):
-        (work(courier) / name).write_text(name)
+        (place_of(courier).folder / "work" / name).write_text(name)
     really_open = Path.open
 
     def open_first(path: Path, mode: str) -> Any:
