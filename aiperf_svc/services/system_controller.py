@@ -11,6 +11,7 @@ from aiperf_svc.adapters.messaging.bus import DOWN, Bus
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.control import run_machine
+from aiperf_svc.core.control.roster import CONTROL_SILENCE_NS, ListeningClock
 from aiperf_svc.core.control.run_machine import RunMachine
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -92,6 +93,9 @@ class SystemController(BaseService):
         self._has_ended = False
         """Whether the end of the trial was reported to the experiment."""
         self._since_mono_ns = mono_ns()
+        self._clock = ListeningClock()
+        self._manager_heard_ns = 0
+        """Time of the latest heartbeat of the worker manager; 0: it has not registered yet."""
         self._changed = asyncio.Event()
         held_s = _held_s(context.config, is_trial=self._sequence is not None)
         self._deadlines = {
@@ -116,9 +120,21 @@ class SystemController(BaseService):
     def on_heartbeat(self, beat: Heartbeat) -> None:
         if beat.seen_state > self._number and beat.sender != self.id:
             self._handle_failed("the system controller was replaced after the load had begun")
+        self._watch_worker_manager(beat)
         if beat.finding is not None:
             self._finding = msgspec.convert(beat.finding, Finding)
         self._handle(run_machine.HeartbeatReceived(beat))
+
+    def _watch_worker_manager(self, beat: Heartbeat) -> None:
+        """Notice the loss of the service that notices the losses of all others."""
+        if beat.sender == self.id:
+            self._clock.handle_own_heartbeat(mono_ns())
+            silent_ns = self._clock.ns - self._manager_heard_ns
+            if self._manager_heard_ns and silent_ns > CONTROL_SILENCE_NS:
+                name = Service.WORKER_MANAGER.value
+                self._handle_failed(f"{name} was lost; the run cannot continue without it")
+        elif beat.service is Service.WORKER_MANAGER:
+            self._manager_heard_ns = max(1, self._clock.ns)
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
         if self._sequence is not None:

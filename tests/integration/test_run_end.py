@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -88,6 +90,27 @@ async def test_replaced_controller_ends_run_of_the_others(controller: SystemCont
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert service.state is RunState.FAILED
+
+
+async def test_silent_worker_manager_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_controller, "mono_ns", partial(next, count(0, 10**9)))
+    context = controller_context(CONFIG, tmp_path, run_id="run")
+    bus = Bus(context.addresses)
+    await bus.start()
+    made = SystemController(context, bus)
+    manager = beat(Service.WORKER_MANAGER, RunState.PENDING)
+    # Each of the controller's own heartbeats comes a second after the last one.
+    states = list[RunState]()
+    own = beat(Service.SYSTEM_CONTROLLER, RunState.PENDING)
+    for is_heard in (False, True, True, False):
+        for each in [manager] * is_heard + [own] * 29:
+            made.on_heartbeat(each)
+        states.append(made._machine.state)
+    assert states == [RunState.PENDING] * 3 + [RunState.FAILED]
+    assert made._machine.reason == "worker-manager was lost; the run cannot continue without it"
+    await bus.close(linger_ms=0)
 
 
 async def test_next_trial_waits_for_results_of_failed_one(tmp_path: Path) -> None:
