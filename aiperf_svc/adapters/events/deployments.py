@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, selector_text
 from aiperf_svc.adapters.cluster.teardown.event_undo import Undo, record_undo
@@ -280,13 +282,15 @@ class DeploymentEvents:
         """Change the stack's policy so that it admits no connection to the target, and verify this
         by a connection from a worker."""
         pods = await target.pods()
-        path = f"/apis/networking.k8s.io/v1/namespaces/{target.namespace}/networkpolicies/"
-        path += self._plan.identity.name(HOST)
-        ingress = (await self._cluster.get(path))["spec"]["ingress"]
+        name = self._plan.identity.name(HOST)
+        undo = Undo(kind="admit", name=name, namespace=target.namespace, uid="")
+        found = await self._cluster.get(undo.path)
+        ingress, uid = found["spec"]["ingress"], _uid(found)
+        undo = replace(undo, uid=uid, ingress=ingress)
         await run.until_due()
-        run.begin(f"NetworkPolicy of {_names(pods)}")
-        try:
-            await self._cluster.patch(path, {"spec": {"ingress": []}})
+        async with self._undone(run, undo):
+            run.begin(f"NetworkPolicy of {_names(pods)}")
+            await undo.change(self._cluster, self._plan.identity.stack, {"ingress": []})
             await proof(
                 lambda: self._connections(pods, "dropped"),
                 "a worker still connects to the target: the cluster does not enforce the policy",
@@ -294,9 +298,6 @@ class DeploymentEvents:
             )
             run.verify("connections from a worker are dropped")
             await run.hold()
-        finally:
-            await self._cluster.patch(path, {"spec": {"ingress": ingress}})
-            run.end()
         await proof(
             lambda: self._connections(pods, "open"), "the target is still cut off", REPLACED_S
         )

@@ -38,6 +38,8 @@ ROOT = f"/api/v1/namespaces/{NAMESPACE}"
 PODS = f"{ROOT}/pods"
 LABELS = {STACK_LABEL: "bench"}
 NODE = "/api/v1/nodes/node-1"
+POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies"
+INGRESS: list[Json] = [{"from": [{"podSelector": {}}], "ports": [{"port": 8000}]}]
 SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 GUEST = {"namespace": {"name": NAMESPACE, "mode": "existing"}}
 CORDON = Undo(kind="uncordon", name="node-1", uid="n-1")
@@ -71,12 +73,14 @@ class PlayedCluster(FakeCluster):
 
     def __init__(self, deployment: str, *, refuses_eviction: bool = False) -> None:
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{deployment}"
+        self.policy = f"{POLICIES}/{deployment}"
         terms = [{"key": "app", "operator": "In", "values": ["server", "other"]}]
         spec = {"replicas": 2, "selector": {"matchExpressions": terms}}
         super().__init__(
             {
                 path: {"metadata": {"uid": "d-1", "labels": LABELS}, "spec": spec},
                 NODE: {"metadata": {"uid": "n-1"}, "spec": {}},
+                self.policy: {"metadata": {"uid": "np-1"}, "spec": {"ingress": INGRESS}},
                 ROOT: {"metadata": {"annotations": {}}},
                 SETS: {"items": [owned("set-1", "d-1"), owned("set-2", "d-2")]},
             }
@@ -119,9 +123,9 @@ class PlayedCluster(FakeCluster):
 
     async def patch(self, path: str, changes: Json) -> Json:
         self.calls.append(("PATCH", f"{path} {changes}"))
-        if path == NODE:
-            self.objects[NODE]["spec"].update(changes["spec"])
-            self.objects[NODE]["metadata"].update(changes["metadata"])
+        if path in (NODE, self.policy):
+            self.objects[path]["spec"] = {**self.objects[path]["spec"], **changes["spec"]}
+            self.objects[path]["metadata"].update(changes["metadata"])
         if path == self.deployment and "template" in changes["spec"]:
             self.pods = [self._pod(20 + number) for number in (1, 2)]
         elif path == self.deployment:
@@ -204,6 +208,22 @@ async def test_scaled_deployment_has_its_replicas_again() -> None:
     assert report.problem == ""
     assert report.evidence == "5 pods exist; 2 again after it"
     assert len(cluster.pods) == 2
+
+
+async def test_cut_policy_admits_connections_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connections(_: object, __: object, wanted: str) -> str:
+        return wanted
+
+    monkeypatch.setattr(DeploymentEvents, "_connections", connections)
+    report, cluster = await carry_out({"do": "cut", "duration": "1ms"})
+    assert report.problem == ""
+    assert report.evidence == "connections from a worker are dropped; accepted after it"
+    recorded, cut, *_ = [call for _, call in cluster.calls]
+    assert UNDO in recorded
+    assert cut.startswith(cluster.policy)
+    assert "'ingress': []" in cut
+    assert cluster.objects[cluster.policy]["spec"] == {"ingress": INGRESS}
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {undo.key: None}
 
 
 async def test_scale_without_duration_lasts_until_the_load_ends() -> None:
@@ -300,6 +320,31 @@ async def test_each_recorded_event_is_undone_once() -> None:
     assert lines == [f"an event was not undone: {undo.text}" for undo in (CORDON, scale)]
     assert cluster.objects[cluster.deployment]["spec"]["replicas"] == 4
     assert annotations == {CORDON.key: None, scale.key: None}
+
+
+@pytest.mark.parametrize(
+    ("undo", "text"),
+    [
+        (Undo(kind="uncordon", name="node-1", uid="n-1"), "node node-1 is uncordoned"),
+        (
+            Undo(kind="admit", name="d", namespace=NAMESPACE, uid="np-1", ingress=INGRESS),
+            "NetworkPolicy ns/d admits connections again",
+        ),
+    ],
+)
+async def test_recorded_event_is_undone_once(undo: Undo, text: str) -> None:
+    cluster, lines = PlayedCluster("d"), list[str]()
+    changed = cluster.objects[undo.path]["spec"]
+    changed |= dict.fromkeys(undo.spec, "changed")
+    await record_undo(cluster.typed, ROOT, undo.key, undo.encoded)
+    annotations = cluster.objects[ROOT]["metadata"]["annotations"]
+    root = ObjectRef(
+        kind="Namespace", namespace="", name=NAMESPACE, uid="u", path=ROOT, annotations=annotations
+    )
+    await undo_recorded(cluster.typed, [root], lines.append)
+    assert lines == [f"an event was not undone: {text}"]
+    assert cluster.objects[undo.path]["spec"] == undo.spec
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {undo.key: None}
 
 
 class FakePackets:

@@ -1,11 +1,12 @@
 """Changes by an event that must be undone, recorded on the stack's root and on what is changed.
 
-A cordoned node and a scaled Deployment outside of the stack outlive the stack. Before either is
-changed, the original value is written into an annotation of the stack's Namespace, or of its anchor
-in a shared namespace. The change itself adds the same record to the Node or Deployment, where it
-stays when the time to live removes the stack of a killed runner. The runner removes both when it
-has undone the event. A removal of the stack undoes what its root has, and `gc` also what it finds
-on Nodes and Deployments.
+A cordoned node and a scaled Deployment outside of the stack outlive the stack, and what an event
+has changed in the stack would be the original of the next trial. Before anything is changed, the
+original value is written into an annotation of the stack's Namespace, or of its anchor in a shared
+namespace. The change itself adds the same record to the object, where it stays when the time to
+live removes the stack of a killed runner. The runner removes both when it has undone the event. A
+runner that goes on with a stack, or removes it, undoes what its root has, and `gc` also what it
+finds on Nodes and Deployments.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,17 +26,21 @@ of a root begin with it."""
 class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The way back from one event."""
 
-    kind: Literal["uncordon", "scale"]
+    kind: Literal["uncordon", "scale", "admit"]
     name: str
-    """Name of the Node, or of the Deployment."""
+    """Name of the Node, of the Deployment, or of the NetworkPolicy."""
     uid: str
     namespace: str = ""
     replicas: int = 0
+    ingress: list[Json] = []
 
     @property
     def path(self) -> str:
         if self.kind == "uncordon":
             return f"/api/v1/nodes/{self.name}"
+        if self.kind == "admit":
+            group = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}"
+            return f"{group}/networkpolicies/{self.name}"
         return f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.name}"
 
     @property
@@ -43,12 +48,21 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What undoing it does."""
         if self.kind == "uncordon":
             return f"node {self.name} is uncordoned"
+        if self.kind == "admit":
+            return f"NetworkPolicy {self.namespace}/{self.name} admits connections again"
         return f"Deployment {self.namespace}/{self.name} is scaled to {self.replicas} again"
 
     @property
     def key(self) -> str:
         """Annotation of the root: several changed objects may have to be undone."""
         return f"{UNDO}-{self.uid}"
+
+    @property
+    def spec(self) -> Json:
+        """The part of the spec that it restores."""
+        if self.kind == "uncordon":
+            return {"unschedulable": None}
+        return {"ingress": self.ingress} if self.kind == "admit" else {"replicas": self.replicas}
 
     @property
     def encoded(self) -> str:
@@ -62,13 +76,12 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     async def carry_out(self, cluster: Cluster) -> bool:
         """Undo it; False if the object is gone or another one. Raises Refused, Unreachable."""
-        spec = {"unschedulable": None} if self.kind == "uncordon" else {"replicas": self.replicas}
         nothing = {"labels": {UNDO: None}, "annotations": {UNDO: None}}
         try:
             found = await cluster.get(self.path)
             if found["metadata"]["uid"] != self.uid:
                 return False
-            await cluster.patch(self.path, {"metadata": nothing, "spec": spec})
+            await cluster.patch(self.path, {"metadata": nothing, "spec": self.spec})
         except Refused as error:
             if error.status != 404:
                 raise
