@@ -345,8 +345,18 @@ class Worker(BaseService):
         me = self.me
         if roster.frozen and me is None:
             self.log.warning("not part of the run; staying idle")
+        elif me is not None and me.lost:
+            self._stop_as_lost()
         elif me is not None and roster.frozen and me.processor != self._records.processor:
             self._take_processor()
+
+    def _stop_as_lost(self) -> None:
+        """Stop at once: this process did not run for some seconds, nobody counts any more what it
+        sends, and the other workers get the further load."""
+        self.log.error("declared lost; sending nothing more")
+        if self._generator is not None:
+            phase = Phase(self._generator.phase)
+            self._generator.stop(PhaseStopped(*self.header, phase, 0, 0), 0)
 
     def _take_processor(self) -> None:
         """Send records to the processor that the roster names."""

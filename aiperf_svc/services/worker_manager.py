@@ -1,6 +1,7 @@
 """Worker manager: keeps the roster of services, and notices those that are lost."""
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -10,7 +11,7 @@ from aiperf_svc.core.control.roster import ListeningClock, Roster
 from aiperf_svc.protocol.messages.events import Heartbeat, Member, RosterPublished
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
+from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
 
 CHECK_S = 0.25
@@ -34,7 +35,7 @@ class WorkerManager(BaseService):
         self.work = {RunState.READY: self._freeze}
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._publish_roster(), self._watch_silence()]
+        return [self._publish_roster(), every(CHECK_S, self._lose_silent)]
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
         if beat.sender == self.id:
@@ -51,13 +52,13 @@ class WorkerManager(BaseService):
         self._roster.freeze()
         self._changed.set()
 
-    async def _watch_silence(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_S)
-            for member, silent_ns in self._roster.lose_silent(self._clock.ns).items():
-                silent_s = silent_ns / 1e9
-                self.log.error("%s is lost: no heartbeat for %.1f s", member.id, silent_s)
-                self._changed.set()
+    def _lose_silent(self) -> None:
+        for member, silent_ns in self._roster.lose_silent(self._clock.ns).items():
+            silent_s = silent_ns / 1e9
+            self.log.error("%s is lost: no heartbeat for %.1f s", member.id, silent_s)
+            # It is told so if it is heard again.
+            self._seen[member.id] = sys.maxsize
+            self._changed.set()
 
     async def _publish_roster(self) -> None:
         while True:
@@ -74,7 +75,7 @@ class WorkerManager(BaseService):
         """Return the members that have not confirmed the current roster."""
         number = self._roster.number
         members = self._roster.members
-        return [m for m in members if not m.lost and self._seen.get(m.id, 0) < number]
+        return [m for m in members if self._seen.get(m.id, 0) < number]
 
     def _messages(self, unseen: list[Member]) -> list[tuple[bytes, RosterPublished]]:
         """Return the roster's messages. Until it is frozen, only the control services receive it.
