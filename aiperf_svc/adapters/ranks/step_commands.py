@@ -267,8 +267,8 @@ class StepCommands:
             for pattern in running.command.keeps:
                 for path in sorted(work.glob(pattern)):
                     # Its name may have bytes that are not UTF-8, and messages cannot.
-                    name = os.fsencode(path.relative_to(work))
-                    paths.append((name.decode(errors="backslashreplace"), path))
+                    kept = os.fsencode(path.relative_to(work))
+                    paths.append((kept.decode(errors="backslashreplace"), path))
             for file, path in paths:
                 if self._is_left(path):
                     yield from self._pieces_of(running, file, path)

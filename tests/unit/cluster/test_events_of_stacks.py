@@ -223,7 +223,7 @@ async def test_cut_policy_admits_connections_after_it(monkeypatch: pytest.Monkey
     assert cut.startswith(cluster.policy)
     assert "'ingress': []" in cut
     assert cluster.objects[cluster.policy]["spec"] == {"ingress": INGRESS}
-    assert cluster.objects[ROOT]["metadata"]["annotations"] == {undo.key: None}
+    assert cluster.objects[ROOT]["metadata"]["annotations"] == {f"{UNDO}-np-1": None}
 
 
 async def test_scale_without_duration_lasts_until_the_load_ends() -> None:
