@@ -39,7 +39,9 @@ def test_kept_stack_is_destroyed_by_pulumi(
     assert status.code == ExitCode.OK
     assert status.out.startswith("cancelled (--timeout): ")
     assert f"results: aiperf-svc results {runner.name}" in status.out
-    said = json.loads(runner.call("status", runner.name, "--json").out)
+    shown = runner.call("status", runner.name, "--json")
+    assert shown.code == ExitCode.OK, shown.out
+    said = json.loads(shown.out)
     assert (said["state"], said["exit_code"]) == ("cancelled", None)
     fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
     assert json.loads(fetched.out)["results"] == runner.summary()
