@@ -28,6 +28,10 @@ from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.protocol.services import Service
 
+_UNCOUNTED = {"tools", "functions", "system", "instructions"}
+"""Members of `extra_inputs` that servers add to the prompt, whose tokens the client does not
+count."""
+
 
 def median_ms(metrics: Mapping[str, MetricSummary]) -> float:
     """Return the median of the request latency; 0 without one."""
@@ -125,9 +129,9 @@ class MeasuredPhase:
         load = self.load
         lag, stated = metrics.get("receive_lag"), metrics.get("usage_prompt_tokens")
         latency = metrics.get("request_latency")
-        dataset = self.context.config.dataset
+        dataset, api = self.context.config.dataset, self.context.config.endpoint.type
         is_synthetic = dataset.kind is DatasetKind.SYNTHETIC
-        is_known = is_synthetic and not dataset.mix
+        is_known = is_synthetic and not (dataset.mix or api.has(Feature.SOUND_ALONE))
         asked_tokens = dataset.input_tokens.mean * dataset.batch_size if is_known else 0.0
         arrivals = self._arrivals()
         counts = [worker.account.counts for worker in self.context.workers]
@@ -195,10 +199,10 @@ class MeasuredPhase:
 
     def _are_prompts_whole(self) -> bool:
         """Return whether the client counts all tokens of a prompt but those of a chat template."""
-        dataset = self.context.config.dataset
+        dataset, endpoint = self.context.config.dataset, self.context.config.endpoint
         is_text = not (dataset.mix or dataset.images.number or dataset.sounds.number)
-        has_tools = "tools" in self.context.config.endpoint.extra_inputs
-        return dataset.kind is DatasetKind.SYNTHETIC and is_text and not has_tools
+        has_more = endpoint.type.has(Feature.CUSTOM) or _UNCOUNTED & endpoint.extra_inputs.keys()
+        return dataset.kind is DatasetKind.SYNTHETIC and is_text and not has_more
 
     def _are_prompts_alone(self) -> bool:
         """Return whether prompts have `dataset.input_tokens` and what a chat template adds."""

@@ -302,3 +302,31 @@ def test_uncounted_prompts_that_grew_are_named() -> None:
     assert by_tokenizer(template, name=None)["input_tokens"].severity == "valid"
     grown["turn"] = [0, 1] * (len(grown) // 2)
     assert by_tokenizer(grown, name=None)["input_tokens"].severity == "valid"
+
+
+@pytest.mark.parametrize("name", [None, "gpt2"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        {"type": "messages", "extra_inputs": {"system": "a long text"}},
+        {"type": "responses", "extra_inputs": {"instructions": "a long text"}},
+        {"type": "template", "template": '{"q": {{ text|tojson }}, "context": "a long text"}'},
+    ],
+)
+def test_prompts_that_the_config_lengthens_are_valid(
+    name: str | None, endpoint: dict[str, Any]
+) -> None:
+    grown = counted(usage_prompt_tokens=2_000)
+    assert by_tokenizer(grown, name, **endpoint)["input_tokens"].severity == "valid"
+
+
+def test_sounds_are_not_compared_with_text_lengths() -> None:
+    heard = counted(usage_prompt_tokens=10, input_tokens=-1)
+    config = fake_run.config(
+        concurrency=1,
+        requests=1,
+        dataset={"sounds": {"number": 1}},
+        endpoint={"type": "audio_transcription"},
+    )
+    found = results(heard, config=config).verdict.checks
+    assert "input_tokens" not in {check.check for check in found}
