@@ -194,10 +194,11 @@ def objectives(result: InferenceResult) -> list[Block]:
     for each in result.slo:
         metric, found = CATALOG[each.metric], result.metrics.get(each.metric)
         stat = "" if metric.kind is Kind.SCALAR else f" {each.stat}"
-        measured = number_cell(each.measured)
+        shown = each.in_unit(*metric.scale)
+        measured = number_cell(shown.measured)
         if found is not None and not found.is_single:
-            measured = _stat(found, each.stat)
-        rows.append(blocks.objective_row(metric.name + stat, each, measured))
+            measured = _stat(found, each.stat, per=metric.scale[0])
+        rows.append(blocks.objective_row(metric.name + stat, shown, measured))
     return blocks.objectives(rows)
 
 

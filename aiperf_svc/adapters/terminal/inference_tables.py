@@ -41,7 +41,7 @@ from aiperf_svc.core.scaling.report import (
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Metric
 from aiperf_svc.domain.number_text import number, significant
 
 WIDE = 100
@@ -76,7 +76,8 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     if found.errors:
         console.print(_errors(found.errors))
     if found.slo:
-        print_objectives(found.slo, console)
+        shown = [each.in_unit(*CATALOG[each.metric].scale) for each in found.slo]
+        print_objectives(shown, console)
     _print_accounts(found.accounts, console)
     _print_addresses(found.target_addresses, console)
     _print_connections(found, console)

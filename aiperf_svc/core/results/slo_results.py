@@ -109,7 +109,12 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     @property
     def readable(self) -> "ObjectiveResult":
         """The objective in a unit in which its numbers are short."""
-        divisor, unit = readable_unit(self.unit, max(abs(self.limit), abs(self.measured or 0.0)))
+        return self.in_unit(
+            *readable_unit(self.unit, max(abs(self.limit), abs(self.measured or 0.0)))
+        )
+
+    def in_unit(self, divisor: float, unit: str) -> "ObjectiveResult":
+        """Return the objective with its numbers over a divisor."""
         measured = None if self.measured is None else self.measured / divisor
         return replace(self, limit=self.limit / divisor, measured=measured, unit=unit)
 

@@ -52,8 +52,11 @@ def test_only_shares_are_in_per_cent(summary: dict[str, Any]) -> None:
         "cached_token_share": {"unit": "ratio", "avg": 0.9659},
         "spec_decode_token_weighted_acceptance_length": {"unit": "ratio", "avg": 2.5},
     }
-    text = " ".join(printed({**summary, **more}).split())
+    slo = [{"metric": "cached_token_share", "stat": "avg", "unit": "ratio", "bound": "min",
+            "limit": 0.3, "measured": 0.9659, "ok": True}]  # fmt: skip
+    text = " ".join(printed({**changed(summary, slo=slo), **more}).split())
     assert "Cached Token Share 96.59 %" in text
+    assert "cached_token_share avg 96.59 ≥ 30 %" in text
     assert "Token-Weighted Acceptance Length 2.500 tokens" in text
 
 
