@@ -162,6 +162,7 @@ def _load_facts(summary: Summary) -> LoadFacts:
             summary.scalars.get(f"total_usage_prompt_cache_{kind}_tokens", 0.0)
             for kind in ("read", "miss")
         ),
+        all_prompt_tokens=summary.scalars.get("total_usage_prompt_tokens", 0.0),
         cached_coverage=summary.scalars.get("cached_token_coverage", 0.0),
         output_tokens=summary.scalars.get("total_osl", 0.0),
         unnatural=_unnatural(summary),

@@ -69,6 +69,8 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: float = 0.0
     prompt_tokens: float = 0.0
     """Sums of the requests that state both; 0 without any."""
+    all_prompt_tokens: float = 0.0
+    """Sum of the requests that state their prompt tokens, the cached ones or not."""
     cached_coverage: float = 0.0
     """Their share of the completed requests."""
     output_tokens: float = 0.0
@@ -216,9 +218,11 @@ def _hits_agree(logs: list[SourceLog], facts: LoadFacts) -> Reason | None:
     if not queries or hits is None or not facts.prompt_tokens:
         return None
     client, server = facts.cached_tokens / facts.prompt_tokens, hits / queries
+    # Some servers state no cached tokens where there are none.
+    least = facts.cached_tokens / max(facts.prompt_tokens, facts.all_prompt_tokens)
     return graded(
         "cached_tokens_agree",
-        abs(client - server),
+        max(0.0, server - client, least - server),
         HITS_APART,
         text=f"the responses state that {client:.1%} of {facts.prompt_tokens:,.0f} prompt tokens "
         f"were cached ({facts.cached_coverage:.0%} of the requests state it), the counters of the "

@@ -351,6 +351,16 @@ def test_cached_tokens_are_compared_over_the_whole_load(pages: range, is_compare
         assert "leave out the first 1 s of the load" in check(report, "telemetry_source").text
 
 
+@pytest.mark.parametrize(("cached", "apart"), [(50.0, 0.08), (300.0, 0.0), (400.0, 0.02)])
+def test_requests_without_cached_tokens_may_have_none(cached: float, apart: float) -> None:
+    # The server had 18% in its cache. Responses state it of 500 tokens out of 2,000.
+    name = "vllm:prefix_cache_{}_total"
+    pages = ({name.format("queries"): 100 * n, name.format("hits"): 18 * n} for n in range(25))
+    facts = {"cached_tokens": cached, "prompt_tokens": 500.0, "all_prompt_tokens": 2_000.0}
+    found = check(judged(source(pages), **facts), "cached_tokens_agree")
+    assert found.measured == pytest.approx(apart)
+
+
 def test_unreliable_source_is_reported_and_not_used() -> None:
     report = judged(source({RUNNING: 1} for _ in range(25)))
     assert [each.check for each in report.checks] == ["telemetry_source"]
