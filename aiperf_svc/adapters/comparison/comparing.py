@@ -48,17 +48,7 @@ def compare_folders(
             "--paired: needs an experiment that ran in blocks (experiment.blocks), by itself: "
             "compare EXPERIMENT --by KEY --paired"
         )
-    groups = [
-        _with_requests(
-            Group(
-                each.name,
-                _runs(each.base, each.blocks) + each.failed[0],
-                _runs(each.new, each.blocks) + each.failed[1],
-            ),
-            with_curves=with_curves,
-        )
-        for each in chosen
-    ]
+    groups = [_with_requests(read_group(each), with_curves=with_curves) for each in chosen]
     return Compared(_with_answers(compare_groups(groups, criteria), groups), groups)
 
 
@@ -108,6 +98,15 @@ def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path],
             "--to NEW NEW), or two variants in one experiment (compare EXPERIMENT --by KEY)"
         )
     return folders[:1], folders[1:]
+
+
+def read_group(found: FolderGroup) -> Group:
+    """Return a group without the single requests of its runs. Raises ConfigError."""
+    base, new = (
+        _runs(folders, found.blocks) + failed
+        for folders, failed in zip((found.base, found.new), found.failed, strict=True)
+    )
+    return Group(found.name, base, new)
 
 
 def _runs(folders: Sequence[Path], blocks: Mapping[str, int]) -> list[MeasuredRun]:

@@ -21,8 +21,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import msgspec
 
 from aiperf_svc.adapters.comparison import wording
-from aiperf_svc.adapters.comparison.comparing import folder_groups
-from aiperf_svc.adapters.comparison.run_folders import read_runs
+from aiperf_svc.adapters.comparison.comparing import folder_groups, read_group
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.storage.bucket_runs import (
     SCHEME,
@@ -33,7 +32,7 @@ from aiperf_svc.adapters.storage.bucket_runs import (
 )
 from aiperf_svc.config.artifacts import Artifacts, Webhook
 from aiperf_svc.core.compare.comparison import ComparisonRow, Word
-from aiperf_svc.core.compare.groups import Comparisons, Group, compare_groups
+from aiperf_svc.core.compare.groups import Comparisons, compare_groups
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -261,11 +260,4 @@ def last_before(runs: Iterable[BucketRun], name: str, uploaded_to: str) -> Bucke
 def compare_folders(base: Path, new: Path) -> Comparisons:
     """Compare two folders of runs or experiments, without their single requests. Raises
     AiperfError."""
-    groups = folder_groups([base, new])
-    read = [
-        Group(
-            each.name, read_runs(each.base) + each.failed[0], read_runs(each.new) + each.failed[1]
-        )
-        for each in groups
-    ]
-    return compare_groups(read)
+    return compare_groups(map(read_group, folder_groups([base, new])))
