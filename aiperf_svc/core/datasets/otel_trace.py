@@ -158,7 +158,7 @@ def _messages(span: _Span, place: str) -> list[Json]:
 def _list(span: _Span, name: str, place: str) -> list[Any]:
     value = _decoded(span.attributes.get(name) or [], name, place)
     if not isinstance(value, list):
-        raise DatasetError(f"{place}: `{name}` is no list")
+        raise DatasetError(f"{place}: `{name}` is no list; expected one, or its JSON")
     return value
 
 

@@ -387,6 +387,7 @@ def of_user(**part: Any) -> bytes:
         (of_user(type="file", modality="image", file_id="x"), "part of type 'file' in a message"),
         (of_user(type="blob", modality="audio", content="QUJD"), "type 'blob'.*with an image"),
         (of_user(type="uri", modality="image"), "type 'uri'.*with an image"),
+        (otel(span("a", 1, 2, {"role": "user"})), "input.messages` is no list; expected one"),
         (otel(span("a", 2, 1, HELLO)), "`end_time` is before `start_time`"),
         (otel(span("a", 1, 2, "[")), "`gen_ai.input.messages` is not JSON"),
         (otel(span("a", 1, 2, [{"role": "robot"}])), "'robot': expected system"),
