@@ -95,7 +95,7 @@ class SystemController(BaseService):
         self._since_mono_ns = mono_ns()
         self._clock = ListeningClock()
         self._manager_heard_ns = 0
-        """Time of the latest heartbeat of the worker manager; 0: it has not registered yet."""
+        """Time of the latest heartbeat of the worker manager."""
         self._changed = asyncio.Event()
         held_s = _held_s(context.config, is_trial=self._sequence is not None)
         self._deadlines = {
@@ -126,15 +126,17 @@ class SystemController(BaseService):
         self._handle(run_machine.HeartbeatReceived(beat))
 
     def _watch_worker_manager(self, beat: Heartbeat) -> None:
-        """Notice the loss of the service that notices the losses of all others."""
+        """Notice the loss of the service that notices the losses of all others. Until the roster is
+        frozen, another instance may replace it."""
         if beat.sender == self.id:
             self._clock.handle_own_heartbeat(mono_ns())
             silent_ns = self._clock.ns - self._manager_heard_ns
-            if self._manager_heard_ns and silent_ns > CONTROL_SILENCE_NS:
+            is_frozen = self.roster is not None and self.roster.frozen
+            if is_frozen and silent_ns > CONTROL_SILENCE_NS:
                 name = Service.WORKER_MANAGER.value
                 self._handle_failed(f"{name} was lost; the run cannot continue without it")
         elif beat.service is Service.WORKER_MANAGER:
-            self._manager_heard_ns = max(1, self._clock.ns)
+            self._manager_heard_ns = self._clock.ns
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
         if self._sequence is not None:

@@ -104,7 +104,9 @@ async def test_silent_worker_manager_fails_the_run(
     # Each of the controller's own heartbeats comes a second after the last one.
     states = list[RunState]()
     own = beat(Service.SYSTEM_CONTROLLER, RunState.PENDING)
-    for is_heard in (False, True, True, False):
+    # Until the roster is frozen, another worker manager may take the place of one that is silent.
+    for is_heard, is_frozen in ((True, False), (False, False), (True, True), (False, True)):
+        made.roster = RosterPublished("run", "worker-manager", 1, 1, is_frozen, False, (), ())
         for each in [manager] * is_heard + [own] * 29:
             made.on_heartbeat(each)
         states.append(made._machine.state)
