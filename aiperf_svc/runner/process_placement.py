@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -35,8 +35,8 @@ from aiperf_svc.domain.errors import BenchmarkFailed, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.plan.topology import share_of
+from aiperf_svc.protocol.ports import REPLICAS
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner import fork_server
 from aiperf_svc.runner.environment import LocalRun, new_run_id
 from aiperf_svc.runner.follower import Follower, Watch, make_outlets
@@ -231,7 +231,8 @@ class LocalServices:
         orders = {}
         for group in self._run.topology.groups:
             for number in range(group.replicas):
-                name = f"{group.name}-{number}" if _is_many(group.services) else group.name
+                is_single = REPLICAS.isdisjoint(group.services)
+                name = group.name if is_single else f"{group.name}-{number}"
                 services = [service.value for service in group.services]
                 orders[name] = Order(
                     services=services,
@@ -262,7 +263,7 @@ class LocalServices:
 
     def _add(self, process: Process) -> Process:
         self._processes.append(process)
-        if not _is_many(self._orders[process.name].services):
+        if REPLICAS.isdisjoint(self._orders[process.name].services):
             self._control.append(process)
         return process
 
@@ -337,7 +338,3 @@ def _event_watches(run: LocalRun, api: RunApi) -> tuple[Watch, ...]:
     from aiperf_svc.runner.events import EventWatch
 
     return (EventWatch(api, config, LocalServer(config).perform),)
-
-
-def _is_many(services: Iterable[str]) -> bool:
-    return bool({Service.WORKER, Service.RECORD_PROCESSOR} & set(services))

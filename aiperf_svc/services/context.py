@@ -29,6 +29,7 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.ports import REPLICAS
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.workloads.registry import load_benchmark
@@ -130,8 +131,7 @@ class RunContext:
 
     def id_of(self, service: Service) -> str:
         """Return the id of a service of this process."""
-        singleton = service not in (Service.WORKER, Service.RECORD_PROCESSOR)
-        return service.value if singleton else self.instance
+        return self.instance if service in REPLICAS else service.value
 
 
 def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:

@@ -9,6 +9,7 @@ good: its epoch is fenced, and later messages of it are ignored.
 import msgspec
 
 from aiperf_svc.protocol.messages.events import Heartbeat, Member
+from aiperf_svc.protocol.ports import REPLICAS
 from aiperf_svc.protocol.services import Service
 
 SILENCE_NS = 3_500_000_000
@@ -194,8 +195,7 @@ class Roster:
                 self._entries[member.id].member = given
 
     def _silence_limit_ns(self, entry: _Entry) -> int:
-        is_one_of_many = entry.member.service in (Service.WORKER, Service.RECORD_PROCESSOR)
-        return self._silence_ns if is_one_of_many else CONTROL_SILENCE_NS
+        return self._silence_ns if entry.member.service in REPLICAS else CONTROL_SILENCE_NS
 
 
 def _processes(member: Member) -> bool:
