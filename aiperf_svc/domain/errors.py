@@ -57,3 +57,9 @@ class Incomparable(AiperfError):
 
 class EnvironmentProblem(AiperfError):
     """The machine, a folder, a port, the network or a tool prevents the work."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the message of an error; one of another library is called unexpected."""
+    is_known = isinstance(error, AiperfError)
+    return str(error) if is_known else f"unexpected {type(error).__name__}: {error}"

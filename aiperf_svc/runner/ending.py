@@ -13,7 +13,7 @@ from aiperf_svc.adapters.exports.manifest import NAME, Manifest, build_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.workload import Config
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
@@ -36,7 +36,7 @@ def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
         outcome = replace(outcome, was_interrupted=True)
     except Exception as error:
         # An error of a tracker's library must not prevent the output of the results.
-        problem = f"not sent to all trackers: unexpected {type(error).__name__}: {error}; {AGAIN}"
+        problem = f"not sent to all trackers: {error_text(error)}; {AGAIN}"
     else:
         return outcome
     texts = (outcome.artifact_error, problem)

@@ -75,22 +75,20 @@ class LocalRun:
         kept = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
         transport, options = self.config.deployment.transport, self.options
         run = replace(options.run, is_resumed=options.resume is not None)
-        own = (
-            PROCESS_ENVIRONMENT
-            | kept
-            | {
-                "AIPERF_RUN_ID": self.run_id,
-                "AIPERF_CONFIG": str(self.private / "config.yaml"),
-                "AIPERF_TOPOLOGY": str(self.private / "topology.json"),
-                "AIPERF_BUS": f"ipc://{self.private}",
-                "AIPERF_ARTIFACTS": str(self.artifacts),
-                "AIPERF_STATE_DIR": str(self.private),
-                "AIPERF_RESULTS_SOCKET": str(self.results_socket),
-                "AIPERF_LOG_DIR": str(self.logs),
-                "AIPERF_PARENT_PID": str(os.getpid()),
-                **run.environment(),
-            }
-        )
+        own = {
+            **PROCESS_ENVIRONMENT,
+            **kept,
+            "AIPERF_RUN_ID": self.run_id,
+            "AIPERF_CONFIG": str(self.private / "config.yaml"),
+            "AIPERF_TOPOLOGY": str(self.private / "topology.json"),
+            "AIPERF_BUS": f"ipc://{self.private}",
+            "AIPERF_ARTIFACTS": str(self.artifacts),
+            "AIPERF_STATE_DIR": str(self.private),
+            "AIPERF_RESULTS_SOCKET": str(self.results_socket),
+            "AIPERF_LOG_DIR": str(self.logs),
+            "AIPERF_PARENT_PID": str(os.getpid()),
+            **run.environment(),
+        }
         if options.verbose:
             own["AIPERF_LOG_LEVEL"] = "DEBUG"
         if transport.kind == "tcp":

@@ -35,7 +35,11 @@ class ForkServer:
         self._sock, theirs = socket.socketpair()
         with theirs:
             fd = theirs.fileno()
-            environ = {k: v for k, v in os.environ.items() if _is_read_at_start(k)}
+            environ = {
+                name: value
+                for name, value in os.environ.items()
+                if name in _READ_AT_START or name.startswith(READ_AT_START_PREFIXES)
+            }
             try:
                 self._child = subprocess.Popen(
                     [*COMMAND, str(fd).ljust(ROOM)],
@@ -85,7 +89,7 @@ class ForkServer:
 
     def _has_no_orphans(self) -> None:
         _with_orphans.discard(self)
-        _adopt_as_needed()
+        adopt_orphans(bool(_with_orphans))
 
 
 _with_orphans: set[ForkServer] = set()
@@ -105,18 +109,10 @@ def starting(*, is_needed: bool = True) -> Iterator[ForkServer | None]:
     try:
         server = ForkServer()
     except BaseException:
-        _adopt_as_needed()
+        adopt_orphans(bool(_with_orphans))
         raise
     _with_orphans.add(server)
     try:
         yield server
     finally:
         server.close()
-
-
-def _adopt_as_needed() -> None:
-    adopt_orphans(bool(_with_orphans))
-
-
-def _is_read_at_start(name: str) -> bool:
-    return name in _READ_AT_START or name.startswith(READ_AT_START_PREFIXES)

@@ -6,11 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.adapters.host import processes
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended, why_not_ready
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Bus
@@ -135,13 +135,9 @@ class _Index:
         await self._wait_until_ready(interrupts)
         if interrupts.count:
             return STOPPED
-        watch = asyncio.create_task(self._watch_server(interrupts), name="watch the server")
-        try:
+        async with Tasks() as tasks:
+            tasks.start(self._watch_server(interrupts), "watch the server")
             outcome = await self._run_local(interrupts)
-        finally:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
         self._server_end = self._server_end or how_ended(self._server)
         if self._server_end:
             return f"the server {self._server_end}"

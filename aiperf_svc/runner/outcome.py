@@ -9,7 +9,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.result_files import Results, encode
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 
@@ -134,7 +134,7 @@ class RunEnd(_Facts):
         """Return the outcome of the run."""
         status, error = self.status, self.error
         if error is not None and not isinstance(error, AiperfError):
-            error = EnvironmentProblem(f"unexpected {type(error).__name__}: {error}")
+            error = EnvironmentProblem(error_text(error))
         state, reason, failure = self._judge(error)
         facts = {each.name: getattr(self, each.name) for each in fields(_Facts)}
         if isinstance(error, LeakError) and not self.left:

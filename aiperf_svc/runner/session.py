@@ -36,7 +36,7 @@ from aiperf_svc.core.experiments.schedule import (
     WaitForRoom,
 )
 from aiperf_svc.core.experiments.trials import describe
-from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.errors import AiperfError, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
@@ -235,7 +235,7 @@ class Session:
             # The cluster is silent; the parts that run report it.
             found = None
         except Exception as error:
-            self._handle(RoomFailed(f"unexpected {type(error).__name__}: {error}"))
+            self._handle(RoomFailed(error_text(error)))
             return
         self._handle(RoomFound(None if found is None else asked.waiting[found]))
 

@@ -30,7 +30,7 @@ from aiperf_svc.core.cluster.lease import (
     released,
     use_of,
 )
-from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
+from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem, error_text
 from aiperf_svc.plan.identity import ANCHOR, LEASE, STACK_LABEL
 
 OWNER, HOLDER = "AIPERF_OWNER", "AIPERF_HOLDER"
@@ -329,7 +329,7 @@ class LeaseKeeper:
                     self._tell(str(error))
             except Exception as error:
                 # The run goes on, and the next renewal may succeed.
-                self._tell(f"unexpected {type(error).__name__}: {error}")
+                self._tell(error_text(error))
             await asyncio.sleep(POLL_S)
 
     def _tell(self, why: str) -> None:

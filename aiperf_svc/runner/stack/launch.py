@@ -23,7 +23,7 @@ from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.core.cluster.stack_stages import StackLifecycle, Stage, StageResult
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
@@ -237,12 +237,11 @@ class Launch:
             return self._failed(error)
         except Exception as error:
             # The stack must be removed after any error.
-            text = f"unexpected {type(error).__name__} in {stage}: {error}"
-            return self._failed(EnvironmentProblem(text), cause=error)
+            problem = EnvironmentProblem(f"{stage}: {error_text(error)}")
+            problem.__cause__ = error
+            return self._failed(problem)
 
-    def _failed(self, error: AiperfError, *, cause: Exception | None = None) -> StageResult:
-        if cause is not None:
-            error.__cause__ = cause
+    def _failed(self, error: AiperfError) -> StageResult:
         if self._keeper.loss is not None:
             # What fails after that follows from it.
             error = self._keeper.loss
@@ -370,7 +369,7 @@ class Launch:
             self._record = await records.find_own(self._record, self._cluster, self._cli)
         except Exception as error:
             # With the roots of before `up`, the leak check would find nothing.
-            self._say(f"it is unknown which objects are the stack's own: {_words(error)}")
+            self._say(f"it is unknown which objects are the stack's own: {error_text(error)}")
             self._record = msgspec.structs.replace(self._record, own=None)
         else:
             self._home.save(self._record)
@@ -430,7 +429,7 @@ class Launch:
             self._failed(error)
             return StageResult.DECLINED
         except Exception as error:
-            self._say(f"whether another process uses the stack is unknown: {_words(error)}")
+            self._say(f"whether another process uses the stack is unknown: {error_text(error)}")
         await self._undo_events(self._record)
         await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE
@@ -447,7 +446,7 @@ class Launch:
             ours = [each for each in roots if each.uid in (record.own or ())]
             await undo_recorded(self._cluster, ours, self._say)
         except Exception as error:
-            self._say(f"whether an event is left to be undone is unknown: {_words(error)}")
+            self._say(f"whether an event is left to be undone is unknown: {error_text(error)}")
 
     async def _check(self) -> StageResult:
         assert self._record is not None
@@ -464,8 +463,3 @@ class Launch:
         measuring, self._measuring = self._measuring, None
         if measuring is not None:
             await measuring.close()
-
-
-def _words(error: Exception) -> str:
-    is_known = isinstance(error, AiperfError)
-    return str(error) if is_known else f"unexpected {type(error).__name__}: {error}"

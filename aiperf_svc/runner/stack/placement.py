@@ -195,15 +195,11 @@ class StackPlacement(Placement):
             return
         async with contextlib.AsyncExitStack() as connections:
             if self.limit > 1:
-                for request in self._requests.values():
-                    if _cluster_of(request) in self._clusters:
-                        continue
-                    connecting = connect(
-                        kubeconfig=request.used_kubeconfig, context=request.used_context
-                    )
+                for place in dict.fromkeys(map(_cluster_of, self._requests.values())):
+                    connecting = connect(kubeconfig=place[0], context=place[1])
                     cluster = await connections.enter_async_context(connecting)
                     await read_placed(cluster, is_auto=self._is_auto)
-                    self._clusters[_cluster_of(request)] = cluster
+                    self._clusters[place] = cluster
             context.is_counting.set()
             yield None
 

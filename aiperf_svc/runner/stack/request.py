@@ -304,10 +304,8 @@ def open_project(
             project.make_project(folder, stack=stack, settings=content or NOTHING)
         elif content is not None:
             project.write_stack_file(folder, stack=stack, settings=content)
-        given = {PLAN: str(folder / FILE)}
-        given |= {IDENTIFIER: identity} if identity else {}
-        given |= {CONTEXT: context} if context else {}
-        given |= {HOLDER: holder} if holder else {}
+        known = {IDENTIFIER: identity, CONTEXT: context, HOLDER: holder}
+        given = {PLAN: str(folder / FILE)} | {key: value for key, value in known.items() if value}
         kubeconfig = environ.get("KUBECONFIG")
         if kubeconfig:
             # The CLI works in another folder.
