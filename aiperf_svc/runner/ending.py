@@ -75,13 +75,14 @@ def call_webhook(outcome: RunOutcome, artifacts: Artifacts, *, name: str = "") -
 
 
 @contextmanager
-def errors_posted(config: Config) -> Iterator[None]:
+def errors_posted(config: Config, run_id: str = "") -> Iterator[None]:
     """Call the webhook of a config also for an error that prevents its run: nobody reads what a
-    scheduled command prints."""
+    scheduled command prints. The error gets the id of the run, for `--json`."""
     try:
         yield
     except AiperfError as error:
-        end = RunEnd(error=error, run_id=error.run_id)
+        error.run_id = run_id
+        end = RunEnd(error=error, run_id=run_id)
         call_webhook(end.outcome(), config.artifacts, name=config.name)
         raise
 
@@ -94,16 +95,6 @@ def refresh_manifest(folder: Path) -> None:
         known = msgspec.json.decode(path.read_bytes(), type=Manifest)
         manifest = build_manifest(folder, known.run_id, known=known)
         write_file(path, lambda: json_file(manifest))
-
-
-@contextmanager
-def errors_of(run_id: str) -> Iterator[None]:
-    """Add the id of the run to an error that ends the block, for `--json`."""
-    try:
-        yield
-    except AiperfError as error:
-        error.run_id = run_id
-        raise
 
 
 def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> ExitCode:

@@ -175,12 +175,10 @@ class Follower:
     async def _cancel_run(self, reason: str) -> None:
         """Stop the run as soon as it responds. It does not while it starts, or after its end."""
         while True:
-            try:
+            with suppress(ApiUnavailable, ApiRefused):
                 await self._api.cancel(reason)
-            except (ApiUnavailable, ApiRefused):
-                await asyncio.sleep(RETRY_S)
-            else:
                 return
+            await asyncio.sleep(RETRY_S)
 
 
 def check_single(options: RunOptions) -> None:

@@ -124,11 +124,7 @@ class _Index:
 
     async def _sent(self, uploader: Uploader) -> tuple[IndexFile, ...]:
         """Send what the trials have left; nothing if none has ended."""
-        return await uploader.upload(self._folder, SENT) if self._has_trials else ()
-
-    @property
-    def _has_trials(self) -> bool:
-        return is_experiment(self._folder)
+        return await uploader.upload(self._folder, SENT) if is_experiment(self._folder) else ()
 
     async def _measured(self, interrupts: Interrupts) -> str:
         """Run all trials; why the attempt has failed, empty if it has not. Raises AiperfError."""
@@ -143,7 +139,8 @@ class _Index:
             return f"the server {self._server_end}"
         if outcome.state == RunState.FAILED:
             return outcome.reason
-        trials = read_experiment_file(self._folder).trials if self._has_trials else ()
+        folder = self._folder
+        trials = read_experiment_file(folder).trials if is_experiment(folder) else ()
         failed = (t for t in trials if t.state == RunState.FAILED)
         return next(
             (f"trial {t.number} failed: {t.reason}" for t in failed), outcome.artifact_error

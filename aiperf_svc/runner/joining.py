@@ -245,14 +245,13 @@ def join_experiment(
 
 
 def _member(run: JointRun) -> _Member:
-    folder = run.outcome.artifacts
-    if folder is None or not is_experiment_folder(folder):
-        return _Member(run, {}, [], "")
-    try:
-        trials = read_experiment_file(folder).trials
-    except ConfigError as error:
-        return _Member(run, {}, [], str(error))
-    return _Member(run, {each.number: each for each in trials}, [], "")
+    folder, found, problem = run.outcome.artifacts, dict[int, TrialResult](), ""
+    if folder is not None and is_experiment_folder(folder):
+        try:
+            found = {each.number: each for each in read_experiment_file(folder).trials}
+        except ConfigError as error:
+            problem = str(error)
+    return _Member(run, found, [], problem)
 
 
 def _join_trial(

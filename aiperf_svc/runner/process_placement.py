@@ -282,14 +282,12 @@ class LocalServices:
         code = await process.wait()
         status = follower.status
         state = RunState(status.state) if status is not None else RunState.PENDING
-        if state.is_final:
+        # A process that ends with 0 has seen the end of the run before this one. A run that failed
+        # at once may still be pending here.
+        if state.is_final or code == 0:
             return
         is_first = status is None or status.experiment is None or not status.experiment.ended
         is_starting = state is RunState.PENDING and is_first
-        # A process that ends with 0 has seen the end of the run before this one. A run that failed
-        # at once may still be pending here.
-        if code == 0:
-            return
         if process in self._control or is_starting:
             story = processes.last_lines(self._run.logs, process.name)
             raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
@@ -325,8 +323,7 @@ class LocalServices:
         await end_processes(
             self._processes, terminate_after_s=END_S if is_over else 0.0, kill_after_s=KILL_S
         )
-        left = await leftovers(self._processes)
-        if left:
+        if left := await leftovers(self._processes):
             raise LeakError(f"still there: {', '.join(left)}")
 
 

@@ -40,7 +40,7 @@ from aiperf_svc.domain.errors import AiperfError, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
-from aiperf_svc.runner.ending import call_webhook, errors_of, errors_posted, finish
+from aiperf_svc.runner.ending import call_webhook, errors_posted, finish
 from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
@@ -83,17 +83,15 @@ class Session:
     def run(self) -> ExitCode:
         """Run all parts and print the results. Raises AiperfError for what prevents the run; a run
         that has begun ends with an exit code."""
-        config = self._expansion.first.config
+        config, resume = self._expansion.first.config, self._options.resume
         if self._has_several:
             check_single(self._options)
-        if self._options.resume is not None:
-            check_resumed(self._expansion, self._options.resume)
-        with errors_posted(config), errors_of(self._placement.run_id):
+        if resume is not None:
+            check_resumed(self._expansion, resume)
+        with errors_posted(config, self._placement.run_id):
             if not self._placement.prepare():
                 return ExitCode.INTERRUPTED
-            self._results = SessionResults(
-                self._expansion, self._placement, resume=self._options.resume
-            )
+            self._results = SessionResults(self._expansion, self._placement, resume=resume)
             try:
                 outcomes = signals.run(self._run())
             finally:

@@ -43,8 +43,7 @@ class StartTimes:
 
     def __init__(self, lead_s: float = LEAD_S) -> None:
         self._lead_ns = round(lead_s * 1e9)
-        self._starts: defaultdict[tuple[int, int], asyncio.Future[int]]
-        self._starts = defaultdict(asyncio.Future)
+        self._starts = defaultdict[tuple[int, int], asyncio.Future[int]](asyncio.Future)
 
     def assign(self, round_: int, trial: int) -> None:
         """Set the start of a trial of a round."""

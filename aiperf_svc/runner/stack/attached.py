@@ -43,8 +43,7 @@ async def attach(
         outputs = await cli.outputs()
         state = await cli.export() if outputs else {}
     if "resultsToken" not in outputs:
-        busy = home.holder(stack)
-        if busy:
+        if busy := home.holder(stack):
             raise EnvironmentProblem(
                 f"stack {stack} has no run: process {busy} is creating or removing it"
             )

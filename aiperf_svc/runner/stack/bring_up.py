@@ -65,16 +65,12 @@ async def refuse_same_run(request: StackRequest, cluster: Cluster, state: Json) 
     only copy of the results. Raises EnvironmentProblem."""
     stack, run_id = request.stack, request.plan.identity.run_id
     if await _is_up(request, cluster, state, run_id=run_id):
-        goes_on = request.config.experiment is not None
+        resume = "resume it from the folder of the command that ended (--resume), "
+        remedy = resume if request.config.experiment is not None else ""
         raise EnvironmentProblem(
             f"stack {stack} is up with run {run_id} already, so this would measure nothing; "
-            + (
-                "resume it from the folder of the command that ended (--resume), "
-                if goes_on
-                else ""
-            )
-            + f"fetch the results of that run (aiperf-svc results {stack}), remove it (aiperf-svc "
-            f"gc {stack}), or make a new run in its place, which discards its results "
+            f"{remedy}fetch the results of that run (aiperf-svc results {stack}), remove it "
+            f"(aiperf-svc gc {stack}), or make a new run in its place, which discards its results "
             f"(--generation {request.used_generation + 1})"
         )
 
@@ -107,15 +103,12 @@ async def compare(
     request: StackRequest, cli: PulumiCli, *, identity: str | None = None
 ) -> StackChanges:
     """Return the differences from the deployed stack."""
-    nothing = StackChanges(base=DEPLOYED)
     state = await cli.export()
-    if not state:
-        return nothing
-    if identity is not None:
+    if state and identity is not None:
         deployed.check_cluster(state, stack=request.stack, identity=identity)
     before, plan = deployed.benchmark_of(state), request.plan
     if before is None:
-        return nothing
+        return StackChanges(base=DEPLOYED)
     return StackChanges(
         base=DEPLOYED,
         is_deployed=True,

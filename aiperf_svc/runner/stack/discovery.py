@@ -12,6 +12,7 @@ and reads no GPU exporters.
 
 import asyncio
 import ipaddress
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -165,11 +166,8 @@ async def with_api_server(request: StackRequest, cluster: Cluster, *, say: Say) 
 async def _addresses(cluster: Cluster) -> tuple[set[Address], str]:
     """Return the addresses of the API server, as pods and policies see it; else why they are not
     used. Some plugins apply policies before the Service's address is translated."""
-    try:
+    with suppress(Refused):
         await cluster.get(CILIUM)
-    except Refused:
-        pass
-    else:
         return set(), "Cilium does not match the API server by its address"
     try:
         service = await cluster.get(SERVICE)

@@ -136,9 +136,7 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
         done.not_reached["current context"] = str(error)
     missed: dict[str, str] = {}
     for record in home.records():
-        if record.cluster in missed:
-            done.not_reached[record.stack] = missed[record.cluster]
-        elif record.cluster not in done.clusters:
+        if record.cluster not in (*missed, *done.clusters):
             place = replace(
                 request,
                 kubeconfig=record.kubeconfig,
@@ -149,7 +147,8 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
                 await collect_garbage(place, done)
             except EnvironmentProblem as error:
                 missed[record.cluster] = str(error)
-                done.not_reached[record.stack] = str(error)
+        if record.cluster in missed:
+            done.not_reached[record.stack] = missed[record.cluster]
     return done
 
 
@@ -177,9 +176,8 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
                 f"context {cluster.context}; use --context or --kubeconfig"
             )
         done.clusters.append(cluster.identity)
-        found = {
-            each.stack: each for each in await list_stacks(cluster, namespace=request.namespace)
-        }
+        stacks = await list_stacks(cluster, namespace=request.namespace)
+        found = {each.stack: each for each in stacks}
         chosen = request.stacks or _leftovers(home, cluster, found)
         done.not_touched += [_described(each) for name, each in found.items() if name not in chosen]
         done.not_touched += [
@@ -451,13 +449,12 @@ class _Removal:
             held.push_async_callback(keeper.close, is_kept=False)
             keepers.append(keeper)
         await undo_recorded(self._cluster, ours, output.say)
-        if roots:
-            return keepers
-        # Its time to live has removed the stack of a killed runner.
-        for _, undo in await changed_objects(self._cluster, self._stack):
-            if await undo.carry_out(self._cluster):
-                self.was_known = True
-                output.say(f"an event was not undone: {undo.text}")
+        if not roots:
+            # Its time to live has removed the stack of a killed runner.
+            for _, undo in await changed_objects(self._cluster, self._stack):
+                if await undo.carry_out(self._cluster):
+                    self.was_known = True
+                    output.say(f"an event was not undone: {undo.text}")
         return keepers
 
     def _do_without_state(self, why: str) -> None:
@@ -471,9 +468,7 @@ class _Removal:
     async def _with_own(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
         """Return the record with the roots to remove: for a run of this machine, those that it
         created; for another stack, all if it was named, else those past their deadline."""
-        if record.is_ephemeral:
-            # Its name is unique.
-            self._is_proved = True
+        self._is_proved = record.is_ephemeral  # Its name is unique.
         if self._home.load(self._stack) is not None and not record.is_ephemeral:
             self._is_proved = cli is not None or bool(record.own or record.namespace_uid)
             return await records.find_own(record, self._cluster, cli)

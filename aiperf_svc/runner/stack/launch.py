@@ -296,10 +296,9 @@ class Launch:
         record = await records.first_record(request, self._cluster, self._home, self._cli)
         if self._running is None:
             pinning = pin_target(request, self._cluster, say=self._say)
-            node = await self._interrupts.result_of(pinning)
-            if node is None:
+            self._node = await self._interrupts.result_of(pinning)
+            if self._node is None:
                 return StageResult.INTERRUPTED
-            self._node = node
         for place, work in self._parts.items():
             collection.prepare(work, request.config, is_running=place == self._running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
@@ -307,9 +306,8 @@ class Launch:
 
     async def _review(self) -> StageResult:
         """Show what will be created, and ask."""
-        text = await self._interrupts.result_of(
-            bring_up.preview(self._request, self._cluster, self._cli)
-        )
+        previewing = bring_up.preview(self._request, self._cluster, self._cli)
+        text = await self._interrupts.result_of(previewing)
         if text is None:
             return StageResult.INTERRUPTED
         self._screen.preview(text)

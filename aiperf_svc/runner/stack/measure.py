@@ -88,14 +88,12 @@ class Measuring:
         """True if a part of the stack died: the run reports a lost service or rank, or requests
         without a good response from a target of the stack's own."""
         results = self.results
-        if self._has_lost_rank:
-            return True
         if results is None:
-            return False
-        if set(results.invalid_checks) & LOSSES_OF_RANKS:
-            return True
+            return self._has_lost_rank
         suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
-        return bool(suspects & {reason.check for reason in results.reasons})
+        found = suspects & {reason.check for reason in results.reasons}
+        found |= LOSSES_OF_RANKS & {*results.invalid_checks}
+        return self._has_lost_rank or bool(found)
 
     async def follow(self, *, deadline_mono_s: float | None) -> Results | None:
         """Follow the run and return its summary, if there is one. The first interrupt stops the

@@ -126,9 +126,8 @@ class StackPlacement(Placement):
             return True  # It asks when its cluster has been asked.
         for text in self._previews():
             output.say(text)
-        if self._options.yes or not output.can_ask():
-            return True
-        if signals.run(output.ask("Create these stacks?")):
+        is_agreed = self._options.yes or not output.can_ask()
+        if is_agreed or signals.run(output.ask("Create these stacks?")):
             return True
         output.say(NOTHING_MADE)
         return False

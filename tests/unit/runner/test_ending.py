@@ -7,18 +7,21 @@ import pytest
 
 from aiperf_svc.adapters.trackers import sending
 from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import ending
-from aiperf_svc.runner.ending import errors_of, finish
+from aiperf_svc.runner.ending import errors_posted, finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from tests.support.fake_results import inference_result
+from tests.support.small_configs import small_benchmark
 
 
 def test_error_names_the_run_that_it_has_ended() -> None:
     error = EnvironmentProblem("no space left")
-    with pytest.raises(EnvironmentProblem), errors_of("1a2b"):
+    config = parse_config(small_benchmark("http://127.0.0.1:1"), "")
+    with pytest.raises(EnvironmentProblem), errors_posted(config, "1a2b"):
         raise error
     assert error.run_id == "1a2b"
 
