@@ -9,7 +9,7 @@ import pytest
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.running_command import FINISHED, assert_only_the_user_reads
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_runner import RUN, UP, Runner
+from tests.support.stack.real_runner import PREFLIGHT, RUN, UP, Runner
 
 pytestmark = pytest.mark.cluster
 
@@ -43,6 +43,25 @@ def test_run_leaves_nothing_and_gc_ignores_it(
     assert runner.file.read_bytes() == committed
     assert list(temporary.iterdir()) == []
     assert [path.name for path in (runner.state_home / "runs").iterdir()] == [f"{runner.name}.lock"]
+
+
+def test_run_stays_in_the_context_it_began_with(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    kubeconfig, runner.place = runner.folder / "kubeconfig", ()
+    runner.environ["KUBECONFIG"] = str(kubeconfig)
+    content = json.loads(cluster.kubectl("config", "view", "--raw", "-o", "json"))
+    content["clusters"].append({"name": "other", "cluster": {"server": "https://127.0.0.1:9"}})
+    content["contexts"].append({"name": "other", "context": {"cluster": "other"}})
+    kubeconfig.write_text(json.dumps(content | {"current-context": cluster.context}))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for(PREFLIGHT)
+        kubeconfig.write_text(json.dumps(content | {"current-context": "other"}))
+        ended = command.end()
+    said = json.loads(ended.out)
+    assert (ended.code in FINISHED, said["state"], said["left"]) == (True, "done", []), ended.errors
+    assert cluster.left_of(runner.name) == []
 
 
 def test_kept_stack_has_results_until_gc(

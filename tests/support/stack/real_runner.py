@@ -41,6 +41,7 @@ class Runner(StackFile):
     def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
         self.cluster, self.name, self.folder = cluster, name, folder
         self.program: tuple[str, ...] = (sys.executable, "-m", "aiperf_svc")
+        self.place: tuple[str, ...] = ("--context", cluster.context)
         self.artifacts = folder / "artifacts"
         (folder / "stacks").mkdir(parents=True)
         self.file = folder / "stacks" / f"Pulumi.{name}.yaml"
@@ -101,8 +102,7 @@ class Runner(StackFile):
         return content
 
     def _command(self, *arguments: str) -> tuple[str, ...]:
-        context = ("--context", self.cluster.context)
-        return (*self.program, *arguments, *context)
+        return (*self.program, *arguments, *self.place)
 
 
 def in_checkout(runner: Runner) -> None:
