@@ -1,5 +1,7 @@
 """Clients that leave before their response has ended, against a server that counts them itself."""
 
+import itertools
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time_ns
@@ -11,26 +13,39 @@ from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.services.abandonments import LEAST_LOOK_NS, PRUNED_AT, Abandonments
-from tests.support.in_one_loop import config, lines, results_of, server, stack, talks
+from tests.support.in_one_loop import config, lines, results_of, server, stack
 
 
-def chosen(count: int, share: float) -> set[int]:
-    """The indexes of the credits whose first request is to be abandoned, by the seed 0."""
+def chosen(count: int, share: float, turns: int = 1) -> set[tuple[int, int]]:
+    """The conversations and turns of the requests that are to be abandoned, by the seed 0."""
     choice = Abandonment(share=share, delay_ns=0, seed=0)
-    return {index for index in range(count) if choice.is_chosen(index, 0)}
+    return {(i, turn) for i in range(count) for turn in range(turns) if choice.is_chosen(i, turn)}
+
+
+def stalled(folder: Path, leaving: set[tuple[int, int]], count: int, turns: int = 1) -> Any:
+    """A dataset of `count` conversations to which a mock server responds at once. Of a response to
+    `leaving` it sends one half and never the other, so that it cannot end before its client leaves.
+    """
+    rows = []
+    for conversation, turn in itertools.product(range(count), range(turns)):
+        model = "mock-stall" if (conversation, turn) in leaving else "mock"
+        payload = {"model": model, "messages": [{"role": "user", "content": "a"}], "stream": True}
+        rows.append(json.dumps({"session_id": f"s{conversation}", "payload": payload}))
+    path = folder / "requests.jsonl"
+    path.write_text("\n".join(rows))
+    return {"kind": "mooncake_trace", "file": str(path)}
 
 
 async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> None:
-    cancellation = {"rate": "20%", "delay": "100ms"}
-    # A response takes five seconds: the chosen clients leave long before its end.
-    with server(ttft="20ms", itl="200ms", tokens=25) as mock:
-        load: dict[str, Any] = {"concurrency": 120, "requests": 120, "cancellation": cancellation}
-        settings = config(mock.url, **load) | {"workers": {"min": 2}}
-        async with stack(settings, tmp_path, workers=2) as run:
+    leaving = chosen(120, 0.2)
+    with server(tokens=25) as mock:
+        load: dict[str, Any] = {"concurrency": 60, "requests": 120}
+        load["cancellation"] = {"rate": "20%", "delay": "100ms"}
+        settings = config(mock.url, dataset=stalled(tmp_path, leaving, 120), **load)
+        async with stack(settings | {"workers": {"min": 2}}, tmp_path, workers=2) as run:
             assert run.topology.workers == 2
             summary = await run.results()
         truth = mock.truth(rows=True)
-    leaving = chosen(120, 0.2)
     accounts = summary["aiperf_svc"]["accounts"]
     assert truth["disconnected"] == accounts["abandoned"] == len(leaving)
     assert accounts["issued"] == accounts["completed"] + accounts["abandoned"] == 120
@@ -38,10 +53,12 @@ async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> No
     assert truth["requests"] == accounts["requests_sent"] == 120
     assert summary["abandoned_request_count"]["avg"] == len(leaving)
     assert summary["error_request_count"]["avg"] == summary["cancelled_request_count"]["avg"] == 0
+    # The latencies have no request that was to be abandoned and was complete before.
     assert summary["request_latency"]["count"] == 120 - len(leaving)
     by_index = {line["metadata"]["session_num"]: line for line in lines(tmp_path / "artifacts")}
-    assert {i for i, line in by_index.items() if line["metadata"]["was_cancelled"]} == leaving
-    for index in leaving:
+    cancelled = {i for i, line in by_index.items() if line["metadata"]["was_cancelled"]}
+    assert cancelled == {index for index, _ in leaving}
+    for index in cancelled:
         metadata = by_index[index]["metadata"]
         stayed_ms = (metadata["request_end_ns"] - metadata["request_start_ns"]) / 1e6
         assert stayed_ms >= 100
@@ -64,42 +81,44 @@ async def test_response_before_the_delay_is_complete(tmp_path: Path) -> None:
 
 
 async def test_each_target_sees_its_abandonments(tmp_path: Path) -> None:
-    with server(ttft="5s", tokens=1) as one, server(ttft="5s", tokens=1) as other:
-        load: dict[str, Any] = {"concurrency": 100, "requests": 100}
+    leaving = chosen(100, 0.4)
+    with server(tokens=1) as one, server(tokens=1) as other:
+        load: dict[str, Any] = {"concurrency": 50, "requests": 100}
         load["cancellation"] = {"rate": "40%", "delay": "20ms"}
-        settings = config(one.url, **load)
+        settings = config(one.url, dataset=stalled(tmp_path, leaving, 100), **load)
         settings["endpoint"] |= {"urls": [other.url], "url_strategy": "least_in_flight"}
         summary = await results_of(settings, tmp_path)
         left = [one.truth()["disconnected"], other.truth()["disconnected"]]
     accounts = summary["aiperf_svc"]["accounts"]
-    assert (sum(left), accounts["abandoned"]) == (len(chosen(100, 0.4)),) * 2
+    assert (sum(left), accounts["abandoned"]) == (len(leaving),) * 2
     assert min(left) > 5
     assert accounts["violations"] == []
 
 
 async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> None:
-    dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=30)
-    with server(ttft="3s", tokens=1) as mock:
+    leaving = chosen(30, 0.3, turns=3)
+    with server(tokens=1) as mock:
         load: dict[str, Any] = {"concurrency": 30, "requests": 90}
         load |= {"cancellation": {"rate": "30%", "delay": "10ms"}}
+        dataset = stalled(tmp_path, leaving, 30, turns=3)
         summary = await results_of(config(mock.url, dataset=dataset, **load), tmp_path)
         truth = mock.truth()
-    choice = Abandonment(share=0.3, delay_ns=0, seed=0)
-    turns = [[turn for turn in range(3) if choice.is_chosen(i, turn)] for i in range(30)]
-    sent = sum(min(leaving) + 1 if leaving else 3 for leaving in turns)
-    abandoned = sum(map(bool, turns))
+    last = [min(turn for turn in (0, 1, 2) if turn == 2 or (i, turn) in leaving) for i in range(30)]
+    abandoned = len({index for index, _ in leaving})
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["abandoned"], accounts["completed"]) == (abandoned, 30 - abandoned)
-    assert truth["requests"] == accounts["requests_sent"] == sent
+    assert truth["requests"] == accounts["requests_sent"] == sum(last) + 30
     assert truth["disconnected"] == summary["abandoned_request_count"]["avg"] == abandoned
 
 
 async def test_clients_leave_in_grace_period_but_not_warmup(tmp_path: Path) -> None:
-    with server(ttft="5s", tokens=1) as mock:
+    # The last three are those of the warmup.
+    dataset = stalled(tmp_path, {(index, 0) for index in range(300)}, 303)
+    with server(tokens=25) as mock:
         # Each client leaves after the end of the load, since it stays for as long as that lasts.
-        load: dict[str, Any] = {"request_rate": 20, "duration": "2s"}
-        load |= {"cancellation": {"rate": "100%", "delay": "2s"}, "warmup": {"requests": 3}}
-        summary = await results_of(config(mock.url, **load), tmp_path)
+        load: dict[str, Any] = {"request_rate": 100, "duration": "1500ms"}
+        load |= {"cancellation": {"rate": "100%", "delay": "1500ms"}, "warmup": {"requests": 3}}
+        summary = await results_of(config(mock.url, dataset=dataset, **load), tmp_path)
         truth = mock.truth()
     accounts = summary["aiperf_svc"]["accounts"]
     # What a busy machine could not write before the end of the load is unsent.
