@@ -3,7 +3,7 @@ pods: each service with sockets and keys of its own."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,13 @@ class Stack:
             while (status := self.records_manager.status()).state not in states:
                 self._raise_failures()
                 await self.records_manager.wait_change(status.number, 0.5)
+
+    async def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Until something is true of which nobody tells."""
+        async with asyncio.timeout(WAIT_S):
+            while not is_true():
+                self._raise_failures()
+                await asyncio.sleep(0.01)
 
     async def results(self) -> dict[str, Any]:
         """The results as in their file, when the run has ended."""
