@@ -95,7 +95,7 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
 
     async with serving(forget_a_third) as server:
         settings = config(server.url, concurrency=30, requests=60)
-        settings["endpoint"]["request_timeout"] = "5s"
+        settings["endpoint"]["request_timeout"] = "3s"
         settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
         summary = await results_of(settings, tmp_path)
         stuck.set()
@@ -103,8 +103,8 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
     latency, throughput = summary["aiperf_svc"]["slo"]
     assert "leaves out 20 of 60 requests (20 timed out)" in latency["reason"]
     # 40 successes in at least the time that the time-outs took.
-    assert summary["benchmark_duration"]["avg"] >= 5
-    assert summary["request_throughput"]["avg"] <= 8
+    assert summary["benchmark_duration"]["avg"] >= 3
+    assert summary["request_throughput"]["avg"] <= 40 / 3
     assert throughput["measured"] == summary["request_throughput"]["avg"]
     assert findings(summary)["errors"]["severity"] == "invalid"
     assert summary["aiperf_svc"]["verdict"] == "invalid"
@@ -185,7 +185,7 @@ async def test_few_failures_within_the_budget_are_no_reason(tmp_path: Path) -> N
 async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
         # A server of plain HTTP waits for the end of a ClientHello that it takes for a request.
-        settings = config(server.url.replace("http", "https"), request_rate=50, duration="4s")
+        settings = config(server.url.replace("http", "https"), request_rate=50, duration="2s")
         summary = await results_of(settings, tmp_path)
     found = findings(summary)
     assert summary["unsent_request_count"]["avg"] > 0

@@ -23,7 +23,7 @@ STACK = {
         "aiperf:benchmark": {
             "name": "nightly",
             "endpoint": {"url": "http://target", "model": "mock-model", "streaming": True},
-            "load": {"requests": 5, "concurrency": 1},
+            "load": {"requests": 3, "concurrency": 1},
             "dataset": {"entries": 10, "input_tokens": {"mean": 32}},
             "slo": {"objectives": [{"metric": "request_latency", "max": "1ns"}]},
             "experiment": {"repetitions": 3},

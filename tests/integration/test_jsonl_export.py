@@ -45,7 +45,7 @@ async def run_once(folder: Path, *, model: str = "mock", **load: Any) -> Path:
         ("mock", {"concurrency": 8, "requests": 150, "warmup": {"requests": 20}}),
         ("mock-error-429", {"concurrency": 3, "requests": 9}),
         # Some of these are due, and never sent.
-        ("mock", {"request_rate": 500, "concurrency": 2, "duration": "3s"}),
+        ("mock", {"request_rate": 500, "concurrency": 2, "duration": "2s"}),
     ],
 )
 async def test_exported_lines_equal_the_runs(

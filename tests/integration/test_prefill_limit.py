@@ -40,17 +40,17 @@ async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
     # The role comes at once and is no token.
     # A busy machine takes some milliseconds from a first token to the next request.
     with server(ttft="200ms", itl="15ms", tokens=30, role_chunk=True) as mock:
-        settings = config(mock.url, concurrency=24, requests=60, prefill_concurrency=3)
+        settings = config(mock.url, concurrency=24, requests=42, prefill_concurrency=3)
         summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]
-    assert accounts["completed"] == truth["completed"] == 60
+    assert accounts["completed"] == truth["completed"] == 42
     assert accounts["violations"] == []
     assert most_in_prefill(truth["rows"], tmp_path) == 3
     # Decoding, 435 ms, is not limited, so more are in flight than in prefill; but 3 at a time for
     # 200 ms are fewer than 24 users for 635 ms want, so users wait for a slot.
     assert 6 < truth["max_in_flight"] <= 24
-    assert summary["capped_request_count"]["avg"] > 30
+    assert summary["capped_request_count"]["avg"] > 20
     # Requests in flight are not what is limited, but the slots are full.
     assert "concurrency_achievement" not in summary
     checks = json.loads((tmp_path / "artifacts" / "verdict.json").read_text())["checks"]

@@ -45,13 +45,13 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "timeouts": (
         {"ttft": "lognormal:20ms,1", "itl": "2ms", "tokens": 9, "usage": "always"},
         {
-            "load": {"request_rate": 100, "duration": "3s", "concurrency": 6},
+            "load": {"request_rate": 100, "duration": "2s", "concurrency": 6},
             "endpoint": {"request_timeout": "80ms"},
         },
     ),
     "cut": (
         {"ttft": "uniform:100ms,900ms", "itl": "20ms", "tokens": 9},
-        {"load": {"concurrency": 20, "duration": "3s", "grace_period": "200ms"}},
+        {"load": {"concurrency": 20, "duration": "2s", "grace_period": "200ms"}},
     ),
     "abandoned": (
         {"ttft": "uniform:5ms,80ms", "itl": "2ms", "tokens": 5},

@@ -275,7 +275,7 @@ async def test_stop_ends_every_tree(load: dict[str, Any], tmp_path: Path) -> Non
     ]
     given = dataset(tmp_path, "weka_trace", *lines)
     with server(ttft="5ms", tokens=2) as mock:
-        settings = config(mock.url, dataset=given, duration=3, grace_period=5, **load)
+        settings = config(mock.url, dataset=given, duration=2, grace_period=5, **load)
         summary = await results_of(settings, tmp_path, workers=2)
         sent = len(rows_of(mock))
     accounts = summary["aiperf_svc"]["accounts"]

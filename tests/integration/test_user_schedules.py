@@ -51,7 +51,7 @@ async def test_turn_waits_for_a_late_response_alone(tmp_path: Path) -> None:
     dataset = talks(tmp_path, *({"text": f"turn {n}"} for n in range(TURNS)), count=50)
     users = {"rate": 40, "users": 4}  # a turn every 100 ms, and a response takes 150 ms
     with server(ttft="150ms", tokens=1) as mock:
-        settings = config(mock.url, dataset=dataset, user_centric=users, duration="4s")
+        settings = config(mock.url, dataset=dataset, user_centric=users, requests=60)
         summary = await results_of(settings, tmp_path)
     found = lines(tmp_path / "artifacts")
     later = [line for line in found if line["metadata"]["turn_index"]]

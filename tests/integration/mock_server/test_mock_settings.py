@@ -11,13 +11,12 @@ from tests.support.running_command import wait_for
 
 
 def test_a_slow_start_returns_503_and_then_serves() -> None:
-    with running(MockServerConfig(slow_start="4s")) as server, connected(server) as client:
-
-        def health() -> int:
-            return client.send(b"GET /healthz HTTP/1.1\r\n\r\n").response()[0]
-
-        assert health() == 503
-        wait_for(lambda: health() == 200)
+    health = b"GET /healthz HTTP/1.1\r\n\r\n"
+    with running(MockServerConfig(slow_start="10m")) as server, connected(server) as client:
+        assert client.send(health).response()[0] == 503
+        assert client.send(request_bytes()).response()[0] == 503
+    with running(MockServerConfig(slow_start="200ms")) as server, connected(server) as client:
+        wait_for(lambda: client.send(health).response()[0] == 200)
         assert client.send(request_bytes()).response()[0] == 200
 
 
@@ -47,8 +46,8 @@ def test_freeze_stops_every_process_and_delays_responses() -> None:
 
 def test_only_idle_connections_are_closed() -> None:
     # A request comes before its connection was idle for that long, and its response takes longer.
-    config = MockServerConfig(keepalive_timeout="3s", tokens=2, itl="4s")
-    with running(config) as server, connected(server) as idle, connected(server) as busy:
+    config = MockServerConfig(keepalive_timeout="2s", tokens=2, itl="2500ms")
+    with running(config) as server, connected(server) as busy, connected(server) as idle:
         assert len(events_of(busy.send(request_bytes()).response()[1])) == 4
         assert idle.rest() == b""
         assert busy.rest() == b""
