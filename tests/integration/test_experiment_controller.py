@@ -8,7 +8,7 @@ from pathlib import Path
 
 import zmq
 
-from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, decode
+from aiperf_svc.adapters.messaging.bus import TRIAL, decode
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials
 from aiperf_svc.core.experiments.trials import plan_trials
@@ -16,7 +16,7 @@ from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.trials import FORGOTTEN, ExperimentController, TrialFollower
-from tests.support.in_one_loop import controller_context
+from tests.support.in_one_loop import controller_context, started_bus
 
 CONFIG = {
     "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
@@ -32,22 +32,20 @@ async def controller(
     """A controller that publishes, and a socket that hears it."""
     context = controller_context(CONFIG, folder, run_id="0123456789ab")
     assert context.config.experiment is not None
-    bus = Bus(context.addresses)
-    await bus.start()
-    Proxies(bus).start()
-    heard = bus.connect(zmq.SUB, Port.EVENTS_OUT)
-    heard.setsockopt(zmq.SUBSCRIBE, TRIAL)
-    machine = ExperimentMachine(
-        PlannedTrials(plan_trials(context.config.experiment, 0)), on_failure="continue"
-    )
-    made = ExperimentController(context, bus, machine)
-    running = asyncio.create_task(made.run())
-    try:
-        yield made, heard
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await bus.close(linger_ms=0)
+    async with started_bus(context) as bus:
+        Proxies(bus).start()
+        heard = bus.connect(zmq.SUB, Port.EVENTS_OUT)
+        heard.setsockopt(zmq.SUBSCRIBE, TRIAL)
+        machine = ExperimentMachine(
+            PlannedTrials(plan_trials(context.config.experiment, 0)), on_failure="continue"
+        )
+        made = ExperimentController(context, bus, machine)
+        running = asyncio.create_task(made.run())
+        try:
+            yield made, heard
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 async def next_trial(heard: zmq.asyncio.Socket, after: TrialPublished | None) -> TrialPublished:
@@ -99,16 +97,15 @@ def published(epoch: int, serial: int) -> TrialPublished:
 
 
 async def test_controller_that_forgot_trials_ends_the_experiment(tmp_path: Path) -> None:
-    bus = Bus(controller_context(CONFIG, tmp_path, run_id="run").addresses)
-    await bus.start()
-    follower = TrialFollower("run", bus)
-    current = published(2, 4)
-    for message in (published(1, 3), current, published(1, 2)):
-        follower._take(message, TRIAL)
-    assert follower.latest == current
-    for message in (published(3, 1), published(3, 5)):
-        follower._take(message, TRIAL)
-        last = await follower.after(current)
-        assert (last.serial, last.is_over) == (4, True)
-        assert (last.state, last.reason) == (RunState.FAILED, FORGOTTEN)
-    await bus.close(linger_ms=0)
+    context = controller_context(CONFIG, tmp_path, run_id="run")
+    async with started_bus(context) as bus:
+        follower = TrialFollower("run", bus)
+        current = published(2, 4)
+        for message in (published(1, 3), current, published(1, 2)):
+            follower._take(message, TRIAL)
+        assert follower.latest == current
+        for message in (published(3, 1), published(3, 5)):
+            follower._take(message, TRIAL)
+            last = await follower.after(current)
+            assert (last.serial, last.is_over) == (4, True)
+            assert (last.state, last.reason) == (RunState.FAILED, FORGOTTEN)

@@ -18,7 +18,7 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.worker import Worker
 from aiperf_svc.services.worker_manager import WorkerManager
-from tests.support.in_one_loop import controller_context
+from tests.support.in_one_loop import controller_context, started_bus
 from tests.support.small_configs import small_benchmark
 
 NAME = "worker-0"
@@ -26,10 +26,8 @@ NAME = "worker-0"
 
 @pytest_asyncio.fixture
 async def bus(context: RunContext) -> AsyncIterator[Bus]:
-    made = Bus(context.addresses)
-    await made.start()
-    yield made
-    await made.close(linger_ms=0)
+    async with started_bus(context) as made:
+        yield made
 
 
 @pytest_asyncio.fixture

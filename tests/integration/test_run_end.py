@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 import zmq
 
-from aiperf_svc.adapters.messaging.bus import DOWN, UP, Bus, decode
+from aiperf_svc.adapters.messaging.bus import DOWN, UP, decode
 from aiperf_svc.protocol.messages.events import (
     Heartbeat,
     Member,
@@ -27,7 +27,14 @@ from aiperf_svc.services.context import ExperimentContext, TrialSequence
 from aiperf_svc.services.records_manager import RecordsManager
 from aiperf_svc.services.system_controller import SystemController
 from aiperf_svc.services.worker_manager import WorkerManager
-from tests.support.in_one_loop import config, controller_context, results_of, server, stack
+from tests.support.in_one_loop import (
+    config,
+    controller_context,
+    results_of,
+    server,
+    stack,
+    started_bus,
+)
 from tests.support.small_configs import small_benchmark
 
 CONFIG = small_benchmark("http://127.0.0.1:1")
@@ -39,16 +46,14 @@ WAIT_S = 60.0
 async def controller(tmp_path: Path) -> AsyncIterator[SystemController]:
     """A controller that takes part in a run with a worker and a record processor."""
     context = controller_context(CONFIG, tmp_path, run_id="run")
-    bus = Bus(context.addresses)
-    await bus.start()
-    made = SystemController(context, bus)
-    running = asyncio.create_task(made.run())
-    members = tuple(Member(s.value, s, 1, 0) for s in REPLICAS)
-    made.on_roster(RosterPublished("run", "worker-manager", 1, 1, False, True, (), members))
-    yield made
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await bus.close(linger_ms=0)
+    async with started_bus(context) as bus:
+        made = SystemController(context, bus)
+        running = asyncio.create_task(made.run())
+        members = tuple(Member(s.value, s, 1, 0) for s in REPLICAS)
+        made.on_roster(RosterPublished("run", "worker-manager", 1, 1, False, True, (), members))
+        yield made
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def beat(service: Service, reached: RunState, *, error: str = "", seen_state: int = 1) -> Heartbeat:
@@ -96,23 +101,21 @@ async def test_silent_worker_manager_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system_controller, "mono_ns", partial(next, count(0, 10**9)))
-    context = controller_context(CONFIG, tmp_path, run_id="run")
-    bus = Bus(context.addresses)
-    await bus.start()
-    made = SystemController(context, bus)
     manager = beat(Service.WORKER_MANAGER, RunState.PENDING)
     # Each of the controller's own heartbeats comes a second after the last one.
     states = list[RunState]()
     own = beat(Service.SYSTEM_CONTROLLER, RunState.PENDING)
-    # Until the roster is frozen, another worker manager may take the place of one that is silent.
-    for is_heard, is_frozen in ((True, False), (False, False), (True, True), (False, True)):
-        made.roster = RosterPublished("run", "worker-manager", 1, 1, is_frozen, False, (), ())
-        for each in [manager] * is_heard + [own] * 29:
-            made.on_heartbeat(each)
-        states.append(made._machine.state)
+    context = controller_context(CONFIG, tmp_path, run_id="run")
+    async with started_bus(context) as bus:
+        made = SystemController(context, bus)
+        # Until the roster is frozen, another worker manager may take the place of a silent one.
+        for is_heard, is_frozen in ((True, False), (False, False), (True, True), (False, True)):
+            made.roster = RosterPublished("run", "worker-manager", 1, 1, is_frozen, False, (), ())
+            for each in [manager] * is_heard + [own] * 29:
+                made.on_heartbeat(each)
+            states.append(made._machine.state)
     assert states == [RunState.PENDING] * 3 + [RunState.FAILED]
     assert made._machine.reason == "worker-manager was lost; the run cannot continue without it"
-    await bus.close(linger_ms=0)
 
 
 async def test_next_trial_waits_for_results_of_failed_one(tmp_path: Path) -> None:
@@ -122,19 +125,17 @@ async def test_next_trial_waits_for_results_of_failed_one(tmp_path: Path) -> Non
         controller_context(CONFIG, tmp_path, run_id="run"),
         experiment=ExperimentContext(sequence=cast(TrialSequence, sequence)),
     )
-    bus = Bus(context.addresses)
-    await bus.start()
-    made = SystemController(context, bus)
     services = (Service.WORKER, Service.TIMING_MANAGER, Service.RECORDS_MANAGER)
     members = tuple(Member(s.value, s, 1, 0) for s in services)
-    made.on_roster(RosterPublished("run", "worker-manager", 1, 1, False, True, (), members))
-    made.on_heartbeat(beat(Service.WORKER, RunState.PENDING, error="out of memory"))
-    made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
-    assert ended == []
-    made.on_heartbeat(beat(Service.RECORDS_MANAGER, RunState.FAILED))
-    made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
+    async with started_bus(context) as bus:
+        made = SystemController(context, bus)
+        made.on_roster(RosterPublished("run", "worker-manager", 1, 1, False, True, (), members))
+        made.on_heartbeat(beat(Service.WORKER, RunState.PENDING, error="out of memory"))
+        made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
+        assert ended == []
+        made.on_heartbeat(beat(Service.RECORDS_MANAGER, RunState.FAILED))
+        made._look_at_deadline(RunState.FAILED, system_controller.ENDING_S)
     assert ended == [RunState.FAILED]
-    await bus.close(linger_ms=0)
 
 
 @pytest.mark.parametrize(

@@ -179,3 +179,14 @@ def controller_context(content: dict[str, Any], folder: Path, *, run_id: str) ->
         artifacts=folder / "artifacts",
         state=folder / "state",
     )
+
+
+@asynccontextmanager
+async def started_bus(context: RunContext) -> AsyncIterator[Bus]:
+    """The bus of a context, for the time of the block."""
+    bus = Bus(context.addresses)
+    await bus.start()
+    try:
+        yield bus
+    finally:
+        await bus.close(linger_ms=0)
