@@ -159,7 +159,7 @@ class Parser(argparse.ArgumentParser):
 def port_number(text: str) -> int:
     """Read a TCP port; 0 means a free one."""
     if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to 65,535")
     return int(text)
 
 

@@ -210,7 +210,7 @@ def goodput_tiers(texts: Sequence[str]) -> dict[str, dict[str, str]]:
         if not equals or not name or not limits.strip():
             raise ValueError(f"{text!r}: expected a tier such as gold=time_to_first_token:200ms")
         if name in found:
-            raise ValueError(f"{name!r}: given twice; name each tier once")
+            raise ValueError(f"{name!r} is given twice; give each tier once")
         found[name] = goodput([limits])
     return found
 

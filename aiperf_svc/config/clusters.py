@@ -61,9 +61,12 @@ def _problems(places: tuple[NamedCluster, ...]) -> list[str]:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     return [
         *(
-            f"{CLUSTERS_KEY}: {name!r} cannot end a stack's name; give one with `name:`, of "
+            f"{CLUSTERS_KEY}: {name!r} cannot end a stack's name; give one with `name`, of "
             "lowercase letters, digits and hyphens"
             for name in wrong
         ),
-        *(f"{CLUSTERS_KEY}: two are called {name}; give them a `name:` each" for name in twice),
+        *(
+            f"{CLUSTERS_KEY}: two are called {name}; give each a `name` of its own"
+            for name in twice
+        ),
     ]

@@ -179,7 +179,7 @@ class Endpoint(Hooks):
     def _models_fit(self) -> Self:
         names, weights = self.all_models, self.model_weights
         if twice := repeated(names):
-            raise ValueError(f"{{models}}: {twice!r} is given twice; name each model once")
+            raise ValueError(f"{{models}}: {twice!r} is given twice; give each model once")
         if weights and len(weights) != len(names):
             raise ValueError(
                 f"{{model_weights}}: expected one for each of {len(names)} models, not "

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from aiperf_svc.config.base import Model, Name
+from aiperf_svc.config.base import Model, Name, repeated
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.domain.json_objects import Json
 
@@ -28,10 +28,8 @@ def problem_of(targets: tuple[NamedTarget, ...], experiment: Experiment | None) 
     for target in targets:
         if not target.endpoint and not target.deployment:
             return f"{{targets}}: {target.name}: give {{endpoint}} or {{deployment}}, which differ"
-    names = [target.name for target in targets]
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
-        return f"{{targets}}: two are called {twice[0]}"
+    if twice := repeated([target.name for target in targets]):
+        return f"{{targets}}: two are called {twice}; give each a `name` of its own"
     problem = problem_of_joint(experiment)
     return f"{{targets}}: {problem}" if problem else ""
 

@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.base import SECOND_NS, Model, repeated
 from aiperf_svc.config.units import PositiveDurationNs, format_duration
 from aiperf_svc.config.urls import address_of
 
@@ -124,8 +124,10 @@ class Telemetry(Model):
             raise ValueError(
                 "{key_env} is for pages that are named; give {server_metrics} or {gpu_telemetry}"
             )
-        if len(set(self.nvml)) < len(self.nvml) or (ALL_GPUS in self.nvml and len(self.nvml) > 1):
-            raise ValueError(f"{{nvml}} names a GPU twice: {', '.join(self.nvml)}")
+        if twice := repeated(self.nvml):
+            raise ValueError(f"{{nvml}}: {twice!r} is given twice; give each GPU once")
+        if ALL_GPUS in self.nvml and len(self.nvml) > 1:
+            raise ValueError(f"{{nvml}}: {ALL_GPUS} includes the others; leave them out")
         if self.interval < SECOND_NS // 10:
             raise ValueError(
                 f"{{interval}} {format_duration(self.interval)} is below 100ms: reading would load "

@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from aiperf_svc.config.base import Model
+from aiperf_svc.config.base import Model, repeated
 from aiperf_svc.config.problems import problems_in
 from aiperf_svc.config.units import PositiveDurationNs
 from aiperf_svc.config.workload import WorkloadSpec
@@ -150,9 +150,8 @@ class QualifySpec(WorkloadSpec):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         names = [stage.own_name for stage in self.stages]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"{{stages}}: two have the name {twice}; give one of them a {{name}}")
+        if twice := repeated(names):
+            raise ValueError(f"{{stages}}: two are called {twice}; give each a `name` of its own")
         if self.stage is not None and self.stage not in names:
             raise ValueError(f"{{stage}}: no stage {self.stage!r}")
         return self

@@ -60,5 +60,5 @@ class UcxSpec(WorkloadSpec):
     @model_validator(mode="after")
     def _names_each_transport_once(self) -> Self:
         if twice := repeated(self.transports):
-            raise ValueError(f"{{transports}}: {twice} is given twice; name each once")
+            raise ValueError(f"{{transports}}: {twice} is given twice; give each once")
         return self

@@ -25,7 +25,7 @@ def test_a_stack_without_them_is_for_one_cluster() -> None:
     ("clusters", "more", "words"),
     [
         ([{"context": "eu"}], {}, "expected two clusters or more"),
-        ([{"context": "eu"}, {"context": "EU"}], {}, "two are called eu; give them a `name:`"),
+        ([{"context": "eu"}, {"context": "EU"}], {}, "two are called eu; give each a `name`"),
         ([{"context": "eu"}, {"context": "us", "name": "U S"}], {}, "'U S' cannot end a stack's"),
         ([{"context": "eu"}, {"context": "..."}], {}, "'' cannot end a stack's name"),
         ([{"context": "eu"}, {}], {}, "aiperf:clusters.1.context: must be given"),

@@ -37,8 +37,8 @@ def test_exporters_that_no_policy_can_name_are_refused(wrong: dict[str, Any], wo
 @pytest.mark.parametrize(
     ("gpus", "problem"),
     [
-        (["0", "0"], "names a GPU twice: 0, 0"),
-        (["all", "1"], "names a GPU twice: all, 1"),
+        (["0", "0"], "nvml: '0' is given twice; give each GPU once"),
+        (["all", "1"], "nvml: all includes the others; leave them out"),
         (["first"], "'first'"),
     ],
 )

@@ -276,7 +276,7 @@ def test_invalid_qualification_settings_are_named(
 @pytest.mark.parametrize(
     ("stages", "spec", "expected"),
     [
-        ([IPERF, IPERF], {}, "two have the name iperf"),
+        ([IPERF, IPERF], {}, "two are called iperf; give each a `name`"),
         (
             [{**IPERF, "workload": {"kind": "iperf", "duraton": "5s", "streams": "x"}}],
             {},
