@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.adapters.host.machine import free_ports
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.ports import free_port, free_ports
 from tests.support.running_command import FINISHED, WAIT_S, Command, wait_for
 
 DASHBOARDS = Path(__file__).parents[2] / "aiperf_svc" / "stack" / "dashboards"
@@ -102,7 +102,7 @@ def is_here(expression: str) -> bool:
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 def test_prometheus_reads_a_local_run_for_the_dashboard(tmp_path: Path) -> None:
-    port, page_port, *_ = free_ports().values()
+    port, page_port = free_ports(2)
     began_s = time.time()
     settings = MockServerConfig(truth=True, ttft="100ms", itl="2ms", tokens=10)
     flags = ("--concurrency", str(USERS), "--benchmark-duration", "90")
@@ -138,7 +138,7 @@ def test_prometheus_reads_a_local_run_for_the_dashboard(tmp_path: Path) -> None:
 
 
 def test_page_of_a_tool_has_steps_and_couriers(tmp_path: Path) -> None:
-    page_port, *_ = free_ports().values()
+    page_port = free_port()
     go = tmp_path / "go.jsonl"
     script = f"until [ -e {go} ]; do sleep 0.05; done; echo speed: 1"
     metrics = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
