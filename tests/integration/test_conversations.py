@@ -55,9 +55,9 @@ async def test_conversations_cut_by_duration_have_an_outcome(
     load: dict[str, int], tmp_path: Path
 ) -> None:
     dataset = talks(tmp_path, *({"text": f"question {i}"} for i in range(10)), count=5)
-    # A conversation takes four seconds, so that none which has begun can be over.
+    # A conversation takes four seconds, so that none which has begun can be over at the stop.
     with server(ttft="400ms", tokens=2) as mock:
-        settings = config(mock.url, dataset=dataset, duration=2.5, **load)
+        settings = config(mock.url, dataset=dataset, duration=2, **load)
         summary = await results_of(settings, tmp_path, workers=2)
         sent = mock.truth()["requests"]
     accounts = summary["aiperf_svc"]["accounts"]
