@@ -31,7 +31,8 @@ def status(args: argparse.Namespace) -> int:
     def show(stack: NamedStack, status: Status) -> None:
         if args.json:
             named = {"name": stack.name} if stack.name else {}
-            content = {**named, **msgspec.to_builtins(status)}
+            # The dataset is JSON already, which only an encoder takes.
+            content = {**named, **msgspec.json.decode(msgspec.json.encode(status))}
             print(msgspec.json.encode(content).decode(), flush=True)
             return
         line = final_line(status) if status.is_settled else plain_line(status)

@@ -1,5 +1,6 @@
 """The commands about stacks up to where a cluster begins."""
 
+import json
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
+from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.commands import running_stacks
@@ -334,6 +337,27 @@ def test_only_a_running_run_is_cancelled(
     assert cli.main(["cancel", "s"]) == ExitCode.OK
     assert said in capsys.readouterr().err
     assert len(reasons) == asked_for
+
+
+def test_status_of_an_inference_run_is_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def status() -> Status:
+        return Status(
+            number=1, state="done", reason="", phase="profiling", is_cancelling=False,
+            elapsed_s=1.0, phase_elapsed_s=1.0, workers=1, workers_lost=0, record_processors=1,
+            dataset=msgspec.Raw(b'{"entries":3}'), message="", results_ready=True,
+            artifact_error="", verdict="valid",
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def attach(*_: Any, **__: Any) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(client=SimpleNamespace(status=status))
+
+    monkeypatch.setattr(running_stacks, "attach", attach)
+    assert cli.main(["status", "s", "--json"]) == ExitCode.OK
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["dataset"]) == ("done", {"entries": 3})
 
 
 def test_run_without_the_cli_ends_before_anything_else(
