@@ -171,6 +171,16 @@ def cli_environment(
     }
 
 
+def kubeconfig_with(context: str, files: Sequence[Path]) -> Path:
+    """Return the first kubeconfig that has the context, since Pulumi's provider takes one file; the
+    first that exists if none has it."""
+    for file in files:
+        with suppress(ConfigError, KeyError, TypeError):
+            if any(each["name"] == context for each in read_yaml(file)["contexts"]):
+                return file
+    return next(filter(Path.is_file, files), files[0])
+
+
 def read_settings(path: Path) -> Json:
     """Read a stack file, without checking its config. Raises ConfigError."""
     content = read_yaml(path)

@@ -388,6 +388,7 @@ class _Removal:
             None,
             self._home,
             environ,
+            context=self._cluster.context,
             is_ephemeral=record.is_ephemeral,
             held=self._held,
         )

@@ -309,8 +309,8 @@ def open_project(
         kubeconfig = environ.get("KUBECONFIG")
         if kubeconfig:
             # The CLI works in another folder.
-            parts = [str(Path(each).absolute()) for each in kubeconfig.split(os.pathsep) if each]
-            given["KUBECONFIG"] = os.pathsep.join(parts)
+            files = [Path(each).absolute() for each in kubeconfig.split(os.pathsep) if each]
+            given["KUBECONFIG"] = str(project.kubeconfig_with(context, files))
         logs = private / "pulumi"
         logs.mkdir()
         for line in project.repair_state(backend, stack=stack):

@@ -49,11 +49,13 @@ def test_run_stays_in_the_context_it_began_with(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    kubeconfig, runner.place = runner.folder / "kubeconfig", ()
-    runner.environ["KUBECONFIG"] = str(kubeconfig)
+    kubeconfig, second, runner.place = runner.folder / "first", runner.folder / "second", ()
+    runner.environ["KUBECONFIG"] = f"{kubeconfig}:{second}"
     content = json.loads(cluster.kubectl("config", "view", "--raw", "-o", "json"))
-    content["clusters"].append({"name": "other", "cluster": {"server": "https://127.0.0.1:9"}})
-    content["contexts"].append({"name": "other", "context": {"cluster": "other"}})
+    second.write_text(json.dumps(content))
+    content["clusters"] = [{"name": "other", "cluster": {"server": "https://127.0.0.1:9"}}]
+    content["contexts"] = [{"name": "other", "context": {"cluster": "other", "user": "other"}}]
+    content["users"] = [{"name": "other", "user": {}}]
     kubeconfig.write_text(json.dumps(content | {"current-context": cluster.context}))
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(PREFLIGHT)

@@ -166,6 +166,21 @@ def test_context_of_the_runner_is_the_programs(
         assert cli._environ.get("AIPERF_CONTEXT", "") == context
 
 
+def test_pulumi_gets_the_kubeconfig_with_the_context(home: StateHome, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("none", "empty", "here", "there")]
+    files[1].touch()
+    for file in files[2:]:
+        file.write_text(json.dumps({"contexts": [{"name": file.name, "context": {}}]}))
+    environ = {
+        "PULUMI_BACKEND_URL": tmp_path.as_uri(),
+        "PULUMI_CONFIG_PASSPHRASE": "x",
+        "KUBECONFIG": os.pathsep.join(map(str, files)),
+    }
+    for context, wanted in (("there", files[3]), ("other", files[1])):
+        with open_project("s", None, home, environ, context=context) as cli:
+            assert cli._environ["KUBECONFIG"] == str(wanted)
+
+
 def test_service_backend_needs_no_passphrase(home: StateHome) -> None:
     backend = project.choose_backend(home, {"PULUMI_BACKEND_URL": "https://api.pulumi.com"})
     assert backend.notice == ""
