@@ -11,6 +11,7 @@ import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.namespaces import can_make_namespaces, namespaces
+from tests.support.ports import free_port
 from tests.support.running_command import Command, artifacts, wait_until
 from tests.support.system_tools import SYSTEM_PATH, needs
 
@@ -92,7 +93,7 @@ def test_iperf_finds_node_with_a_slow_link(tmp_path: Path) -> None:
     folder = tmp_path.parent / f"{tmp_path.name}-links"
     folder.mkdir()
     with namespaces(folder, ["100mbit", "100mbit", "10mbit", "100mbit"]) as env:
-        iperf = {"kind": "iperf", "duration": "2s", "omit": "0s"}
+        iperf = {"kind": "iperf", "duration": "2s", "omit": "0s", "port": free_port()}
         content = config(
             count=4,
             stages=[{"nodes": "pairs", "workload": iperf}],
@@ -114,7 +115,8 @@ def test_iperf_finds_node_with_a_slow_link(tmp_path: Path) -> None:
 
 FIO = {"kind": "fio", "rw": "randrw", "bs": "4Ki", "size": "16Mi", "runtime": "1s", "ramp": "0s",
        "ioengine": "psync", "direct": False}  # fmt: skip
-UCX = {"kind": "ucx", "test": "tag_lat", "max_size": "4Ki", "iterations": 10, "warmup": 1}
+UCX = {"kind": "ucx", "test": "tag_lat", "max_size": "4Ki", "iterations": 10, "warmup": 1,
+       "port": free_port()}  # fmt: skip
 
 
 @pytest.mark.parametrize(
