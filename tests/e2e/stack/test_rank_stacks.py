@@ -134,7 +134,7 @@ def test_status_results_and_cancel_work_for_ranks(cluster: Cluster, runner: Runn
         assert (status.code, "step 1 of 2" in status.out) == (ExitCode.OK, True), status.out
         found = json.loads(runner.call("status", runner.name, "--json").out)
         assert (found["state"], found["steps"]["workload"]) == ("profiling", "command")
-        assert "keeps what it has measured" in runner.call("cancel", runner.name).errors
+        assert "results so far are kept" in runner.call("cancel", runner.name).errors
         ended = command.end()
     assert ended.code == ExitCode.INTERRUPTED, ended.errors
     fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
