@@ -29,3 +29,8 @@ def parameters_text(parameters: Parameters) -> str:
     """Name a combination: `load.concurrency=4, endpoint.model=a`."""
     named = (f"{one_line(name)}={value_text(value)}" for name, value in parameters.items())
     return ", ".join(named) or "no parameters"
+
+
+def changes_text(parameters: Parameters) -> str:
+    """Name what a trial changes; empty if it changes nothing."""
+    return parameters_text(parameters) if parameters else ""

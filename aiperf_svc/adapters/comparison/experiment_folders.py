@@ -13,7 +13,7 @@ from aiperf_svc.core.experiments.trials import TRIALS, block_of
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.json_objects import Parameters, parameters_text, value_text
+from aiperf_svc.domain.json_objects import Parameters, changes_text, value_text
 
 
 class TrialFolder(NamedTuple):
@@ -114,7 +114,7 @@ def _group(
     blocks: Mapping[str, int] = MappingProxyType({}),
 ) -> FolderGroup:
     """Return the group of these parameters, which is made if it is not there."""
-    name = parameters_text(parameters) if parameters else ""
+    name = changes_text(parameters)
     return groups.setdefault(identity(parameters), FolderGroup(name, [], [], ([], []), blocks))
 
 

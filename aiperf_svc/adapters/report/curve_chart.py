@@ -7,7 +7,7 @@ from typing import NamedTuple
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.plots import FULL, TALL, Axes, Plot, Series, figure
 from aiperf_svc.core.experiments.throughput_curve import SPEED, Curve, CurvePoint, pareto, steps
-from aiperf_svc.domain.json_objects import parameters_text
+from aiperf_svc.domain.json_objects import changes_text
 from aiperf_svc.domain.number_text import number
 
 STYLES = ("a", "b", "c", "e", "f", "g", "d")
@@ -24,7 +24,7 @@ def named(curves: Sequence[Curve], name: str = "") -> list[NamedCurve]:
     several."""
 
     def text(curve: Curve) -> str:
-        own = parameters_text(curve.parameters) if curve.parameters else ""
+        own = changes_text(curve.parameters)
         return ": ".join(filter(None, (name, own)))
 
     return [NamedCurve(text(each), each) for each in curves]

@@ -14,7 +14,7 @@ from aiperf_svc.core.experiments.choices import front
 from aiperf_svc.core.experiments.combinations import Combination, Parameter, identity, is_number
 from aiperf_svc.core.experiments.search_report import SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
-from aiperf_svc.domain.json_objects import parameters_text, value_text
+from aiperf_svc.domain.json_objects import changes_text, parameters_text, value_text
 from aiperf_svc.domain.number_text import number
 
 MOST_PLOTS = 6
@@ -64,7 +64,7 @@ def _by_parameter(
                 intervals.append((at, low, high))
         series.append(
             Series(
-                parameters_text(others) if others else "",
+                changes_text(others),
                 style,
                 [(float(e.parameters[x.name]), e.values[key].mean / divisor) for e in line],
                 marks=[_hint(summary, each, key) for each in line],

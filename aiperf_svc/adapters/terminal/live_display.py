@@ -12,7 +12,6 @@ from rich.text import Text
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, LiveObjective, Status
 from aiperf_svc.adapters.terminal.status_text import (
-    changes_text,
     is_loading,
     main_error,
     on_server,
@@ -23,6 +22,7 @@ from aiperf_svc.adapters.terminal.status_text import (
     time_left,
 )
 from aiperf_svc.domain.foreign_text import lines, one_line
+from aiperf_svc.domain.json_objects import changes_text
 from aiperf_svc.domain.number_text import milliseconds, number, seconds
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.run_states import RunState

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, ShownTrial, Status, StepStatus
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.json_objects import Parameters, parameters_text
+from aiperf_svc.domain.json_objects import changes_text
 from aiperf_svc.domain.number_text import count, milliseconds, seconds
 from aiperf_svc.protocol.run_states import RunState
 
@@ -111,11 +111,6 @@ def position(experiment: ExperimentStatus) -> str:
     of = f" of {experiment.total:,}" if experiment.total else ""
     again = f", attempt {experiment.attempt}" if experiment.attempt > 1 else ""
     return f"trial {experiment.number:,}{of}{again}"
-
-
-def changes_text(parameters: Parameters) -> str:
-    """Return what a trial changes; empty if it changes nothing."""
-    return parameters_text(parameters) if parameters else ""
 
 
 def trial_line(row: ShownTrial) -> str:
