@@ -49,8 +49,10 @@ METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 
 
 class Unreachable(EnvironmentProblem):
-    """Raised when the API server does not respond, or expired credentials cannot be renewed; trying
-    again may help."""
+    """Raised when the API server does not respond, or expired credentials cannot be renewed."""
+
+    is_temporary = True
+    """Whether trying again may help; the API server may have done what it was asked to do."""
 
 
 class Refused(EnvironmentProblem):
@@ -64,9 +66,8 @@ class Refused(EnvironmentProblem):
         """Kubernetes' name for the error: `NotFound`, `AlreadyExists`, `Forbidden`."""
 
     @property
-    def is_server_error(self) -> bool:
-        """Whether the API server failed. It may have done what it was asked to do, and trying again
-        may help."""
+    def is_temporary(self) -> bool:
+        """As of `Unreachable`: whether the API server failed."""
         return self.status >= 500
 
 

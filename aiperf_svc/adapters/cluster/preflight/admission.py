@@ -240,7 +240,7 @@ async def _empty_namespace(cluster: Cluster, like: Json, name: str) -> AsyncIter
         try:
             await cluster.post("/api/v1/namespaces", {**like, "metadata": metadata})
         except Refused as error:
-            may_exist = error.is_server_error
+            may_exist = error.is_temporary
             raise
         await _wait_for_account(cluster, f"{path}/serviceaccounts/default")
         yield

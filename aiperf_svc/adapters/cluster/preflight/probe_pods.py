@@ -178,7 +178,7 @@ async def run_pod(
         try:
             await cluster.post(path, pod)
         except Refused as error:
-            may_exist = error.is_server_error
+            may_exist = error.is_temporary
             return WaitedPod(None, f"the pod for this check cannot be created: {error}")
         waited = await wait_for_pod(cluster, its_path, until=until, longest_s=longest_s)
     finally:
@@ -222,8 +222,7 @@ async def remove_made(
             await cluster.delete(path, uid=uid, grace_s=grace_s)
             return
         except (Refused, Unreachable) as error:
-            is_final = isinstance(error, Refused) and not error.is_server_error
-            if is_final or time.monotonic() >= end_mono_s:
+            if not error.is_temporary or time.monotonic() >= end_mono_s:
                 raise EnvironmentProblem(
                     f"what a check has made may be left, remove it: kubectl delete --raw {path}: "
                     f"{error}"

@@ -212,8 +212,7 @@ async def wait_until_gone(
         try:
             report = await find_left(cluster, wanted)
         except (Refused, Unreachable) as error:
-            is_final = isinstance(error, Refused) and not error.is_server_error
-            if is_final or time.monotonic() >= end_mono_s:
+            if not error.is_temporary or time.monotonic() >= end_mono_s:
                 raise
         else:
             if not report.left or time.monotonic() >= end_mono_s:
