@@ -18,8 +18,6 @@ EVENTS = frozenset({("", "events"), ("events.k8s.io", "events")})
 """Events, which describe other objects. They expire after an hour by themselves."""
 PAGE = 500
 """Most objects in one response, as kubectl requests them."""
-NOT_ALLOWED = "not allowed"
-"""Why a type could not be listed that the user has no right to list."""
 
 
 class ResourceType(msgspec.Struct, frozen=True, order=True):
@@ -173,6 +171,8 @@ class Listed(msgspec.Struct, frozen=True):
     objects: tuple[ObjectRef, ...]
     not_listed: tuple[str, ...]
     """Types that could not be listed, each with the reason. They may have objects."""
+    failed: tuple[str, ...] = ()
+    """Those of them that the user may list: the API server failed."""
 
 
 async def list_objects(
@@ -201,7 +201,8 @@ async def list_objects(
     objects = {each.uid: each for listed in found for each in listed.objects}
     refused = [each for listed in found for each in listed.not_listed]
     unknown = [f"{group} (its API server does not respond)" for group in catalog.unknown]
-    return Listed(tuple(objects.values()), (*refused, *unknown))
+    failed = [each for listed in found for each in listed.failed]
+    return Listed(tuple(objects.values()), (*refused, *unknown), (*failed, *unknown))
 
 
 async def _list_type(
@@ -221,13 +222,14 @@ async def _list_type(
         except Refused as error:
             why = error
         else:
-            where = f"outside namespace {or_namespace}"
-            return Listed(inside, (f"{kind.name} {where} ({NOT_ALLOWED})",))
+            return Listed(inside, (f"{kind.name} outside namespace {or_namespace} (not allowed)",))
     if why.status == 404:
         # The type was removed since discovery, and all its objects with it.
         return Listed((), ())
-    words = NOT_ALLOWED if why.status == 403 else str(why)
-    return Listed((), (f"{kind.name} ({words})",))
+    if why.status == 403:
+        return Listed((), (f"{kind.name} (not allowed)",))
+    failed = (f"{kind.name} ({why})",)
+    return Listed((), failed, failed)
 
 
 async def _pages(

@@ -21,7 +21,6 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import (
-    NOT_ALLOWED,
     Catalog,
     ObjectRef,
     ResourceType,
@@ -179,9 +178,9 @@ async def list_root_types(
         or_namespace=or_namespace,
         selector=f"{STACK_LABEL}={stack}",
     )
-    failed = [each for each in listed.not_listed if not each.endswith(f"({NOT_ALLOWED})")]
-    if failed:
-        raise Unreachable(f"stacks named {stack} cannot be searched for: {', '.join(failed)}")
+    if listed.failed:
+        failed = ", ".join(listed.failed)
+        raise Unreachable(f"stacks named {stack} cannot be searched for: {failed}")
     return listed.objects
 
 
