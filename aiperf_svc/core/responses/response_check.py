@@ -17,7 +17,7 @@ import numpy as np
 from aiperf_svc.core.endpoints.base import DONE, Delta, MalformedResponse
 from aiperf_svc.core.responses.read_times import ReadTimes
 from aiperf_svc.core.responses.reader import ResponseReader
-from aiperf_svc.core.responses.response_format import ResponseFormat
+from aiperf_svc.core.responses.response_format import STREAM, ResponseFormat
 from aiperf_svc.domain.finish_reasons import FAILURES, FinishReason, finish_reason_of
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ_DTYPE
@@ -26,6 +26,8 @@ _EDGE_BYTES: Final = 4_096
 """Bytes at the beginning and the end of a stream in which its first content and its finish reason
 are looked for."""
 _ERROR: Final = re.compile(rb'"error"(?!\s*:\s*null)')
+_OTHER_ERRORS: Final = (b'"detail"', b"event: error", b"event:error")
+"""What errors without it have. A search for each takes less time than one for all."""
 _NO_GOOD_END: Final = FAILURES | {FinishReason.NONE}
 
 
@@ -34,22 +36,23 @@ def error_of(raw: bytes, *, body_offset: int, framing: int, format: ResponseForm
 
     Raises ProtocolViolation if its head cannot be read.
     """
-    head, body = raw[:body_offset], raw[body_offset:]
-    if format.is_stream(head) and not format.last_choice and _is_good_stream(body, format):
+    heads, body = raw[:body_offset], raw[body_offset:]
+    head, mode = format.take_heads(heads)
+    if mode == STREAM and not format.last_choice and _is_good_stream(body, format):
         return ""
     reads = np.zeros(1, dtype=READ_DTYPE)
     reads["stamp_wall_ns"], reads["length"] = 1, len(raw)
     times = ReadTimes(reads, np.array([len(raw)], dtype=np.int64))
     reader = ResponseReader(format, 0)
-    reader.take_head(head, framing)
+    reader.take_head(heads, framing)
     reader.take(raw, body_offset, len(raw), times, 0, 1)
-    reader.finish(Outcome.COMPLETED, 0, "", format.take_heads(head)[0].status)
+    reader.finish(Outcome.COMPLETED, 0, "", head.status)
     return reader.message or "an error" if reader.outcome == Outcome.ERRORED else ""
 
 
 def _is_good_stream(body: bytes, format: ResponseFormat) -> bool:
     """Return whether a stream is certainly good."""
-    if _ERROR.search(body):
+    if _ERROR.search(body) or any(each in body for each in _OTHER_ERRORS):
         return False
     first, last = (part.split(b"data:")[1:] for part in (body[:_EDGE_BYTES], body[-_EDGE_BYTES:]))
     with suppress(MalformedResponse, RecursionError):

@@ -6,8 +6,10 @@ from aiperf_svc.core.responses.http1 import parse_head
 from aiperf_svc.core.responses.response_check import error_of
 from aiperf_svc.core.responses.response_format import ResponseFormat
 from tests.support.raw_batches import (
+    DONE,
     LAST_CHUNK,
     STREAM_HEAD,
+    UNFRAMED_HEAD,
     Request,
     chunk,
     config_of,
@@ -23,6 +25,7 @@ from tests.support.raw_batches import (
 
 ERROR = b'{"error":{"message":"boom"}}'
 TOKEN, QUOTED = delta(content="a"), delta(content='{"error": 1}')
+TYPED = UNFRAMED_HEAD + sse(TOKEN) + b"%b" + sse(finish()) + DONE
 WHOLE = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
 
 
@@ -47,6 +50,9 @@ def found_in(raw: bytes, *, streaming: bool, kind: str = "chat") -> str:
         (stream(finish(), usage(3, 1)), ""),
         (stream(finish(), usage(3, 9)), "no event of the stream has content"),
         (stream(TOKEN, ERROR, finish()), "boom"),
+        (stream(TOKEN, b'{"detail":"boom"}', finish()), "boom"),
+        (TYPED % b"event: error\ndata: boom\n\n", "boom"),
+        (TYPED % b"data: boom\r\nevent:error\r\n\r\n", "boom"),
         (stream(TOKEN, finish(reason="abort")), "finish reason 'abort'"),
         (stream(TOKEN, finish(reason="error")), "finish reason 'error'"),
         (STREAM_HEAD + chunk(sse(TOKEN)) + LAST_CHUNK, "without [DONE] or a finish reason"),
