@@ -170,11 +170,13 @@ class TreeContents:
         return found if isinstance(found, str) else ""
 
     def rendered_messages(self, messages: Sequence[Any]) -> bytes:
-        """Return messages of the chat API in the form of the endpoint's, joined by commas."""
+        """Return messages of the chat API in the form of the endpoint's, joined by commas. Raises
+        ValueError."""
         return CONVERSATIONS[self._config.endpoint.type].render_messages(messages)
 
     def encoded_result(self, message: Mapping[str, Any]) -> bytes:
-        """Return the content of a tool's result, for a history with live responses."""
+        """Return the content of a tool's result, for a history with live responses. Raises
+        ValueError."""
         return encoded_result(message, CONVERSATIONS[self._config.endpoint.type])
 
     def plan(self, request: TreeRequest) -> PlannedRequest:
@@ -281,7 +283,10 @@ class _TreeContent:
         if request.has_hash_ids:
             numbers, tokens = self._of_blocks(request, place, frame)
         else:
-            numbers, tokens = self._of_messages(request, frame)
+            try:
+                numbers, tokens = self._of_messages(request, frame)
+            except ValueError as error:
+                raise DatasetError(f"{where}: {error}") from None
         return Turn(
             b"",
             frame.tail,

@@ -73,7 +73,8 @@ class Conversations:
     """Renders the turns of a conversation. All have the same head. A prompt without content gives
     an empty body. Raises ValueError."""
     render_messages: Callable[[Sequence[Mapping[str, Any]]], bytes]
-    """Returns messages of the chat API in JSON, joined by commas, in the form of this API."""
+    """Returns messages of the chat API in JSON, joined by commas, in the form of this API. Raises
+    ValueError for one that has none."""
     read_body: Callable[[bytes], Reply]
     """Reads a whole response. Raises MalformedResponse."""
     read_events: Callable[[Sequence[bytes]], Reply]
@@ -124,12 +125,29 @@ def split_results(prompt: Prompt, api: Conversations) -> tuple[Prompt, tuple[byt
 
 
 def encoded_result(message: Mapping[str, Any], api: Conversations) -> bytes:
-    """Return the content of a tool's result in JSON, with parts in the form of an API."""
+    """Return the content of a tool's result in JSON, with parts in the form of an API. Raises
+    ValueError."""
     content = message.get("content")
     if isinstance(content, list):
         user = api.render_messages([{"role": "user", "content": content}])
         content = msgspec.json.decode(user)["content"]
     return msgspec.json.encode(content)
+
+
+def check_message(message: Mapping[str, Any], api: str) -> None:
+    """Raise ValueError for a message with what only the chat API takes."""
+    if message.get("role") == "function" or message.get("function_call"):
+        raise ValueError(
+            f"role `function` and `function_call`: the {api} API has neither; write `tool_calls` "
+            "and role `tool`, or use endpoint.type chat"
+        )
+    parts = message.get("content")
+    if isinstance(parts, list) and any(map(_is_sound, parts)):
+        raise ValueError(f"`input_audio`: sounds need endpoint.type chat, not {api}")
+
+
+def _is_sound(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "input_audio"
 
 
 def is_chat_tool(tool: Any) -> bool:

@@ -18,6 +18,7 @@ from aiperf_svc.core.endpoints.history import (
     Conversations,
     Defect,
     Reply,
+    check_message,
     decode_events,
     decode_valid,
     defects_of,
@@ -200,7 +201,7 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
     if len(prompt.texts) > 1 or prompt.media:
         # Pictures go before the text that is about them.
         content = [*map(_image_block, prompt.media), *map(_text_block, prompt.texts)]
-    return [{"role": prompt.role, "content": content}], system
+    return _converted([{"role": prompt.role, "content": content}]), system
 
 
 def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
@@ -221,10 +222,11 @@ def _tool(function: Mapping[str, Any]) -> Json:
 def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return messages with the pictures, tool calls and results of the chat API as blocks. Results
     that follow each other are in one message. Reasoning, which this API takes back only with its
-    signature, is left out."""
+    signature, is left out, as are names of speakers. Raises ValueError."""
     found: list[Mapping[str, Any]] = []
     results: list[Json] = []
     for message in messages:
+        check_message(message, EndpointType.MESSAGES)
         if isinstance(parts := message.get("content"), list):
             message = {**message, "content": list(map(_block, parts))}
         if message.get("role") == "tool":
@@ -248,9 +250,7 @@ def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
                 for call in calls
             ]
             message = {"role": "assistant", "content": [*(blocks if content else []), *uses]}
-        if message.get("role") == "assistant":
-            message = {"role": "assistant", "content": message.get("content")}
-        found.append(message)
+        found.append({"role": message.get("role"), "content": message.get("content")})
     return found
 
 

@@ -18,6 +18,7 @@ from aiperf_svc.core.endpoints.history import (
     Call,
     Conversations,
     Reply,
+    check_message,
     decode_events,
     decode_valid,
     defects_of,
@@ -217,9 +218,9 @@ def _input(prompt: Prompt) -> str | list[Any]:
     if is_text and prompt.role == "user":
         return prompt.texts[0]
     parts: list[Any] = [{"type": "text", "text": text} for text in prompt.texts]
-    parts += [{"type": "input_image", "image_url": media.url} for media in prompt.media]
+    parts += [{"type": "image_url", "image_url": media.url} for media in prompt.media]
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []
-    return [*system, _message({"role": prompt.role, "content": parts})]
+    return [*system, *_items_of({"role": prompt.role, "content": parts})]
 
 
 def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
@@ -237,14 +238,19 @@ def render_tools(tools: Sequence[Any]) -> list[Any]:
 
 def _items_of(message: Mapping[str, Any]) -> list[Json]:
     """Return a message of the chat API as items: tool calls and their results are some of their
-    own. Reasoning, which this API takes back only with an id of the server, is left out."""
-    if message.get("role") == "tool":
-        call, output = message.get("tool_call_id"), _message(dict(message)).get("content")
-        return [{"type": "function_call_output", "call_id": call, "output": output}]
-    if message.get("role") != "assistant":
-        return [_message(dict(message))]
-    reply = {"role": "assistant", "content": message.get("content")}
-    items = [_message(reply)] if reply["content"] else []
+    own. Reasoning, which this API takes back only with an id of the server, is left out. Raises
+    ValueError."""
+    check_message(message, EndpointType.RESPONSES)
+    role, content = message.get("role"), message.get("content")
+    if isinstance(content, list):
+        kind = "output_text" if role == "assistant" else "input_text"
+        content = [_part(part, kind) for part in content]
+    if role == "tool":
+        call = message.get("tool_call_id")
+        return [{"type": "function_call_output", "call_id": call, "output": content}]
+    if role != "assistant":
+        return [{"role": role, "content": content}]
+    items: list[Json] = [{"role": role, "content": content}] if content else []
     for call in message.get("tool_calls") or ():
         function = call["function"]
         items.append(
@@ -258,23 +264,17 @@ def _items_of(message: Mapping[str, Any]) -> list[Json]:
     return items
 
 
-def _message(message: Json) -> Json:
-    """Return a message of the chat API as one of this API, which has other names for its parts."""
-    content = message.get("content")
-    if isinstance(content, list):
-        kind = "output_text" if message.get("role") == "assistant" else "input_text"
-        message["content"] = [_part(part, kind) for part in content]
-    return message
-
-
 def _part(part: Any, kind: str) -> Any:
-    if isinstance(part, dict) and part.get("type") == "text":
-        return part | {"type": kind}
-    if isinstance(part, dict) and part.get("type") == "image_url":
-        image = part.get("image_url")
-        url = image.get("url") if isinstance(image, dict) else image
-        return {"type": "input_image", "image_url": url}
-    return part
+    """Return a part of a content of the chat API as this one has it."""
+    if not isinstance(part, Mapping) or part.get("type") not in ("text", "image_url"):
+        return part
+    if part["type"] == "text":
+        return {**part, "type": kind}
+    image = part.get("image_url")
+    image = image if isinstance(image, Mapping) else {"url": image}
+    # The default of the API, which vLLM does not have.
+    detail = image.get("detail") or "auto"
+    return {"type": "input_image", "image_url": image.get("url"), "detail": detail}
 
 
 def render_turns(prompts: Sequence[Prompt], options: config.Endpoint) -> list[Rendered]:

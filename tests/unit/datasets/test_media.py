@@ -185,13 +185,13 @@ def test_chat_has_parts_for_pictures_and_sounds() -> None:
 
 def test_responses_and_messages_have_own_part_types() -> None:
     prompt = Prompt(texts=("t",), media=(PICTURE, LINK))
+    urls = ("data:image/png;base64,QUJD", "https://pictures.test/a.png")
     assert message("responses", prompt) == [
         {
             "role": "user",
             "content": [
                 {"type": "input_text", "text": "t"},
-                {"type": "input_image", "image_url": "data:image/png;base64,QUJD"},
-                {"type": "input_image", "image_url": "https://pictures.test/a.png"},
+                *({"type": "input_image", "image_url": url, "detail": "auto"} for url in urls),
             ],
         }
     ]

@@ -15,6 +15,7 @@ from aiperf_svc.core.datasets.session_trees import common_prefix
 from aiperf_svc.core.datasets.tree_contents import TreeContents
 from aiperf_svc.core.datasets.tree_dataset import TreeIndex
 from aiperf_svc.core.datasets.weka_trace import read_tree
+from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import RESPONSE_PIECE, Conversation, LiveResponse
 from tests.support.agent_traces import body_of, call, subagent, weka
 
@@ -128,6 +129,15 @@ def test_live_responses_have_a_place_in_later_prompts(config: Config) -> None:
     assert body_of(made, 0)["tools"] == [{"type": "x"}]
     assert int.from_bytes(made.turns[1].pieces[8:12], "little") == RESPONSE_PIECE + 0
     assert made.live == (LiveResponse(0),)
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_sound_for_an_api_without_is_refused(config: Config, role: str) -> None:
+    heard = {"role": role, "tool_call_id": "c", "content": [{"type": "input_audio"}]}
+    first = {"messages": [{"role": "user", "content": "u"}]}
+    line = {"session_id": "a", "turns": [first, {"messages": [heard]}]}
+    with pytest.raises(DatasetError, match="f:1: .*: request 1: `input_audio`: sounds need"):
+        dag_entry(config, line, {"type": "messages"})
 
 
 def test_results_of_tools_go_with_the_live_response(config: Config) -> None:

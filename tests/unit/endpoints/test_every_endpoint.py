@@ -25,6 +25,15 @@ SOUND = Media("audio/wav", base64.b64encode(b"needle").decode())
 MESSAGES = Prompt(messages=({"role": "user", "content": "x"},))
 MEMBERS = {"messages": [{"role": "user", "content": "x"}]}
 TWO_TEXTS = Prompt(texts=("a", "b"))
+HEARD = tuple(
+    Prompt(messages=({"role": role, "content": [{"type": "input_audio"}], "tool_call_id": "c"},))
+    for role in ("user", "tool")
+)
+OLD_CALLS = (
+    Prompt(messages=({"role": "function", "name": "f", "content": "x"},)),
+    Prompt(messages=({"role": "assistant", "content": None, "function_call": {"name": "f"}},)),
+    Prompt(texts=("x",), role="function"),
+)
 
 
 def payloads(*members: dict[str, Any]) -> tuple[Prompt, ...]:
@@ -94,6 +103,8 @@ REFUSED: tuple[tuple[tuple[str, ...], str, tuple[Prompt, ...]], ...] = (
     (("completions",), "completions API", (MESSAGES, *payloads({"n": 1}))),
     (("embeddings",), "embeddings API", (MESSAGES, *payloads({"n": 1}))),
     (("responses",), "needs `input`", payloads({"prompt": "x"})),
+    (("messages", "responses"), "write `tool_calls` and role `tool`", OLD_CALLS),
+    (("messages", "responses"), "`input_audio`: sounds need endpoint.type chat, not", HEARD),
     (
         ("huggingface_generate",),
         "huggingface_generate API",

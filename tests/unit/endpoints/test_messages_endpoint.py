@@ -31,7 +31,7 @@ def test_maximum_is_always_sent() -> None:
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_system_messages_go_to_the_system_member(role: str) -> None:
     hi = {"role": "user", "content": "hi"}
-    sent = body(Prompt(messages=({"role": role, "content": "be brief"}, hi)))
+    sent = body(Prompt(messages=({"role": role, "content": "be brief"}, hi | {"name": "Ann"})))
     assert sent["system"] == [{"type": "text", "text": "be brief"}]
     assert sent["messages"] == [hi]
     with pytest.raises(ValueError, match="besides those of the system"):

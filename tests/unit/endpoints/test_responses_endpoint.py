@@ -22,10 +22,10 @@ def test_body_has_the_documented_request_members() -> None:
 
 
 def test_chat_messages_become_messages_of_this_api() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:x"}}
+    image = {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}
     messages = (
         {"role": "system", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "a"}, image]},
+        {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "a"}, image]},
         {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
     )
     assert body(Prompt(messages=messages))["input"] == [
@@ -34,7 +34,7 @@ def test_chat_messages_become_messages_of_this_api() -> None:
             "role": "user",
             "content": [
                 {"type": "input_text", "text": "a"},
-                {"type": "input_image", "image_url": "data:x"},
+                {"type": "input_image", "image_url": "data:x", "detail": "low"},
             ],
         },
         {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
@@ -47,7 +47,7 @@ def test_parts_of_tool_results_are_input_parts() -> None:
     (item,) = body(Prompt(messages=(result,)))["input"]
     assert item["output"] == [
         {"type": "input_text", "text": "a"},
-        {"type": "input_image", "image_url": "data:x"},
+        {"type": "input_image", "image_url": "data:x", "detail": "auto"},
     ]
 
 
