@@ -100,15 +100,19 @@ def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate
         *,
         tools: Sequence[Any] | None = None,
         add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] = {},
     ) -> str:
         try:
             return within_limits(
                 lambda: template.render(
-                    **special,
-                    messages=messages,
-                    tools=tools,
-                    documents=None,
-                    add_generation_prompt=add_generation_prompt,
+                    {
+                        **special,
+                        "messages": messages,
+                        "tools": tools,
+                        "documents": None,
+                        "add_generation_prompt": add_generation_prompt,
+                        **variables,
+                    }
                 )
             )
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, TooCostly) as error:

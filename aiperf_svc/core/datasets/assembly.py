@@ -155,7 +155,7 @@ def synthetic_prompts(
     prompts = with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
     prompts = with_media(prompts, dataset.images, dataset.sounds, seed, folders)
     if counter is not None and config.tokenizer.apply_chat_template:
-        return fitted(prompts, counter)
+        return fitted(prompts, counter, config.endpoint.extra_inputs)
     if config.endpoint.type.has(Feature.SOUND_ALONE):
         return [_without_text(entry) for entry in prompts]
     return prompts
@@ -216,7 +216,7 @@ def finish(
     endpoint = endpoint_of(config.endpoint)
     complete = _with_output_lengths(entries, lengths, counter)
     if counter is not None and config.tokenizer.apply_chat_template:
-        input_tokens = templated_tokens(complete, counter)
+        input_tokens = templated_tokens(complete, counter, config.endpoint.extra_inputs)
     else:
         input_tokens = _input_tokens(complete, endpoint, counter)
     if config.endpoint.prompt_token_ids and counter is not None:

@@ -33,8 +33,10 @@ class ChatTemplate(Protocol):
         *,
         tools: Sequence[Any] | None = None,
         add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] = {},
     ) -> str:
-        """Return the text. Raises ConfigError for messages that the template refuses."""
+        """Return the text, with further variables of the template. Raises ConfigError for messages
+        that the template refuses."""
 
 
 class TokenCounter(Protocol):

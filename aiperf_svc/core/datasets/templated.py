@@ -1,37 +1,46 @@
 """Counts prompts as the model gets them, inside the chat template, and makes synthetic ones so long
 that they have the requested tokens there.
 
-The template's own tokens (roles, special tokens, the beginning of the response) are a part of the
-count. Of a later turn, it is what the turn adds to a conversation before it, whose own tokens are
-not counted, unless its prompt is complete. Pictures and sounds have no tokens here.
+The template's own tokens (roles, special tokens, tools, the beginning of the response) are a part
+of the count. Of a later turn, it is what the turn adds to a conversation before it, whose own
+tokens are not counted, unless its prompt is complete: many templates leave out the reasoning of
+earlier responses, so these have other tokens there than they had as output. Pictures and sounds
+have no tokens here.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
-from aiperf_svc.core.datasets.base import ChatTemplate, PromptConversation, PromptTurn, TokenCounter
+from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
 from aiperf_svc.core.datasets.synthetic import repaired
 from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.history import is_chat_tool
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.json_objects import Json
 
-_EARLIER: Final = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
+_RESPONSE: Final = "aiperf-svc-response"
+_EARLIER: Final = ({"role": "user", "content": "a"}, {"role": "assistant", "content": _RESPONSE})
 """Conversation before a later turn."""
 
 
-def templated_tokens(entries: Sequence[PromptConversation], counter: TokenCounter) -> list[int]:
-    """Return the tokens of each turn, in order."""
-    template = _template_of(counter)
+def templated_tokens(
+    entries: Sequence[PromptConversation],
+    counter: TokenCounter,
+    extra_inputs: Mapping[str, Any] = {},
+) -> list[int]:
+    """Return the tokens of each turn, in order. `extra_inputs` are in each request."""
+    inside = _InTemplate(counter, extra_inputs)
     turns = [
         (turn.prompt, turn.is_whole or turn is entry.turns[0])
         for entry in entries
         for turn in entry.turns
     ]
-    before = counter.count(template(_EARLIER, add_generation_prompt=False))
+    before = inside.before
     counts = counter.count_batch(
-        [_rendered(prompt, template, is_first=is_first) for prompt, is_first in turns]
+        [inside.rendered(prompt, is_first=is_first) for prompt, is_first in turns]
     )
     return [
         count if is_first else count - before
@@ -40,23 +49,26 @@ def templated_tokens(entries: Sequence[PromptConversation], counter: TokenCounte
 
 
 def fitted(
-    entries: Sequence[PromptConversation], counter: TokenCounter
+    entries: Sequence[PromptConversation],
+    counter: TokenCounter,
+    extra_inputs: Mapping[str, Any] = {},
 ) -> list[PromptConversation]:
     """Return synthetic entries whose turns have their `input_tokens` inside the template. Raises
     DatasetError for a length that the template alone exceeds."""
+    inside = _InTemplate(counter, extra_inputs)
     return [
         msgspec.structs.replace(
             entry,
             turns=tuple(
-                _fitted(turn, counter, is_first=turn is entry.turns[0]) for turn in entry.turns
+                _fitted(turn, inside, is_first=turn is entry.turns[0]) for turn in entry.turns
             ),
         )
         for entry in entries
     ]
 
 
-def _fitted(turn: PromptTurn, counter: TokenCounter, *, is_first: bool) -> PromptTurn:
-    measure = _InTemplate(counter, turn.prompt, is_first=is_first)
+def _fitted(turn: PromptTurn, inside: "_InTemplate", *, is_first: bool) -> PromptTurn:
+    measure = _OfPrompt(inside, turn.prompt, is_first=is_first)
     want, (text,) = turn.input_tokens, turn.prompt.texts
     over = measure.count(text) - want
     if over > 0:
@@ -73,21 +85,43 @@ def _fitted(turn: PromptTurn, counter: TokenCounter, *, is_first: bool) -> Promp
 
 
 class _InTemplate:
+    """The chat template of a tokenizer, with what is in each request of a run."""
+
+    def __init__(self, counter: TokenCounter, extra_inputs: Mapping[str, Any]) -> None:
+        assert counter.template is not None, "a config that asks for a template loads one"
+        self.counter, self._template = counter, counter.template
+        self._extra_inputs = extra_inputs
+
+    @cached_property
+    def before(self) -> int:
+        """Tokens of a later turn's text that are of the conversation before it."""
+        _, variables = _settings(self._extra_inputs)
+        earlier = self._template(_EARLIER, add_generation_prompt=False, variables=variables)
+        return self.counter.count(_from_response(earlier))
+
+    def rendered(self, prompt: Prompt, *, is_first: bool) -> str:
+        """Return a prompt as the model gets it; of a later turn, from the response before it."""
+        messages = [_plain(message) for message in _messages(prompt)]
+        tools, variables = _settings({**prompt.body_members, **self._extra_inputs})
+        if is_first:
+            return self._template(messages, tools=tools, variables=variables)
+        whole = self._template([*_EARLIER, *messages], tools=tools, variables=variables)
+        return _from_response(whole)
+
+
+class _OfPrompt:
     """A token counter of the one text of a prompt, inside the template."""
 
-    def __init__(self, counter: TokenCounter, prompt: Prompt, *, is_first: bool) -> None:
-        self.name = counter.name
-        self.template: ChatTemplate | None = _template_of(counter)
-        self._rendered = _template_of(counter)
-        self._counter, self._prompt, self._is_first = counter, prompt, is_first
-        self._before = 0
-        if not is_first:
-            self._before = counter.count(self._rendered(_EARLIER, add_generation_prompt=False))
+    def __init__(self, inside: _InTemplate, prompt: Prompt, *, is_first: bool) -> None:
+        self._inside, self._counter = inside, inside.counter
+        self.name, self.template = self._counter.name, self._counter.template
+        self._prompt, self._is_first = prompt, is_first
+        self._before = 0 if is_first else inside.before
 
     def count(self, text: str) -> int:
         """Return the tokens of the prompt with this text."""
         prompt = msgspec.structs.replace(self._prompt, texts=(text,))
-        rendered = _rendered(prompt, self._rendered, is_first=self._is_first)
+        rendered = self._inside.rendered(prompt, is_first=self._is_first)
         return self._counter.count(rendered) - self._before
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
@@ -102,15 +136,18 @@ class _InTemplate:
         return self._counter.decode(ids)
 
 
-def _template_of(counter: TokenCounter) -> ChatTemplate:
-    assert counter.template is not None, "a config that asks for a template loads one"
-    return counter.template
+def _from_response(rendered: str) -> str:
+    """Return the text from the earlier response on. What is before it differs: some templates show
+    the reasoning of the last response only, be it empty."""
+    return rendered[max(0, rendered.find(_RESPONSE)) :]
 
 
-def _rendered(prompt: Prompt, template: ChatTemplate, *, is_first: bool) -> str:
-    messages = [_plain(message) for message in _messages(prompt)]
-    tools = prompt.body_members.get("tools") or None
-    return template(messages if is_first else [*_EARLIER, *messages], tools=tools)
+def _settings(members: Mapping[str, Any]) -> tuple[Sequence[Any] | None, Mapping[str, Any]]:
+    """Return the tools and the variables that a request's body has for the template."""
+    tools, variables = members.get("tools"), members.get("chat_template_kwargs")
+    # Those of other APIs have a form of their own, which templates do not know.
+    is_known = isinstance(tools, list) and all(map(is_chat_tool, tools))
+    return tools if tools and is_known else None, variables if variables else {}
 
 
 def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:
@@ -126,10 +163,23 @@ def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:
 
 
 def _plain(message: Any) -> Json:
-    """Return a message with its texts in one, as servers give it to templates that take text."""
+    """Return a message with its texts in one and the arguments of its calls as objects, as vLLM and
+    SGLang give it to templates."""
     plain: Json = dict(message)
-    content = plain.get("content")
+    content = plain.get("content") or ""
     if isinstance(content, list):
         texts = [each.get("text") for each in content if isinstance(each, dict)]
-        plain["content"] = "\n".join(text for text in texts if isinstance(text, str))
+        content = "\n".join(text for text in texts if isinstance(text, str))
+    plain["content"] = content
+    if calls := plain.get("tool_calls"):
+        plain["tool_calls"] = [_plain_call(call) for call in calls]
     return plain
+
+
+def _plain_call(call: Any) -> Any:
+    try:
+        function = call["function"]
+        arguments = msgspec.json.decode(function["arguments"])
+    except (msgspec.DecodeError, LookupError, TypeError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}

@@ -143,6 +143,82 @@ def test_later_turn_counts_only_its_added_tokens(templated: LibraryTokenCounter)
     assert later == templated.count(templated.template(both)) - templated.count(before)
 
 
+def test_reasoning_that_history_lacks_is_not_subtracted(
+    counter: LibraryTokenCounter, tmp_path: Path
+) -> None:
+    """As Qwen's template shows the reasoning of the last response only, be it empty."""
+    text = """{%- for message in messages %}
+    {{- "\n### " + message.role + ":\n" }}
+    {%- if loop.last and message.role == "assistant" %}{{ "<think>\n\n</think>\n" }}{% endif %}
+    {{- message.content }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "\n### assistant:\n" }}{% endif %}"""
+    template = template_in(tmp_path, chat_template=text)
+    templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
+    turns = tuple(PromptTurn(Prompt(texts=(text,))) for text in ("one two", "three"))
+    _, later = templated_tokens([PromptConversation("a", turns)], templated)
+    added = "\n### user:\nthree\n### assistant:\n"
+    assert later == counter.count(f"b{added}") - counter.count("b")
+
+
+OF_REQUESTS = (
+    "{% if enable_thinking is false %}no thoughts {% endif %}{{ messages[0].content }}"
+    "{% for tool in tools or () %} {{ tool.function.name }}{% endfor %}"
+)
+VARIABLES: dict[str, Any] = {
+    "chat_template_kwargs": {"enable_thinking": False},
+    "tools": [{"type": "function", "function": {"name": "weather"}}],
+}
+
+
+def test_template_gets_what_each_request_contains(
+    counter: LibraryTokenCounter, tmp_path: Path
+) -> None:
+    template = template_in(tmp_path, chat_template=OF_REQUESTS)
+    templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
+    entries = [PromptConversation("a", (PromptTurn(Prompt(texts=("one",))),))]
+    other_api = {"tools": [{"name": "weather", "input_schema": {}}]}
+    for extra, expected in (
+        ({}, "one"),
+        (VARIABLES, "no thoughts one weather"),
+        (VARIABLES | {"chat_template_kwargs": None}, "one weather"),
+        (other_api, "one"),
+    ):
+        assert templated_tokens(entries, templated, extra) == [counter.count(expected)]
+
+
+def test_synthetic_lengths_contain_what_requests_add(
+    config: Config, counter: LibraryTokenCounter, tmp_path: Path
+) -> None:
+    template = template_in(tmp_path, chat_template=OF_REQUESTS)
+    templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
+    given = config(
+        dataset={"input_tokens": {"mean": 40}, "entries": 3},
+        tokenizer={"name": "tiny", "apply_chat_template": True},
+        endpoint={"extra_inputs": VARIABLES},
+    )
+    built = assemble(given, synthetic_prompts(given, templated), Source("x"), templated)
+    for entry in built.conversations:
+        text = json.loads(entry.turns[0].messages)["messages"][0]["content"]
+        assert entry.turns[0].input_tokens == counter.count(f"no thoughts {text} weather") == 40
+
+
+def test_template_gets_calls_as_servers_decode_them(
+    counter: LibraryTokenCounter, tmp_path: Path
+) -> None:
+    text = (
+        "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or () "
+        "%}{{ call.function.arguments.city }}{% endfor %}{% endfor %}"
+    )
+    template = template_in(tmp_path, chat_template=text)
+    templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
+    call = {"id": "c", "function": {"name": "f", "arguments": '{"city": "Bern"}'}}
+    cut = {"id": "d", "function": {"name": "f", "arguments": "{"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call, cut]}
+    entries = [PromptConversation("a", (PromptTurn(Prompt(messages=(message,))),))]
+    assert templated_tokens(entries, templated) == [counter.count("Bern")]
+
+
 def test_complete_later_prompt_is_counted_alone(templated: LibraryTokenCounter) -> None:
     messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "one two"})
     turns = tuple(PromptTurn(Prompt(messages=messages), is_whole=True) for _ in range(2))
