@@ -26,7 +26,7 @@ _EDGE_BYTES: Final = 4_096
 """Bytes at the beginning and the end of a stream in which its first content and its finish reason
 are looked for."""
 _ERROR: Final = re.compile(rb'"error"(?!\s*:\s*null)')
-_OTHER_ERRORS: Final = (b'"detail"', b"event: error", b"event:error")
+_OTHER_ERRORS: Final = (b'"detail"', b"event: error", b"event:error", b"\nerror:")
 """What errors without it have. A search for each takes less time than one for all."""
 _NO_GOOD_END: Final = FAILURES | {FinishReason.NONE}
 

@@ -53,6 +53,8 @@ def found_in(raw: bytes, *, streaming: bool, kind: str = "chat") -> str:
         (stream(TOKEN, b'{"detail":"boom"}', finish()), "boom"),
         (TYPED % b"event: error\ndata: boom\n\n", "boom"),
         (TYPED % b"data: boom\r\nevent:error\r\n\r\n", "boom"),
+        (TYPED % b"event: error\n: boom\n\n", "boom"),
+        (TYPED % b'error: {"message":"boom"}\n\n', "boom"),
         (stream(TOKEN, finish(reason="abort")), "finish reason 'abort'"),
         (stream(TOKEN, finish(reason="error")), "finish reason 'error'"),
         (STREAM_HEAD + chunk(sse(TOKEN)) + LAST_CHUNK, "without [DONE] or a finish reason"),

@@ -66,6 +66,16 @@ STREAMED = {
     "event of type error, plain text": (
         chunks(b"event: error\ndata: it broke\n\n"), SERVER, "it broke",
     ),
+    "error in a comment, as of Dynamo": (
+        chunks(sse(A), b"event: error\n: it broke\n\n", DONE), SERVER, "it broke",
+    ),
+    "error in a field, as of llama.cpp": (
+        chunks(sse(A), b'error: {"code":500,"message":"boom"}\n\n', DONE), SERVER, "boom",
+    ),
+    "long prompt in a field": (
+        chunks(b'error: {"message":"exceeds the available context size"}\n\n', DONE),
+        ErrorKind.CONTEXT_OVERFLOW, "available context size",
+    ),
     "html": (
         plain(b"<h1>hi</h1>", content_type=b"text/html"),
         TYPE, "content type text/html, expected text/event-stream: <h1>hi</h1>",

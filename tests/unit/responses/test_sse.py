@@ -20,6 +20,11 @@ STREAMS: dict[str, tuple[bytes, list[tuple[bytes, bool]]]] = {
     "no colon": (b"data\n\ndata: x\ndata\n\nfoo\n\n", [(b"", False), (b"x\n", False)]),
     "empty data": (b"data:\n\ndata: \n\n", [(b"", False), (b"", False)]),
     "error": (b'event: error\ndata: {"a":1}\n\ndata: b\n\n', [(b'{"a":1}', True), (b"b", False)]),
+    "error in a comment": (
+        b": one\nevent: error\n: two\n\n: three\n\ndata: b\n\n",
+        [(b"two", True), (b"b", False)],
+    ),
+    "error in a field": (b'error: {"a":1}\n\ndata: b\n\n', [(b'{"a":1}', True), (b"b", False)]),
     "event without data": (b"event: error\n\ndata: b\n\n", [(b"b", False)]),
     "ping": (b"event: ping\ndata: a\n\nevent:heartbeat\ndata: b\n\ndata: c\n\n", [(b"c", False)]),
     "other type": (b"event: pings\ndata: a\n\n", [(b"a", False)]),
