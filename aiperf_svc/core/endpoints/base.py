@@ -302,6 +302,8 @@ class Usage(msgspec.Struct, gc=False):
     completion_tokens: Count = None
     total_tokens: Count = None
     completion_tokens_details: CompletionDetails | None = None
+    reasoning_tokens: Count = None
+    """The same as in the details, as SGLang states it; 0 if it does not count them."""
     prompt_tokens_details: PromptDetails | None = None
     cached_tokens: Count = None
     """Cached prompt tokens as Moonshot states them, and the next two as DeepSeek does."""
@@ -355,8 +357,9 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         _add_cached(delta, usage)
         delta.completion_tokens = count_of(usage.completion_tokens)
         details = usage.completion_tokens_details
-        if details is not None:
-            add_reasoning_tokens(delta, details.reasoning_tokens, usage.total_tokens)
+        stated = -1 if details is None else count_of(details.reasoning_tokens)
+        stated = max(stated, count_of(usage.reasoning_tokens) or -1)
+        add_reasoning_tokens(delta, stated, usage.total_tokens)
     metrics = None if ending.metrics is None else _in_form(ServerMetrics, ending.metrics)
     if metrics is not None and metrics.speculative_decoding is not None:
         of = metrics.speculative_decoding

@@ -60,7 +60,7 @@ def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -
     """Write the results of a finished reader into `columns`."""
     first, gaps = reader.first_token_wall_ns, reader.gaps_ns
     reasoning = reader.usage_reasoning_tokens
-    if reasoning < 0 and reader.reasoning_bytes:
+    if reasoning <= 0 and reader.reasoning_bytes:
         reasoning = UNCOUNTED_TOKENS
     _row.pack_into(
         columns.data,

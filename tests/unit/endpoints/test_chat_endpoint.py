@@ -129,6 +129,22 @@ def test_the_usage_event_has_no_output() -> None:
     assert not delta.has_output
 
 
+@pytest.mark.parametrize(
+    "details", [None, {"reasoning_tokens": 0}, {"accepted_prediction_tokens": 3}]
+)
+def test_reasoning_tokens_may_be_beside_details(details: dict[str, int] | None) -> None:
+    """As in the usage of SGLang."""
+    unknown = 0 if details and "reasoning_tokens" in details else -1
+    for stated, expected in ((4, 4), (0, unknown)):
+        usage = {
+            "completion_tokens": 9,
+            "completion_tokens_details": details,
+            "reasoning_tokens": stated,
+        }
+        delta = CHAT.parse_event(json.dumps({"choices": [], "usage": usage}).encode())
+        assert (delta.completion_tokens, delta.reasoning_tokens) == (9, expected)
+
+
 def test_counts_are_unknown_without_usage() -> None:
     delta = CHAT.parse_event(b'{"choices":[],"usage":null}')
     assert (delta.prompt_tokens, delta.completion_tokens, delta.reasoning_tokens) == (-1, -1, -1)

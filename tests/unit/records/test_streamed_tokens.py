@@ -225,18 +225,18 @@ def test_uncounted_reasoning_leaves_output_count_unknown() -> None:
 
     thoughts = [event("thinking_delta", thinking=" hm") for _ in range(100)]
     texts = [event("text_delta", text=" one") for _ in range(5)]
-    for details in ({}, {"output_tokens_details": {"thinking_tokens": 100}}):
+    for stated in (None, 0, 100):
         ending = {
             "type": "message_delta",
             "delta": {"stop_reason": "end_turn"},
-            "usage": {"output_tokens": 105} | details,
+            "usage": {"output_tokens": 105, "output_tokens_details": {"thinking_tokens": stated}},
         }
         rows = streamed(*thoughts, *texts, json.dumps(ending).encode(), kind="messages")
         assert metric("time_to_first_token", rows) == 100
         assert metric("time_to_first_output_token", rows) == 1100
         assert metric("output_sequence_length", rows) == 105
         assert metric("inter_token_latency", rows) == pytest.approx(10.0)
-        if details:
+        if stated:
             assert metric("output_token_count", rows) == 5
         else:
             assert rows["reasoning_tokens"] == [UNCOUNTED_TOKENS]
