@@ -134,8 +134,19 @@ def encoded_result(message: Mapping[str, Any], api: Conversations) -> bytes:
     return msgspec.json.encode(content)
 
 
+class _ChatFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _ChatCall(msgspec.Struct):
+    id: str
+    function: _ChatFunction
+
+
 def check_message(message: Mapping[str, Any], api: str) -> None:
-    """Raise ValueError for a message with what only the chat API takes."""
+    """Raise ValueError for a message of the chat API that another API cannot have: with what only
+    the chat API takes, or with tool calls that are none."""
     if message.get("role") == "function" or message.get("function_call"):
         raise ValueError(
             f"role `function` and `function_call`: the {api} API has neither; write `tool_calls` "
@@ -144,6 +155,12 @@ def check_message(message: Mapping[str, Any], api: str) -> None:
     parts = message.get("content")
     if isinstance(parts, list) and any(map(_is_sound, parts)):
         raise ValueError(f"`input_audio`: sounds need endpoint.type chat, not {api}")
+    try:
+        calls = msgspec.convert(message.get("tool_calls") or [], list[_ChatCall])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"`tool_calls`: {error}") from None
+    if not all(is_json(call.function.arguments) for call in calls):
+        raise ValueError("`tool_calls` have `arguments` that are not JSON")
 
 
 def _is_sound(part: Any) -> bool:

@@ -29,6 +29,15 @@ HEARD = tuple(
     Prompt(messages=({"role": role, "content": [{"type": "input_audio"}], "tool_call_id": "c"},))
     for role in ("user", "tool")
 )
+NO_CALLS = tuple(
+    Prompt(messages=({"role": "assistant", "content": None, "tool_calls": [call]},))
+    for call in (
+        {"id": "c"},
+        {"function": {"name": "f", "arguments": "{}"}},
+        {"id": "c", "function": {"name": "f", "arguments": {}}},
+        {"id": "c", "function": {"name": "f", "arguments": "{"}},
+    )
+)
 OLD_CALLS = (
     Prompt(messages=({"role": "function", "name": "f", "content": "x"},)),
     Prompt(messages=({"role": "assistant", "content": None, "function_call": {"name": "f"}},)),
@@ -104,6 +113,7 @@ REFUSED: tuple[tuple[tuple[str, ...], str, tuple[Prompt, ...]], ...] = (
     (("embeddings",), "embeddings API", (MESSAGES, *payloads({"n": 1}))),
     (("responses",), "needs `input`", payloads({"prompt": "x"})),
     (("messages", "responses"), "write `tool_calls` and role `tool`", OLD_CALLS),
+    (("messages", "responses"), "`tool_calls`", NO_CALLS),
     (("messages", "responses"), "`input_audio`: sounds need endpoint.type chat, not", HEARD),
     (
         ("huggingface_generate",),
