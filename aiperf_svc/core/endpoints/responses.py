@@ -269,7 +269,9 @@ def _part(part: Any, kind: str) -> Any:
     if not isinstance(part, Mapping) or part.get("type") not in ("text", "image_url"):
         return part
     if part["type"] == "text":
-        return {**part, "type": kind}
+        # Without annotations, strict servers take no text of an assistant.
+        required: Json = {"annotations": []} if kind == "output_text" else {}
+        return {**required, **part, "type": kind}
     image = part.get("image_url")
     image = image if isinstance(image, Mapping) else {"url": image}
     # The default of the API, which vLLM does not have.

@@ -37,7 +37,10 @@ def test_chat_messages_become_messages_of_this_api() -> None:
                 {"type": "input_image", "image_url": "data:x", "detail": "low"},
             ],
         },
-        {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "b", "annotations": []}],
+        },
     ]
 
 
