@@ -36,6 +36,7 @@ _USUAL = (
     "output",
     "result",
     "generated_text",
+    "text_output",
 )
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 """What is no output; the number 0 is one."""

@@ -125,6 +125,7 @@ def test_prompts_of_the_other_type_are_refused(kind: str, prompt: Prompt, words:
         '{"text": "hi"}',
         '{"output": "hi"}',
         '{"generated_text": "hi"}',
+        '{"model_name": "m", "text_output": "hi"}',
         '{"choices": [{"text": "hi"}]}',
         '{"choices": [{"message": {"content": "hi"}}]}',
         '{"choices": [{"delta": {"content": "hi"}}]}',
