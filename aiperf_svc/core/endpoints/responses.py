@@ -131,7 +131,7 @@ def parse_event(data: bytes) -> Delta:
         if not isinstance(event.item, dict):
             raise base.malformed(ValueError("an item event without an item"), data)
         if str(event.item.get("type", "")).endswith("_call"):
-            delta.tool_calls = _text(event.item.get("name", ""), "name", data)
+            delta.tool_calls = _text(event.item.get("name") or "", "name", data)
     elif kind == "error" or not kind:
         delta.error = base.error_instead_of("type", data)
     elif not kind.startswith("response."):

@@ -84,8 +84,9 @@ def test_the_name_of_a_called_function_is_output() -> None:
         b'"id":"fc_1","call_id":"call_1","name":"get_weather","arguments":""}}'
     )
     assert RESPONSES.parse_event(data).tool_calls == "get_weather"
-    message = b'{"type":"response.output_item.added","item":{"type":"message","content":[]}}'
-    assert not RESPONSES.parse_event(message).has_output
+    for item in (b'{"type":"message","content":[]}', b'{"type":"web_search_call","name":null}'):
+        silent = b'{"type":"response.output_item.added","item":%b}' % item
+        assert not RESPONSES.parse_event(silent).has_output
 
 
 def whole(**members: object) -> dict[str, object]:
