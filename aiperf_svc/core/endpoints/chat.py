@@ -198,6 +198,16 @@ class _CallPart(msgspec.Struct, gc=False):
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
+    extra_content: Any = None
+    """Signature of the thoughts before it, without which Gemini refuses the call."""
+
+    @property
+    def sent(self) -> Json:
+        """The call as it goes back."""
+        name = self.function.name if self.function else None
+        function = {"name": name or "", "arguments": _arguments(self)}
+        made: Json = {"id": self.id or "", "type": self.type or "function", "function": function}
+        return made | ({"extra_content": self.extra_content} if self.extra_content else {})
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -304,17 +314,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
     if details:
         made["reasoning_details"] = details
     if calls:
-        made["tool_calls"] = [
-            {
-                "id": call.id or "",
-                "type": call.type or "function",
-                "function": {
-                    "name": call.function.name or "" if call.function else "",
-                    "arguments": _arguments(call),
-                },
-            }
-            for call in calls.values()
-        ]
+        made["tool_calls"] = [call.sent for call in calls.values()]
     content = parts or "".join(contents) or None
     return _reply(made, content, audio, list(calls.values()), defects)
 
@@ -381,6 +381,7 @@ def _add_call(calls: dict[int, _CallPart], part: _CallPart, defects: list[Defect
         defects.append(Defect.CHANGED_ID)
     known.id = known.id or part.id
     known.type = known.type or part.type
+    known.extra_content = known.extra_content or part.extra_content
     if part.function is not None:
         if known.function is None:
             known.function = part.function

@@ -160,6 +160,17 @@ def test_chat_joins_a_call_without_a_list() -> None:
     assert items(reply) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_chat_keeps_signatures_of_calls(place: int) -> None:
+    """As Gemini asks for."""
+    signed = {"extra_content": {"google": {"thought_signature": "s=="}}}
+    parts = [{"index": 0, "id": "c1", "function": {"name": "f", "arguments": '{"a": '}}]
+    parts.append({"index": 0, "function": {"arguments": "1}"}})
+    parts[place] |= signed
+    reply = events(CHAT, *(delta(tool_calls=[each]) for each in parts))
+    assert items(reply)[0]["tool_calls"] == [CALL | signed]
+
+
 def test_chat_takes_the_first_choice() -> None:
     second = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
     assert items(events(CHAT, delta(content="a"), second, delta(content="b"))) == [
