@@ -177,13 +177,13 @@ def test_template_gets_what_each_request_contains(
     template = template_in(tmp_path, chat_template=OF_REQUESTS)
     templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
     entries = [PromptConversation("a", (PromptTurn(Prompt(texts=("one",))),))]
-    other_api = {"tools": [{"name": "weather", "input_schema": {}}]}
-    for extra, expected in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "one"),
         (VARIABLES, "no thoughts one weather"),
         (VARIABLES | {"chat_template_kwargs": None}, "one weather"),
-        (other_api, "one"),
-    ):
+        ({"tools": [{"name": "of another API", "input_schema": {}}]}, "one"),
+    ]
+    for extra, expected in cases:
         assert templated_tokens(entries, templated, extra) == [counter.count(expected)]
 
 
