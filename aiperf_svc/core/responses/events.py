@@ -15,6 +15,7 @@ from aiperf_svc.core.endpoints.base import (
     Delta,
     MalformedResponse,
     error_message,
+    find_error,
     parse_again,
 )
 from aiperf_svc.core.responses.event_cache import CUT, EventMemo
@@ -86,7 +87,7 @@ class ResponseEvents:
             if payload.startswith(DONE):
                 found.append((ENDED, end))
             elif is_error:
-                self.failure = ErrorKind.SERVER, error_message(payload)
+                self.failure = ErrorKind.SERVER, _message_of(payload)
                 break
             else:
                 try:
@@ -155,6 +156,13 @@ class ResponseEvents:
             found.append((delta, at - AFTER_EVENT))
             if delta.content or delta.reasoning:
                 return at
+
+
+def _message_of(payload: bytes) -> str:
+    """Return the message of an event of type `error`: its data have an error, are one, or are a
+    text."""
+    found = find_error(payload) or find_error(b'{"error":%b}' % payload)
+    return found or error_message(payload)
 
 
 def _begin(memo: EventMemo) -> bytes:
