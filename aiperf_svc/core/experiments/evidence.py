@@ -63,12 +63,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 def is_held(runs: Sequence[Evidence]) -> bool | None:
     """Return whether an objective is held at the load of these runs; None if they do not tell.
 
-    A run that misses its objective for another reason than the values, such as failed requests, has
-    no batches: then the runs must agree.
+    A run with too few requests tells nothing, and the longer ones decide without it. A run that
+    misses its objective for another reason than the values, such as failed requests, has no
+    batches: then the runs must agree.
     """
-    if all(run.counts for run in runs):
-        return _by_batches(runs)
-    outcomes = {run.is_met for run in runs}
+    known = [run for run in runs if run.counts or run.is_met is not None]
+    if known and all(run.counts for run in known):
+        return _by_batches(known)
+    outcomes = {run.is_met for run in known}
     return outcomes.pop() if len(outcomes) == 1 else None
 
 

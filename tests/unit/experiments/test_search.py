@@ -148,6 +148,18 @@ def test_longer_runs_start_near_the_answer() -> None:
     assert (report.holds, report.breaks, report.ending) == (11, 12, Ending.BRACKETED)
 
 
+def test_trials_with_few_requests_still_end_bracketed() -> None:
+    few = SearchedTrial(
+        evidence=(msgspec.structs.replace(THIN.evidence[0], counts=(), totals=()),)
+    )
+    search = over_users()
+    answer(
+        search, lambda value, is_longer: few if not is_longer else HELD if value <= 11 else BROKEN
+    )
+    report = search.report
+    assert (report.holds, report.breaks, report.ending) == (11, 12, Ending.BRACKETED)
+
+
 def test_undecided_search_reports_its_bounds() -> None:
     search = over_users(high=16)
     answer(search, lambda value, _: HELD if value <= 4 else THIN)
@@ -240,6 +252,18 @@ def test_single_failing_trial_is_undecided_until_runs_agree() -> None:
     assert is_held([said[1]]) is not None
     assert not is_held([said[1]])
     assert is_held(said) is None
+
+
+def test_longer_runs_decide_without_a_short_one() -> None:
+    # Of 90 requests p99 is not known: such a trial has neither batches nor a judgement. In 1,000
+    # requests a share of 1% has a standard error of sqrt(0.01 x 0.99 / 1,000) = 0.315%, and with 9
+    # degrees of freedom 95% lie within 2.262 of these, 0.712%: a share of 0 is below 1% for sure.
+    short = msgspec.structs.replace(evidence(0), is_met=None, counts=(), totals=())
+    assert is_held([short]) is None
+    assert is_held([short, evidence(0, requests=100)]) is True
+    assert is_held([short, evidence(100, requests=100)]) is False
+    failed = msgspec.structs.replace(short, is_met=False)
+    assert is_held([failed, evidence(0, requests=100)]) is None
 
 
 def test_few_clusters_of_slow_requests_prove_nothing() -> None:
