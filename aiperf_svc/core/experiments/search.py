@@ -295,6 +295,9 @@ def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
     if holds is not None and (not holds) in alone:
         holds = None  # a longer run by itself says the opposite
     deciding = held.index(False) if False in held else held.index(None) if None in held else 0
+    # The longest first. Its own value may be on the other side than all runs together.
+    texts = [r.evidence[deciding] for _, r in sorted(usable, key=lambda run: not run[0])]
+    reason = next((each for each in texts if each.is_within is held[deciding]), texts[0])
     shares = [
         share / objective[0].allowed
         for objective in objectives
@@ -308,7 +311,7 @@ def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
         statistics=longest.statistics,
         verdict=longest.verdict,
         is_client_bound=False,
-        reason=str(longest.evidence[deciding]),
+        reason=str(reason),
         runs=len(runs),
         confirmations=sum(is_long and _on_side(result, holds) for is_long, result in usable),
     )

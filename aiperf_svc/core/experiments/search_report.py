@@ -27,7 +27,7 @@ class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
     is_client_bound: bool
     reason: str
     """The first objective that breaks, else the first undecided one, else the first of all, with
-    its value and limit; of unusable trials, why they are."""
+    its value and limit in the longest trial that shows so; of unusable trials, why they are."""
     runs: int
     confirmations: int
     """Longer runs whose own values are on the side of `holds`."""

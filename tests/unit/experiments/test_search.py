@@ -246,6 +246,23 @@ def test_disagreeing_longer_run_moves_the_bracket() -> None:
     assert (lower.value, upper.value) == (200, 283)
 
 
+def test_reason_is_a_value_beyond_the_limit() -> None:
+    # 300 of 10,000 requests are beyond the limit in the first trial, 270 of 30,000 in the longer
+    # one, which is 0.9%: together 570 of 40,000, 1.425%, where 1% may be. Each of the 20 batches is
+    # 15.75 requests off that share, so the variance is 20 / 19 x 20 x (15.75 / 40,000) ** 2, at a
+    # share of 1% that / 1.425: a standard error of 0.151%, and with 19 degrees of freedom 95% lie
+    # within 2.093 of these, 0.317%.
+    first = evidence(30, measured=540.0)
+    longer = evidence(27, requests=3_000, measured=490.0)
+    assert is_held([longer]) is None
+    assert is_held([first, longer]) is False
+    search = searched(low=100, high=200)
+    search.add({"load.request_rate": 100}, SearchedTrial(evidence=(first,)))
+    search.add({"load.request_rate": 100, **LONGER}, SearchedTrial(evidence=(longer,)))
+    (point,) = search.points
+    assert (point.holds, point.reason) == (False, "p99 TTFT 540 ms > 500 ms")
+
+
 def test_single_failing_trial_is_undecided_until_runs_agree() -> None:
     said = [msgspec.structs.replace(evidence(0), counts=(), is_met=is_met) for is_met in (1, 0)]
     assert is_held([said[0]])
