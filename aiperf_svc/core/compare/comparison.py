@@ -196,7 +196,8 @@ def compare(
     _refuse_other_rules([*sides[0], *sides[1]])
     keys = dict.fromkeys(key for run in sides[0] for key in run.values)
     common = [key for key in keys if _has(sides[1], key)]
-    gating = _gating(sides[0][0].headline, common, criteria.wanted)
+    headline = dict.fromkeys(key for side in sides for run in side for key in run.headline)
+    gating = _gating(headline, common, criteria.wanted)
     shown = [key for key in common if key in gating or criteria.with_all]
     refuse_other_units([*sides[0], *sides[1]], common if criteria.with_all else gating)
     make = _paired_row if criteria.is_paired else _row

@@ -230,6 +230,23 @@ def test_row_missing_in_a_run_is_not_judged() -> None:
     assert not found.is_judged
 
 
+def test_headline_row_missing_in_the_first_run_is_not_judged() -> None:
+    speed = RowKey("speed")
+    both = [
+        [measured(f"{name}{i}", {speed: RunValue(1.0), P50: RunValue(v)}) for i, v in enumerate(of)]
+        for name, of in (("a", FAST), ("b", SLOW))
+    ]
+    assert compared(*both).is_worse
+    # Its headline is that of its own values.
+    both[0].insert(0, measured("a9", {speed: RunValue(1.0)}))
+    found = compared(*both)
+    assert [(str(row.key), row.word) for row in found.rows] == [
+        ("speed", Word.SAME),
+        ("latency:p50", Word.UNJUDGED),
+    ]
+    assert not found.is_judged
+
+
 @pytest.mark.parametrize("other", [{"unit": "s"}, {"better": "higher"}])
 def test_same_metric_with_other_definition_is_refused(other: dict[str, Any]) -> None:
     infos = {"latency": replace(LATENCY, **other)}
