@@ -60,7 +60,8 @@ def _mean(combination: CombinationResult, key: RowKey) -> float | None:
 def _curves(rows: Iterable[tuple[Parameters, Mean]]) -> list[Curve]:
     found: dict[bytes, Curve] = {}
     for parameters, mean in rows:
-        level = next((name for name in LEVELS if name in parameters), None)
+        # Trials that set one of the levels have no value of the other.
+        level = next((name for name in LEVELS if parameters.get(name) is not None), None)
         throughput, latency_ms = mean(_THROUGHPUT), mean(_LATENCY)
         if level is None or not throughput or not latency_ms:
             continue

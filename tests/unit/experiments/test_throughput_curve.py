@@ -51,6 +51,21 @@ def test_other_parameters_make_separate_curves() -> None:
     assert [each.parameters for each in found] == [{"model": "a"}, {"model": "b"}]
 
 
+def test_users_and_rates_make_separate_curves() -> None:
+    rates = [
+        combination(
+            {"load.concurrency": None, "load.request_rate": rate},
+            output_token_throughput_avg=50.0 * rate,
+            inter_token_latency_p90=20.0,
+        )
+        for rate in (2, 4)
+    ]
+    users = [at(count, 90.0 * count, 10.0, **{"load.request_rate": None}) for count in (1, 2)]
+    found = curves(*users, *rates)
+    assert [[point.level for point in each.points] for each in found] == [[1.0, 2.0], [2.0, 4.0]]
+    assert found[1].points[0] == CurvePoint(50.0, 100.0, 2.0)
+
+
 @pytest.mark.parametrize(
     "combinations",
     [
