@@ -163,11 +163,15 @@ def _stage_problems(config: Config, stage: Stage) -> Iterator[str]:
             f"workload.{inner.rank_key}: the number of ranks follows from the stage's nodes; "
             "leave it out"
         )
-    tags = [info.tag for info in inner.metrics_of(inner_config(config, stage, 2))]
-    for tag in stage.judge:
-        if tag not in tags:
-            hint = did_you_mean(tag, tags, f"expected {', '.join(tags)}")
+    infos = {info.tag: info for info in inner.metrics_of(inner_config(config, stage, 2))}
+    directed = [tag for tag, info in infos.items() if info.better]
+    for tag in stage.judge or tuple(infos)[:1]:
+        if tag not in infos:
+            hint = did_you_mean(tag, infos, f"expected {', '.join(infos)}")
             yield f"judge: {tag!r} is no metric of {kind}{hint}"
+        elif tag not in directed:
+            expected = ", ".join(directed) or "one with `better`"
+            yield f"judge: no direction of {tag!r} is better, as judging needs; expected {expected}"
     of_stage = inner_config(config, stage, stage_ranks(stage, config))
     for text in (*inner.problems(of_stage), *inner.device_problems(of_stage)):
         yield text if text.startswith("workload.") else f"workload: {text}"

@@ -224,6 +224,27 @@ def test_limits_of_other_hardware_are_ignored() -> None:
         ),
         ([{**IPERF, "judge": ["rrt"]}], {}, "judge: 'rrt' is no metric of iperf; did you mean rtt"),
         (
+            [{**IPERF, "judge": ["bandwidth", "pmtu"]}],
+            {},
+            "workload.stages.0.judge: no direction of 'pmtu' is better, as judging needs; expected "
+            "bandwidth, bandwidth_sent, retransmits, rtt",
+        ),
+        (
+            [
+                {
+                    "nodes": "alone",
+                    "workload": {
+                        "kind": "command",
+                        "command": ["true"],
+                        "metrics": {"heat": {"unit": "C", "pattern": "(.)"}},
+                    },
+                }
+            ],
+            {},
+            "workload.stages.0.judge: no direction of 'heat' is better, as judging needs; expected "
+            "one with `better`",
+        ),
+        (
             [IPERF],
             {"limits": [{"check": "iperf_bandwith", "min": 1}]},
             "workload.limits.0.check: 'iperf_bandwith' is no check of these stages; did you mean "
