@@ -421,7 +421,8 @@ _SCALARS = (
         "given a token; absent if some have not", better=LOWER, is_ours=True, in_table=True),
     _scalar("scale_recovery_time", "Time Until SLO Holds Again", "sec", MEASURED,
         "longest time from an increase of the load that led to more replicas until, over 10 s and "
-        "for 30 s, 95% of the first tokens come within their limit; absent if that is not reached",
+        "for 30 s, 95% of the due requests are within the limits of slo.goodput, or else of "
+        "slo.objectives; absent if that is not reached",
         better=LOWER, is_ours=True, in_table=True),
     _scalar("idle_gpu_time", "GPU Time Without Work", "sec", ADDED,
         "GPUs of each replica that came up during the load * time from its node to its first token",
