@@ -39,7 +39,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     most_longer: int = 18
     """Most longer runs of the search. What these do not decide stays undecided."""
     longer: Parameters = {}
-    """Parameters that make a trial a longer run."""
+    """Parameters that make a trial a longer run; none: further trials take their place."""
     usual: Parameters = {}
     """What these parameters are in the other trials: the template's values."""
     unit: str = ""
@@ -121,8 +121,10 @@ class Search:
     def add(self, parameters: Parameters, result: SearchedTrial) -> None:
         """Take the result of a trial that `next` asked for."""
         value = float(parameters[self.space.parameter])
-        is_longer = all(parameters.get(key) == at for key, at in self.space.longer.items())
-        self._runs.setdefault(value, []).append((is_longer, result))
+        runs, longer = self._runs.setdefault(value, []), self.space.longer
+        # Where no trial can be longer, a further one is in its place.
+        is_longer = bool(longer or runs) and all(parameters.get(k) == v for k, v in longer.items())
+        runs.append((is_longer, result))
 
     @property
     def points(self) -> tuple[SearchPoint, ...]:

@@ -246,6 +246,18 @@ def test_disagreeing_longer_run_moves_the_bracket() -> None:
     assert (lower.value, upper.value) == (200, 283)
 
 
+def test_further_trials_confirm_where_none_can_be_longer() -> None:
+    search = searched(parameter="load.replay_speedup", high=4, is_whole=True, confirm=1, longer={})
+    # The first trials of 2 and 3 find the bracket, and a second one of each confirms it.
+    assert [value for value, _ in carry_out(search, 2)] == [1, 2, 4, 3, 2, 3]
+    assert search.report.confirmations == 1
+    search = searched(low=100, high=200, longer={})
+    search.add({"load.request_rate": 100}, UNCLEAR)
+    assert search.next() == {"load.request_rate": 100}
+    search.add({"load.request_rate": 100}, HELD)
+    assert search.next() == {"load.request_rate": 200}
+
+
 def test_reason_is_a_value_beyond_the_limit() -> None:
     # 300 of 10,000 requests are beyond the limit in the first trial, 270 of 30,000 in the longer
     # one, which is 0.9%: together 570 of 40,000, 1.425%, where 1% may be. Each of the 20 batches is
