@@ -75,7 +75,10 @@ def _efficiencies(
 ) -> Iterator[tuple[Parameters, Aggregate]]:
     key = RowKey(scaled.tag, "avg")
     known = [
-        (_processes(each.parameters, scaled.scales_with), each) for each in group if each.mean(key)
+        (processes, each)
+        for each in group
+        if each.mean(key)
+        and (processes := _processes(each.parameters, scaled.scales_with)) is not None
     ]
     if len({processes for processes, _ in known}) < 2:
         return
@@ -88,10 +91,11 @@ def _efficiencies(
             yield each.parameters, _relative(each.values[key], base.values[key], factor)
 
 
-def _processes(parameters: Parameters, keys: Collection[str]) -> float:
-    """The product of the keys' values. A key that no trial sets is the same for all."""
-    values = (parameters.get(key, 1) for key in keys)
-    return float(math.prod(value for value in values if is_number(value)))
+def _processes(parameters: Parameters, keys: Collection[str]) -> float | None:
+    """The product of the keys' values. A key that no trial sets is the same for all. None for a
+    trial that leaves a key of others to its default, which is unknown here."""
+    values = [parameters.get(key, 1) for key in keys]
+    return float(math.prod(values)) if all(map(is_number, values)) else None
 
 
 def _relative(value: Aggregate, base: Aggregate, factor: float) -> Aggregate:

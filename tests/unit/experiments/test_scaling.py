@@ -59,6 +59,11 @@ def test_only_otherwise_equal_trials_are_compared() -> None:
     assert efficiencies(found) == [1.0, 0.75, None]
 
 
+def test_trial_with_default_processes_has_no_efficiency() -> None:
+    found = outcomes([({PROCESSES: None}, 20.0), ({PROCESSES: 4}, 40.0), ({PROCESSES: 8}, 60.0)])
+    assert efficiencies(found) == [None, 1.0, 60 / (2 * 40)]
+
+
 def test_process_count_is_the_product_of_its_keys() -> None:
     found = outcomes([({RANKS: 1, PROCESSES: 2}, 10.0), ({RANKS: 2, PROCESSES: 4}, 30.0)])
     assert efficiencies(found) == [1.0, 0.75]
