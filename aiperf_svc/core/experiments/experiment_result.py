@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search_report import Ending, SearchReport
 from aiperf_svc.core.qualify.result import Qualification
 from aiperf_svc.core.results.run_result import SLO_CODES
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
@@ -149,8 +149,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of these results. It is OK if one valid trial holds its SLO, and no trial
-        is unfinished."""
+        """The exit code of these results. It is OK if one valid trial holds its SLO, of a search
+        unless its lowest load breaks, and no trial is unfinished."""
         if not self.has_succeeded or any(trial.state != RunState.DONE for trial in self.trials):
             return ExitCode.BENCHMARK_FAILED
         if self.qualification is not None:
@@ -159,6 +159,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
         used = [t for t in self.trials if not t.left_out or t.cause == ENDED_EARLY]
         if not used:
             return ExitCode.VERDICT_INVALID
+        if self._breaking_search:
+            return ExitCode.SLO_MISSED
         found = {trial.slo for trial in used}
         if found <= {MISSED, NOT_JUDGED}:
             return SLO_CODES[NOT_JUDGED if NOT_JUDGED in found else MISSED]
@@ -176,8 +178,19 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
                 return self.first_failure or "no request completed"
             case _ if self.qualification is not None:
                 return self.qualification.result
+            case _ if self._breaking_search:
+                return f"no load holds: {self._breaking_search}"
             case _:
                 return self._missed_slo
+
+    @property
+    def _breaking_search(self) -> str:
+        """The result of a search whose lowest load breaks: by a share of good requests, which is no
+        SLO of a trial, or by all trials of this load together. Empty for another one."""
+        search = self.search
+        if search is None or search.ending is not Ending.BREAKS_AT_ONCE:
+            return ""
+        return f"{search.parameter} {search.result}"
 
     @property
     def first_failure(self) -> str:

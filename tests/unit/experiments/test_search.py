@@ -11,6 +11,8 @@ from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
 from aiperf_svc.core.experiments.search import Search, SearchedTrial, SearchSpace
 from aiperf_svc.core.experiments.search_report import Ending, SearchReport
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.fake_results import experiment, trial
 
 LONGER = {"load.duration": "180s"}
 
@@ -189,6 +191,26 @@ def test_search_that_breaks_immediately_ends_after_longer_runs() -> None:
     assert search.ending is Ending.BREAKS_AT_ONCE
     result = search.report.result
     assert result.startswith("breaks at 1 req/s, the start of the range (p99 TTFT 512 ms > 500 ms)")
+
+
+@pytest.mark.parametrize(
+    ("knee", "code", "problem"),
+    [
+        (2, ExitCode.OK, ""),
+        (
+            0,
+            ExitCode.SLO_MISSED,
+            "no load holds: load.request_rate breaks at 1 req/s, the start of the range (p99 TTFT "
+            "512 ms > 500 ms), 3 confirmations: the limit is lower; lower `from`",
+        ),
+    ],
+)
+def test_search_without_a_load_that_holds_fails(knee: float, code: ExitCode, problem: str) -> None:
+    search = searched(high=4)
+    carry_out(search, knee)
+    # Trials of a search for a share of good requests have no SLO.
+    found = msgspec.structs.replace(experiment([trial()]), search=search.report)
+    assert (found.exit_code, found.problem) == (code, problem)
 
 
 def test_limiting_client_is_never_the_servers_limit() -> None:
