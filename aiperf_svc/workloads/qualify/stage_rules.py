@@ -64,6 +64,16 @@ def applicable_limits(config: Config) -> list[CheckLimit]:
     return [limit for limit in spec.limits if limit.applies_to(gpu, spec.fabric)]
 
 
+def effective_limits(config: Config) -> list[CheckLimit]:
+    """Return the applicable limits that have a value: a share of the baseline needs a baseline."""
+    baseline = config.workload.baseline
+    return [
+        limit
+        for limit in applicable_limits(config)
+        if limit.of_baseline is None or baseline.get(limit.check)
+    ]
+
+
 def inner_config(config: Config, stage: Stage, count: int) -> WorkloadConfig[Any]:
     """Return the config of a stage's tool as a benchmark of its own on so many ranks."""
     inner, spec = tool(stage.workload.kind), stage.workload
@@ -209,6 +219,11 @@ def _limit_problems(config: Config) -> list[str]:
     if spec.limits and not found and not applicable_limits(config):
         names = ", ".join(f"{key} {value!r}" for key, value in nodes.items() if value)
         found.append(f"workload.limits: none of {len(spec.limits)} applies to {names}")
+    elif spec.limits and not found and not effective_limits(config):
+        found.append(
+            "workload.limits: all that apply are of_baseline, without a baseline of these checks: "
+            "give one (qualify --baseline FOLDER), or leave the limits out"
+        )
     for check in spec.baseline:
         if check not in checks:
             found.append(

@@ -46,9 +46,9 @@ from aiperf_svc.workloads.pairs import at_the_same_time, circle_rounds, pair_lab
 from aiperf_svc.workloads.qualify.spec import QualifySpec, Stage
 from aiperf_svc.workloads.qualify.stage_rules import (
     Config,
-    applicable_limits,
     check_name,
     config_problems,
+    effective_limits,
     inner_config,
     node_count,
     rules_of,
@@ -316,7 +316,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         if spec.time_limit is not None:
             bounds.append(f"no trial begins after {format_duration(spec.time_limit)}")
         if spec.limits:
-            applied = len(applicable_limits(config))
+            applied = len(effective_limits(config))
             bounds.append(f"{applied:,} of {len(spec.limits):,} limits apply")
         rows = [
             (f"stage {stage.own_name}", f"{stage.workload.kind}, nodes {stage.nodes}")

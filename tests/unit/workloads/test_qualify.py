@@ -12,7 +12,7 @@ from aiperf_svc.core.qualify.judgement import GOOD_ALONE, MOST_SUSPECTS
 from aiperf_svc.core.qualify.measurements import Limit, Measurement
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_id import non_defaults
-from aiperf_svc.workloads.qualify.stage_rules import rules_of
+from aiperf_svc.workloads.qualify.stage_rules import effective_limits, rules_of
 from aiperf_svc.workloads.qualify.workload import Qualify
 from aiperf_svc.workloads.registry import parse_benchmark, workload_of
 from aiperf_svc.workloads.steps import Rank, Step
@@ -282,6 +282,12 @@ def test_limits_of_other_hardware_are_ignored() -> None:
         ),
         (
             [IPERF],
+            {"limits": [{"check": "iperf_rtt", "of_baseline": 0.9}]},
+            "workload.limits: all that apply are of_baseline, without a baseline of these checks: "
+            "give one (qualify --baseline FOLDER)",
+        ),
+        (
+            [IPERF],
             {"baseline": {"fio_iops": {"": 1.0}}},
             "workload.baseline: 'fio_iops' is no check of these stages",
         ),
@@ -292,6 +298,16 @@ def test_invalid_qualification_settings_are_named(
 ) -> None:
     (problem,) = problems(*stages, **spec)
     assert expected in problem
+
+
+def test_limit_of_the_baseline_applies_with_one() -> None:
+    limits = [
+        {"check": "iperf_bandwidth", "of_baseline": 0.9},
+        {"check": "iperf_rtt", "of_baseline": 0.9},
+    ]
+    config = parsed(IPERF, limits=limits, baseline={"iperf_rtt": {"": 100.0}})
+    assert WORKLOAD.config_problems(config) == []
+    assert [limit.check for limit in effective_limits(config)] == ["iperf_rtt"]
 
 
 @pytest.mark.parametrize(
