@@ -132,7 +132,9 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     has_batches = batches is not None and (result.ok or not is_within) and not is_thin
     is_met = None if is_thin and not is_other_miss else result.ok
     name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
-    text = f"{name}: {result.reason}" if is_other_miss else ""
+    # A value among requests that were cut off is unknown, however many others there are.
+    is_unknown = measured is None and not is_thin
+    text = f"{name}: {result.reason}" if is_other_miss or is_unknown else ""
     if found.early_end:
         # Only objectives that are missed are known.
         has_batches, is_met = batches is not None, None if batches is None else False

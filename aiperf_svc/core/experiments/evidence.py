@@ -63,14 +63,17 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 def is_held(runs: Sequence[Evidence]) -> bool | None:
     """Return whether an objective is held at the load of these runs; None if they do not tell.
 
-    A run with too few requests tells nothing, and the longer ones decide without it. A run that
-    misses its objective for another reason than the values, such as failed requests, has no
-    batches: then the runs must agree.
+    Beside runs with batches, one that has too few requests for them tells nothing, so that longer
+    runs decide. A run that misses its objective for another reason than the values, such as failed
+    requests, has no batches either: then the runs must agree.
     """
-    known = [run for run in runs if run.counts or run.is_met is not None]
-    if known and all(run.counts for run in known):
-        return _by_batches(known)
-    outcomes = {run.is_met for run in known}
+    batched = [run for run in runs if run.counts]
+    others = [run for run in runs if not run.counts and run.is_met is not None]
+    if batched:
+        others = [run for run in others if run.text]
+        if not others:
+            return _by_batches(batched)
+    outcomes = {run.is_met for run in (*batched, *others)}
     return outcomes.pop() if len(outcomes) == 1 else None
 
 

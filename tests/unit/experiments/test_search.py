@@ -313,7 +313,11 @@ def test_longer_runs_decide_without_a_short_one() -> None:
     assert is_held([short]) is None
     assert is_held([short, evidence(0, requests=100)]) is True
     assert is_held([short, evidence(100, requests=100)]) is False
-    failed = msgspec.structs.replace(short, is_met=False)
+    # Too few requests for batches, and enough for a judgement by their own p90.
+    few = msgspec.structs.replace(short, is_met=False)
+    assert is_held([few]) is False
+    assert is_held([few, evidence(0, requests=100)]) is True
+    failed = msgspec.structs.replace(few, text="leaves out 80 of 90 requests")
     assert is_held([failed, evidence(0, requests=100)]) is None
 
 
