@@ -30,7 +30,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     is_met: bool | None
     """Judgement of the run as a whole; None if it has too few requests."""
     counts: tuple[int, ...] = ()
-    """Requests of each batch; empty if the objective is no statistic of requests."""
+    """Requests of each batch; empty if the objective is no statistic of requests, or if a batch has
+    too few of them."""
     totals: tuple[float, ...] = ()
     """For each batch, the number of requests beyond the limit, or the sum of the values."""
     allowed: float = 0.0
