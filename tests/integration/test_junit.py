@@ -20,6 +20,7 @@ from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.groups import Group, compare_groups
 from aiperf_svc.core.qualify.result import CheckResult, NodeResult, Qualification, Verdict
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.runs_to_compare import inference_run, side
 
@@ -167,7 +168,15 @@ def test_comparison_of_single_runs_keeps_its_rows(tmp_path: Path) -> None:
     single = (tmp_path / "base" / "0", tmp_path / "new" / "0")
     assert compared(file, *single) == ExitCode.INCOMPARABLE
     assert cases(file).keys() == worse.keys()
-    assert broken(file)["Time to First Token p99"].startswith("too few runs")
+    assert ": single runs: run-to-run noise unknown" in broken(file)["Time to First Token p99"]
+
+
+def test_unjudged_row_names_its_reason(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    failing = side("bad", (9,), verdict=Severity.INVALID, cause="target-failing")
+    base, new = side("a", (100, 101, 99)), side("b", (150, 151, 149))
+    file.write_bytes(render(comparison_cases(compare_groups([Group("", [*base, *failing], new)]))))
+    assert "left out: 1 run in which the target failed" in broken(file)["Latency p50"]
 
 
 def test_text_of_a_server_stays_xml(tmp_path: Path) -> None:

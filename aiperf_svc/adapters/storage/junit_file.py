@@ -161,7 +161,8 @@ def _row(suite: str, row: ComparisonRow) -> Case:
     text = f"{row.word}: {base} to {new} {row.info.unit} ({row.delta:+.1%}{low_high})"
     name = f"{row.info.name} {row.key.stat}".rstrip()
     if row.word is Word.UNJUDGED:
-        return Case(suite, name, f"too few runs: {text}", "error")
+        why = "; ".join(note[2:] for note in row.notes if note.startswith("? "))
+        return Case(suite, name, f"{text}: {why}", "error")
     return Case(suite, name, text if row.word is Word.WORSE else "", output=text)
 
 
