@@ -239,8 +239,7 @@ def first_token_limit_ms(limits: Slo) -> float | None:
     """Return the limit of the time to the first token, of a good request or of an objective; None
     if there is none."""
     given = [(tag, limits.goodput.get(tag)) for tag in OF_FIRST_TOKEN]
-    given += [(each.metric, each.max) for each in limits.objectives]
-    for tag, raw in given:
+    for tag, raw in (*given, *_upper_limits(limits).items()):
         if tag in OF_FIRST_TOKEN and raw is not None:
             return limit_of(CATALOG[tag].shown_unit, raw)
     return None
@@ -249,10 +248,21 @@ def first_token_limit_ms(limits: Slo) -> float | None:
 def limits_of(slo: Slo) -> dict[str, float | str]:
     """Return the limits of single requests: those of the goodput, else the upper ones of the
     objectives."""
-    if slo.goodput:
-        return dict(slo.goodput)
-    found = {each.metric: each.max for each in slo.objectives if each.max is not None}
-    return {tag: limit for tag, limit in found.items() if CATALOG[tag].compute is not None}
+    return dict(slo.goodput) or _upper_limits(slo)
+
+
+def _upper_limits(slo: Slo) -> dict[str, float | str]:
+    """Return the upper limits of the objectives on metrics of requests. Of several on one metric
+    the highest: a limit on its median is one that half of the requests may exceed."""
+    found: dict[str, float | str] = {}
+    for each in slo.objectives:
+        metric = CATALOG[each.metric]
+        if each.max is None or metric.compute is None:
+            continue
+        known, unit = found.get(metric.tag), metric.shown_unit
+        if known is None or limit_of(unit, each.max) > limit_of(unit, known):
+            found[metric.tag] = each.max
+    return found
 
 
 def recovery(

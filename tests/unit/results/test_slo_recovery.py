@@ -8,7 +8,7 @@ import pytest
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.events.report import EventReport
-from aiperf_svc.core.results.slo import limits_of
+from aiperf_svc.core.results.slo import first_token_limit_ms, limits_of
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport, ScalingResult
 from aiperf_svc.core.stats.load_window import PhaseTimes
@@ -93,6 +93,17 @@ def test_limits_of_objectives_count_without_a_goodput() -> None:
     assert limits_of(Slo.model_validate({"objectives": objectives})) == {
         "time_to_first_token": "1s"
     }
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_highest_limit_on_a_metric_is_that_of_requests(order: int) -> None:
+    objectives = [
+        {"metric": "time_to_first_token", "stat": "p50", "max": 200},
+        {"metric": "time_to_first_token", "stat": "p99", "max": "1s"},
+    ]
+    found = Slo.model_validate({"objectives": objectives[::order]})
+    assert limits_of(found) == {"time_to_first_token": "1s"}
+    assert first_token_limit_ms(found) == 1000.0
 
 
 @pytest.mark.parametrize(
