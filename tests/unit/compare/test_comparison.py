@@ -230,7 +230,7 @@ def test_row_missing_in_a_run_is_not_judged() -> None:
     assert not found.is_judged
 
 
-def test_headline_row_missing_in_the_first_run_is_not_judged() -> None:
+def test_row_missing_in_first_run_is_unjudged() -> None:
     speed = RowKey("speed")
     both = [
         [measured(f"{name}{i}", {speed: RunValue(1.0), P50: RunValue(v)}) for i, v in enumerate(of)]

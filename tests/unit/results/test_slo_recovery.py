@@ -96,7 +96,7 @@ def test_limits_of_objectives_count_without_a_goodput() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_highest_limit_on_a_metric_is_that_of_requests(order: int) -> None:
+def test_highest_limit_of_a_metric_counts(order: int) -> None:
     objectives = [
         {"metric": "time_to_first_token", "stat": "p50", "max": 200},
         {"metric": "time_to_first_token", "stat": "p99", "max": "1s"},
