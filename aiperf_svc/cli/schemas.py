@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports import inference_file
+from aiperf_svc.adapters.exports import aiperf_exports, inference_file
+from aiperf_svc.adapters.exports.aiperf_sweep_export import AggregateFile, SweepFile
 from aiperf_svc.adapters.exports.joint_export import JointExperimentResult
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import VerdictFile
@@ -145,6 +146,9 @@ SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "stack": _stack,
     "config": _config,
     "profile_export_aiperf": inference_file.json_schema,
+    "profile_export_aiperf_timeslices": aiperf_exports.slices_schema,
+    "profile_export_aiperf_aggregate": _from_struct(AggregateFile),
+    "profile_export_aiperf_sweep": _from_struct(SweepFile),
     "results": _from_struct(ToolResult),
     "experiment": _from_struct(ExperimentResult),
     "qualification": _from_struct(Qualification),

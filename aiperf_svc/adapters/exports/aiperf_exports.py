@@ -7,20 +7,39 @@ without a request are left out.
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import asdict
 
 from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slices import Slice
 from aiperf_svc.core.results.summary import Summary, inference_result
 from aiperf_svc.domain.foreign_text import csv_cell
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 PERCENTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
 STATS = ("avg", "min", "max", "sum", *PERCENTILES, "std")
 """Statistics in AIPerf's order; those of slices have the count too."""
 SLICES = "profile_export_aiperf_timeslices"
+
+
+class TimeSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """A slice of time, without its metrics, which have keys beside these."""
+
+    timeslice_index: int
+    start_ns: int
+    end_ns: int
+    is_complete: bool
+
+
+class TimeSlices(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of profile_export_aiperf_timeslices.json: the source of its JSON Schema."""
+
+    timeslices: tuple[TimeSlice, ...]
+    input_config: Json
 
 
 def render_csv(summary: Summary) -> bytes:
@@ -50,20 +69,27 @@ def _number(value: float | None) -> str:
 
 
 def render_slices_json(slices: Sequence[Slice], config: BenchmarkConfig) -> bytes:
-    content = {
-        "timeslices": [
-            {
-                "timeslice_index": each.index,
-                "start_ns": each.start_wall_ns,
-                "end_ns": each.end_wall_ns,
-                "is_complete": each.is_complete,
-                **each.metrics,
-            }
-            for each in slices
-        ],
-        "input_config": input_config(config),
-    }
+    found = [{**asdict(_without_metrics(each)), **each.metrics} for each in slices]
+    content = {"timeslices": found, "input_config": input_config(config)}
     return msgspec.json.encode(content) + b"\n"
+
+
+def _without_metrics(each: Slice) -> TimeSlice:
+    return TimeSlice(
+        timeslice_index=each.index,
+        start_ns=each.start_wall_ns,
+        end_ns=each.end_wall_ns,
+        is_complete=each.is_complete,
+    )
+
+
+def slices_schema() -> Json:
+    """Return the JSON Schema of the file: a key of a slice that is not named here is a metric."""
+    (file, metric), definitions = msgspec.json.schema_components(
+        (TimeSlices, MetricStats), ref_template="#/$defs/{name}"
+    )
+    definitions[TimeSlice.__name__]["additionalProperties"] = metric
+    return {**file, "$defs": definitions}
 
 
 def render_slices_csv(slices: Sequence[Slice]) -> bytes:

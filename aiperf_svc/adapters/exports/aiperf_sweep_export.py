@@ -2,7 +2,7 @@
 aggregate of each combination over its repetitions, and the sweep over all combinations.
 
 Names and meanings of the keys are AIPerf's. A combination with one run has no deviation and no
-interval here, where AIPerf writes 0 and the mean.
+interval here, where AIPerf writes 0 and the mean. The structs are the source of the JSON Schemas.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.experiment_export import column_name, interval
@@ -19,6 +20,7 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.choices import LATENCIES, REQUEST_THROUGHPUT, Front, best, front
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Parameter, TrialRow
+from aiperf_svc.core.experiments.experiment_result import ParameterValues
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import describe
@@ -35,6 +37,88 @@ LONGEST_NAME = 100
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
+class FailedRun(msgspec.Struct, frozen=True):
+    """A trial whose numbers are not used, and why."""
+
+    label: str
+    error: str
+
+
+class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The trials, and those of them whose numbers are used."""
+
+    aggregation_type: str
+    num_profile_runs: int
+    num_successful_runs: int
+    failed_runs: tuple[FailedRun, ...]
+
+
+class AggregateStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A value over the repetitions of a combination. `cv` is the deviation as a share of the mean,
+    which may be 0."""
+
+    mean: float
+    min: float
+    max: float
+    std: float | UnsetType = UNSET
+    se: float | UnsetType = UNSET
+    ci_low: float | UnsetType = UNSET
+    ci_high: float | UnsetType = UNSET
+    t_critical: float | UnsetType = UNSET
+    cv: float | UnsetType = UNSET
+    unit: str
+
+
+class AggregateMetadata(RunCounts, frozen=True, kw_only=True):
+    """The runs of one combination, and its parameters."""
+
+    confidence_level: float = CONFIDENCE
+    run_labels: tuple[str, ...]
+    variation_label: str
+    variation_values: Parameters
+
+
+class AggregateFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of profile_export_aiperf_aggregate.json: a key of `metrics` is a metric and a
+    statistic, such as `time_to_first_token_p99`."""
+
+    schema_version: str = AGGREGATE_SCHEMA
+    aiperf_version: str
+    metadata: AggregateMetadata
+    metrics: dict[str, AggregateStats]
+
+
+class SweepMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The changed keys with their values."""
+
+    sweep_parameters: tuple[ParameterValues, ...]
+    num_combinations: int
+
+
+class CombinationMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A combination of which some run can be used."""
+
+    parameters: Parameters
+    metrics: dict[str, AggregateStats]
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """The best combination by a metric."""
+
+    parameters: Parameters
+    metric: float
+    unit: str
+
+
+class SweepFile(RunCounts, frozen=True, kw_only=True):
+    """Content of profile_export_aiperf_sweep.json."""
+
+    metadata: SweepMetadata
+    per_combination_metrics: tuple[CombinationMetrics, ...]
+    best_configurations: dict[str, Configuration]
+    pareto_optimal: tuple[Parameters, ...]
+
+
 def combination_names(summary: ExperimentSummary) -> list[str]:
     """Return AIPerf's folder name of each combination, `concurrency_4__mean_128`; one that is not
     unique, or too long, has its number instead. Empty without parameters."""
@@ -47,19 +131,20 @@ def combination_names(summary: ExperimentSummary) -> list[str]:
 
 def render_aggregate_json(summary: ExperimentSummary, of: Combination) -> bytes:
     """Render profile_export_aiperf_aggregate.json of one combination."""
-    content = {
-        "schema_version": AGGREGATE_SCHEMA,
-        "aiperf_version": f"aiperf-svc {__version__}",
-        "metadata": {
-            "aggregation_type": "confidence",
-            **_counts(of.rows),
-            "confidence_level": CONFIDENCE,
-            "run_labels": [run_label(row.number) for row in of.rows if not row.left_out],
-            "variation_label": describe(of.parameters),
-            "variation_values": of.parameters,
-        },
-        "metrics": _metrics(summary, of),
-    }
+    failed = _failed(of.rows)
+    content = AggregateFile(
+        aiperf_version=f"aiperf-svc {__version__}",
+        metadata=AggregateMetadata(
+            aggregation_type="confidence",
+            num_profile_runs=len(of.rows),
+            num_successful_runs=len(of.rows) - len(failed),
+            failed_runs=failed,
+            run_labels=tuple(run_label(row.number) for row in of.rows if not row.left_out),
+            variation_label=describe(of.parameters),
+            variation_values=of.parameters,
+        ),
+        metrics=_metrics(summary, of),
+    )
     return msgspec.json.encode(content) + b"\n"
 
 
@@ -82,28 +167,25 @@ def render_aggregate_csv(summary: ExperimentSummary, of: Combination) -> bytes:
 
 def render_sweep_json(summary: ExperimentSummary, search: SearchReport | None = None) -> bytes:
     """Render profile_export_aiperf_sweep.json."""
-    return (
-        msgspec.json.encode(
-            {
-                "aggregation_type": "sweep",
-                **_counts(summary.rows),
-                "metadata": {
-                    "sweep_parameters": [
-                        {"name": each.name, "values": each.values} for each in summary.parameters
-                    ],
-                    "num_combinations": len(summary.combinations),
-                },
-                "per_combination_metrics": [
-                    {"parameters": each.parameters, "metrics": _metrics(summary, each)}
-                    for each in summary.combinations
-                    if each.values
-                ],
-                "best_configurations": _best_configurations(summary, search),
-                "pareto_optimal": [each.parameters for each in _optimal(summary)],
-            }
-        )
-        + b"\n"
+    failed = _failed(summary.rows)
+    content = SweepFile(
+        aggregation_type="sweep",
+        num_profile_runs=len(summary.rows),
+        num_successful_runs=len(summary.rows) - len(failed),
+        failed_runs=failed,
+        metadata=SweepMetadata(
+            sweep_parameters=tuple(ParameterValues(p.name, p.values) for p in summary.parameters),
+            num_combinations=len(summary.combinations),
+        ),
+        per_combination_metrics=tuple(
+            CombinationMetrics(parameters=each.parameters, metrics=_metrics(summary, each))
+            for each in summary.combinations
+            if each.values
+        ),
+        best_configurations=_best_configurations(summary, search),
+        pareto_optimal=tuple(each.parameters for each in _optimal(summary)),
     )
+    return msgspec.json.encode(content) + b"\n"
 
 
 def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = None) -> bytes:
@@ -145,20 +227,13 @@ def run_label(number: int) -> str:
     return f"run_{number:04}"
 
 
-def _counts(rows: Sequence[TrialRow]) -> dict[str, object]:
-    failed = [
-        {"label": run_label(row.number), "error": row.left_out} for row in rows if row.left_out
-    ]
-    return {
-        "num_profile_runs": len(rows),
-        "num_successful_runs": len(rows) - len(failed),
-        "failed_runs": failed,
-    }
+def _failed(rows: Sequence[TrialRow]) -> tuple[FailedRun, ...]:
+    return tuple(FailedRun(run_label(row.number), row.left_out) for row in rows if row.left_out)
 
 
-def _metrics(summary: ExperimentSummary, of: Combination) -> dict[str, dict[str, float | str]]:
+def _metrics(summary: ExperimentSummary, of: Combination) -> dict[str, AggregateStats]:
     return {
-        column_name(key): {**_statistics(value), "unit": _unit(summary, key)}
+        column_name(key): AggregateStats(**_statistics(value), unit=_unit(summary, key))
         for key, value in of.values.items()
     }
 
@@ -191,15 +266,9 @@ def _sweep_numbers(each: Combination, keys: Iterable[RowKey]) -> Iterable[str]:
         yield from (_number(found.get(stat), stat) for stat in SWEEP_STATS)
 
 
-class _Configuration(msgspec.Struct, frozen=True):
-    parameters: Parameters
-    metric: float
-    unit: str
-
-
 def _best_configurations(
     summary: ExperimentSummary, search: SearchReport | None
-) -> dict[str, _Configuration]:
+) -> dict[str, Configuration]:
     found = _front(summary)
     if found is None:
         return {}
@@ -208,7 +277,7 @@ def _best_configurations(
         "best_latency_p99": best(summary, found.latency, search),
     }
     return {
-        name: _Configuration(each.combination.parameters, each.value.mean, _unit(summary, each.key))
+        name: Configuration(each.combination.parameters, each.value.mean, _unit(summary, each.key))
         for name, each in chosen.items()
         if each is not None
     }

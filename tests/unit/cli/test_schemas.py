@@ -11,17 +11,24 @@ import pytest
 import yaml
 
 import aiperf_svc
+from aiperf_svc.adapters.exports.aiperf_exports import SLICES, render_slices_json
 from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.result_files import VERDICT_SCHEMA, render_verdict
 from aiperf_svc.adapters.storage.answers_file import write_answers
+from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.provenance_file import write_provenance
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.parsers.tools import SCHEMAS as NAMES
 from aiperf_svc.cli.schemas import SCHEMAS, json_schema
+from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.quality.gate import Answer
 from aiperf_svc.core.results.provenance import provenance_of
+from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.core.results.slices import Slice
 from aiperf_svc.core.verdict.check_result import Severity, Verdict
+from tests.support import fake_run
 from tests.support.fake_nodes import FakeNodes
+from tests.support.fake_trials import outcome, sweep
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "docs" / "schemas"
@@ -108,6 +115,29 @@ def test_written_files_fit(tmp_path: Path) -> None:
         assert problems("quality", json.loads(line)) == []
     written = json.loads(render_verdict(Verdict(Severity.VALID, "", ()), ()))
     assert (problems("verdict", written), written["schema_version"]) == ([], VERDICT_SCHEMA)
+
+
+def test_slice_fits_with_any_metric() -> None:
+    metrics = {"request_count": MetricStats(unit="requests", avg=1.0)}
+    each = Slice(index=2, start_wall_ns=1, end_wall_ns=2, is_complete=True, metrics=metrics)
+    written = json.loads(render_slices_json([each], fake_run.config()))
+    assert problems(SLICES, written) == []
+    assert written["timeslices"][0]["request_count"] == {"unit": "requests", "avg": 1.0}
+    written["timeslices"][0]["request_count"] = 1
+    assert problems(SLICES, written)
+
+
+def test_aggregates_and_sweep_fit(tmp_path: Path) -> None:
+    failed = outcome(7, {"load.concurrency": 4}, state="failed", reason="refused")
+    twice = sweep({1: (10.0, 5.0), 2: (20.0, 6.0), 8: (19.0, 7.0)}, repetitions=2)
+    write_experiment(tmp_path, fake_run.config(), summarise([*twice, failed]))
+    found = sorted(tmp_path.rglob("profile_export_aiperf_*.json"))
+    assert [path.stem.rpartition("_")[2] for path in found] == [*(["aggregate"] * 3), "sweep"]
+    for path in found:
+        written = json.loads(path.read_text())
+        assert problems(path.stem, written) == []
+        del written["metadata"]
+        assert problems(path.stem, written) == ["'metadata' is a required property"]
 
 
 def test_joint_and_verdict_refuse_a_missing_key() -> None:
