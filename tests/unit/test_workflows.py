@@ -163,6 +163,14 @@ def test_site_is_deployed_under_its_minor_version(job: Job) -> None:
     ]
 
 
+def test_forge_runs_the_tests_as_root(job: Job) -> None:
+    job.replace("sudo", "pipx", "find")
+    job.runner.known["env.TOOLS"] = "openssl wrk"
+    job.runner.run_job("ci.yml", "test")
+    path = job.runner.environ["PATH"]
+    assert job.called[-1] == f"sudo --preserve-env env PATH={path} make test"
+
+
 def test_cluster_gets_pinned_plugin_and_built_image(job: Job) -> None:
     for name in ("images/runner/Containerfile", "aiperf_svc/stack/settings.py"):
         copy = job.work / name
