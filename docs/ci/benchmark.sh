@@ -46,4 +46,7 @@ compare() {
     ln -sfn "$(basename "$newest")" "$RUNS/good"
 }
 
-"$1"
+case ${1:-} in
+    preview | run | compare) "$1" ;;
+    *) echo "error: step '${1:-}'; expected preview, run or compare" >&2; exit 2 ;;
+esac

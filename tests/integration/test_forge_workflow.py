@@ -154,6 +154,16 @@ def test_workflow_and_action_call_steps_of_the_script() -> None:
     assert all(set(each["with"]) <= inputs for each in steps if uses in each.get("uses", ""))
 
 
+def test_workflow_keeps_the_run_of_every_night() -> None:
+    steps = yaml.safe_load((PAGES / "workflow.yaml").read_text())["jobs"]["nightly"]["steps"]
+    assert steps[-1]["uses"].startswith("actions/cache/save@")
+    assert steps[-1]["if"] == "always()"
+
+
+def test_step_that_does_not_exist_is_refused(forge: Path) -> None:
+    assert step(forge, "echo") == ExitCode.BAD_CONFIG
+
+
 def test_action_passes_the_exit_code_on(forge: Path) -> None:
     inputs = {"step": "compare", "stack": "nightly", "comment": "./post"}
     for number, ttft_ms in enumerate((20.0, 30.0), start=1):
