@@ -149,9 +149,9 @@ def _plan(name: str, args: BenchmarkArgs) -> StackPlan:
         _plain(args.config, "config"),
         "config",
         stack=args.name or stack_name_of(f"{pulumi.get_stack()}-{name}"),
-        generation=args.generation,
+        generation=_plain(args.generation, "generation"),
         target=args.target,
-        shape=args.shape,
+        shape=_plain(args.shape, "shape"),
         environ=os.environ,
     )
 

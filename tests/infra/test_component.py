@@ -87,7 +87,7 @@ def test_pods_follow_the_resources_of_the_user(usual: Recording) -> None:
 
 def test_whole_numbers_of_an_engine_are_integers() -> None:
     config = {**CONFIG, "load": {**CONFIG["load"], "concurrency": 8.0}}
-    found = _recorded(config=config)
+    found = _recorded(config=config, generation=1.0, shape=1.0)
     assert found.outputs["runId"] == _recorded(config=CONFIG).outputs["runId"]
 
 
