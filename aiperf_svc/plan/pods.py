@@ -27,6 +27,14 @@ USER = 65_532
 """Numeric user id of pods, so that the kubelet can verify that it is not root."""
 GRACE_S = 30
 """Seconds between SIGTERM and SIGKILL; the services need 5 s to end in order."""
+OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
+OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
+"""Keep service meshes out: a sidecar would keep pods alive and add latency to the measurement."""
+KEEP_ANNOTATIONS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Keep autoscalers from removing nodes during a run."""
 
 
 class Volume(msgspec.Struct, frozen=True):

@@ -10,7 +10,16 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.config.units import format_size
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import USER, JobPlan, PodPlan, PodSet, Volume
+from aiperf_svc.plan.pods import (
+    KEEP_ANNOTATIONS,
+    OPT_OUT_ANNOTATIONS,
+    OPT_OUT_LABELS,
+    USER,
+    JobPlan,
+    PodPlan,
+    PodSet,
+    Volume,
+)
 from aiperf_svc.plan.ranks import NETWORK_FILE
 from aiperf_svc.stack.containers import (
     AWAIT_MARGIN_S,
@@ -22,15 +31,6 @@ from aiperf_svc.stack.containers import (
 )
 from aiperf_svc.stack.placement import affinity, networks, spread, tolerations
 from aiperf_svc.stack.scope import SKIP_AWAIT, Scope
-
-OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
-OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
-"""Keep service meshes out: a sidecar would keep pods alive and add latency to the measurement."""
-KEEP_ANNOTATIONS = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
-"""Keep autoscalers from removing nodes during a run."""
 
 core, apps, batch, meta = k8s.core.v1, k8s.apps.v1, k8s.batch.v1, k8s.meta.v1
 

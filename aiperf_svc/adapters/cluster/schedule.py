@@ -31,7 +31,7 @@ from aiperf_svc.core.cluster.conditions import has_ended
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.lifetime import seconds
-from aiperf_svc.plan.pods import USER
+from aiperf_svc.plan.pods import KEEP_ANNOTATIONS, OPT_OUT_ANNOTATIONS, OPT_OUT_LABELS, USER
 from aiperf_svc.plan.queue import WORKLOADS
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
@@ -323,10 +323,10 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         ],
     }
     zone = {"timeZone": schedule.time_zone} if schedule.time_zone else {}
-    annotations = {
-        **deployment.annotations,
-        "sidecar.istio.io/inject": "false",
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    # With the sidecar of a mesh the Job would not end; a removed node would end the run.
+    metadata = {
+        "labels": {**labels, **OPT_OUT_LABELS},
+        "annotations": {**deployment.annotations, **OPT_OUT_ANNOTATIONS, **KEEP_ANNOTATIONS},
     }
     return {
         "schedule": schedule.cron,
@@ -342,10 +342,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
                 # A run that failed is not repeated: the next night is the next try.
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": schedule.longest_s + removal_s + MARGIN_S,
-                "template": {
-                    "metadata": {"labels": dict(labels), "annotations": annotations},
-                    "spec": pod,
-                },
+                "template": {"metadata": metadata, "spec": pod},
             },
         },
     }

@@ -84,6 +84,17 @@ def test_runner_is_restricted_without_secrets_in_clear_text() -> None:
     assert not {"PULUMI_CONFIG_PASSPHRASE", "AWS_SECRET_ACCESS_KEY"} & env.keys()
 
 
+def test_meshes_and_autoscalers_leave_the_runner_alone() -> None:
+    (job,) = made(plan())["CronJob"]
+    metadata = job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]
+    assert metadata["labels"]["sidecar.istio.io/inject"] == "false"
+    assert metadata["annotations"] == {
+        "linkerd.io/inject": "disabled",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+
+
 def test_guest_needs_rights_in_its_namespace_alone() -> None:
     found = made(plan(**GUEST))
     assert {each["metadata"]["namespace"] for each in found["Role"]} == {"theirs"}

@@ -26,7 +26,7 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
-from aiperf_svc.plan.pods import USER, ImagePlan, Requests
+from aiperf_svc.plan.pods import OPT_OUT_ANNOTATIONS, OPT_OUT_LABELS, USER, ImagePlan, Requests
 from aiperf_svc.plan.stack import StackPlan
 
 POD_SECURITY: Json = {
@@ -72,11 +72,11 @@ def restricted_pod(
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "labels": {**labels, "sidecar.istio.io/inject": "false"},
+            "labels": {**labels, **OPT_OUT_LABELS},
             # `gc` removes what a killed runner could not.
             "annotations": {
                 **(annotations or {}),
-                "linkerd.io/inject": "disabled",
+                **OPT_OUT_ANNOTATIONS,
                 TTL_ANNOTATION: str(deadline_s),
             },
         },
