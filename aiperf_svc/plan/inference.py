@@ -14,7 +14,14 @@ from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.network import Policies, is_on_hub, plan_policies, target_policies
 from aiperf_svc.plan.pod_settings import download_bytes, in_pods, worker_bytes
 from aiperf_svc.plan.pods import PodPlan, SecretKey
-from aiperf_svc.plan.release import ReleasePlan, Rendered, digest_of, plan_release, release_notes
+from aiperf_svc.plan.release import (
+    ReleasePlan,
+    Rendered,
+    calls_api,
+    digest_of,
+    plan_release,
+    release_notes,
+)
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, ServiceNeeds, service_pods
 from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
 from aiperf_svc.plan.target import (
@@ -108,7 +115,9 @@ class InferenceStack(StackKind[BenchmarkConfig]):
         )
 
     def policies(self, basis: StackBasis[BenchmarkConfig], pods: tuple[PodPlan, ...]) -> Policies:
-        to_target = functools.partial(target_policies, basis.config, basis.topology)
+        to_target = functools.partial(
+            target_policies, basis.config, basis.topology, calls_api(self.rendered)
+        )
         return plan_policies(basis.config, basis.topology, pods, to_target)
 
     def outputs(self, config: BenchmarkConfig) -> dict[str, str]:

@@ -134,10 +134,10 @@ def api_server_rule(config: Config) -> Rule:
 
 
 def target_policies(
-    config: BenchmarkConfig, topology: Topology, hosted: set[str]
+    config: BenchmarkConfig, topology: Topology, calls_api: bool, hosted: set[str]
 ) -> tuple[list[Policy], list[str]]:
-    """Return the policies for the way to an inference server, and notes for reviewers. `hosted`
-    pods use their node's network."""
+    """Return the policies for the way to an inference server, and notes for reviewers. `calls_api`:
+    pods of a release call the API server. `hosted` pods use their node's network."""
     clients, reader = _clients(config, topology), _pod_of(Service.RECORDS_MANAGER, topology)
     to_targets, notes = _to_targets(config, clients, hosted)
     policies = [Policy("to-target", clients, egress=to_targets)]
@@ -145,7 +145,7 @@ def target_policies(
     if pages:
         policies.append(Policy("to-metrics", (reader,), egress=pages))
     if config.deployment.target.kind == "release":
-        policies += _release(config, clients, hosted)
+        policies += _release(config, clients, calls_api, hosted)
     elif config.deployment.target.kind != "none":
         policies.append(_target(config, clients, reader, hosted))
     downloads, download_notes = _downloads(config, topology)
@@ -303,7 +303,9 @@ def _target(
     )
 
 
-def _release(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]) -> list[Policy]:
+def _release(
+    config: BenchmarkConfig, clients: tuple[str, ...], calls_api: bool, hosted: set[str]
+) -> list[Policy]:
     """Return the policies of a release's pods: traffic with each other, from the clients, and with
     what `admit` names. All ports are allowed: those behind its Services are unknown."""
     target, within = config.deployment.target, _within_release(config)
@@ -311,10 +313,11 @@ def _release(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]
     egress = [within, Rule(ports=DNS_PORTS, protocols=("UDP", "TCP"))]
     if target.downloads:
         egress.append(Rule(ports=(HTTPS_PORT,)))
-    # Routers and operators' agents watch pods and custom resources.
     api_server = api_server_rule(config)
+    if calls_api:
+        egress.append(api_server)
     policies = [
-        Policy(HOST if not i else f"{HOST}-{i}", (), ingress, (*egress, api_server), each)
+        Policy(HOST if not i else f"{HOST}-{i}", (), ingress, tuple(egress), each)
         for i, each in enumerate(_release_pods(config))
     ]
     return [*policies, Policy(READINESS, (READINESS,), egress=(api_server,))]

@@ -171,6 +171,13 @@ def is_cluster_scoped(manifest: Json) -> bool:
     return manifest["kind"] in CLUSTER_SCOPED and not is_custom(manifest)
 
 
+def calls_api(rendered: Sequence[Rendered]) -> bool:
+    """Return whether pods of a release call the API server: routers and operators' agents watch
+    pods and custom resources, for which a Role is bound."""
+    objects = (each for source in rendered for each in source.objects)
+    return any(is_custom(each) or each["kind"].endswith("RoleBinding") for each in objects)
+
+
 def digest_of(objects: Sequence[Json]) -> str:
     """Return a text that differs with the objects, for the id of the run."""
     text = json.dumps(objects, sort_keys=True)

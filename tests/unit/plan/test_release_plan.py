@@ -8,7 +8,7 @@ import pytest
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import STACK_LABEL
-from aiperf_svc.plan.network import NamespacePods, ReleasePods
+from aiperf_svc.plan.network import NamespacePods, Range, ReleasePods, Rule
 from aiperf_svc.plan.pods import VISIT_ANNOTATION
 from aiperf_svc.plan.release import (
     NAMESPACE,
@@ -264,6 +264,19 @@ def test_policies_admit_pools_clients_and_operators() -> None:
     assert NamespacePods("operator", {"app": "o"}) in peers
     assert ReleasePods() in peers
     assert policies[READINESS].components == (READINESS,)
+
+
+def reaches_api_server(*objects: Json) -> bool:
+    plan = release_plan(*objects, api_server_cidrs=["10.9.0.1/32"])
+    (policy,) = (each for each in plan.policies if each.of_release)
+    return Rule((Range("10.9.0.1/32"),)) in policy.egress
+
+
+def test_release_without_rights_cannot_reach_the_api_server() -> None:
+    binding = simple("RoleBinding", "b", "rbac.authorization.k8s.io/v1")
+    assert not reaches_api_server(deployment("decode"))
+    assert reaches_api_server(deployment("decode"), binding)
+    assert reaches_api_server(graph())
 
 
 def test_pools_are_selected_in_an_existing_namespace() -> None:
