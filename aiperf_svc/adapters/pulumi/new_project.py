@@ -71,7 +71,8 @@ _SCHEMA_LINE = "# yaml-language-server: $schema=schema.json"
 
 def project_files(stacks: Sequence[str], schema: Mapping[str, object]) -> dict[str, str]:
     """Return the path and text of each file of a project. `stacks` are names of stack files that
-    come with this program; `schema` is that of a stack file. Raises ConfigError."""
+    come with this program, and with the manifests that they name; `schema` is that of a stack file.
+    Raises ConfigError."""
     files = {
         "Pulumi.yaml": _PULUMI,
         "__main__.py": _PROGRAM,
@@ -85,6 +86,10 @@ def project_files(stacks: Sequence[str], schema: Mapping[str, object]) -> dict[s
         path = own_stack_path(name)
         _, _, text = path.read_text().partition("\n")
         files[f"stacks/{path.name}"] = f"{_SCHEMA_LINE}\n{text}"
+        for manifest in sorted(path.parent.glob("*/*")):
+            folder = f"stacks/{manifest.parent.name}"
+            if folder in text:
+                files[f"{folder}/{manifest.name}"] = manifest.read_text()
     return files
 
 

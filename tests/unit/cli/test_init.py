@@ -49,6 +49,19 @@ def test_stack_file_is_ours_with_its_own_schema(tmp_path: Path) -> None:
         assert (made[0], made[1]) == ("# yaml-language-server: $schema=schema.json", own[1])
 
 
+def test_stack_file_comes_with_its_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["init", str(tmp_path), "--stack", "bench-disaggregated"]) == 0
+    own = ROOT / "stacks" / "disaggregated"
+    made = tmp_path / "stacks" / "disaggregated"
+    assert {path.name: path.read_text() for path in made.iterdir()} == {
+        path.name: path.read_text() for path in own.iterdir()
+    }
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["validate"]) == 0
+
+
 def test_program_makes_the_stack(tmp_path: Path) -> None:
     assert cli.main(["init", str(tmp_path)]) == 0
     program = (tmp_path / "__main__.py").read_text()
