@@ -106,13 +106,21 @@ async def _apply(request: StackRequest, objects: list[dict[str, object]]) -> lis
 
 
 def _check_settings(request: StackRequest) -> None:
-    """Raise ConfigError for keys that are for the machine of a user."""
+    """Raise ConfigError for keys, and files, that are for the machine of a user."""
     given = request.settings.get("config", {})
     for key in ("aiperf:clusters", "aiperf:kubeconfig", "aiperf:context"):
         if key in given:
             raise ConfigError(
                 f"{key}: a scheduled run uses the cluster and the ServiceAccount of its own pod; "
                 "leave the key out"
+            )
+    for each in request.config.deployment.target.sources:
+        path = each.manifests or ("" if each.is_remote else each.chart)
+        if path and not Path(path).is_absolute():
+            raise ConfigError(
+                f"deployment.target.from: {path!r} is a path of this machine, and the pod of the "
+                "runner has the stack's file alone; use a chart that is downloaded, or put the "
+                "objects into the file (object)"
             )
 
 

@@ -122,6 +122,18 @@ def test_scheduled_runner_uses_the_images_of_the_command(
     assert {"name": "AIPERF_IMAGE", "value": "r.io/services:7"} in container["env"]
 
 
+def test_schedule_refuses_manifests_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load(Path("stacks/Pulumi.bench-disaggregated.yaml").read_text())
+    content["config"]["aiperf:benchmark"]["artifacts"] = {"s3": {"url": "s3://bench/nightly"}}
+    file = tmp_path / "Pulumi.bench-night.yaml"
+    file.write_text(yaml.safe_dump(content))
+    flags = ("--cron", "@daily", "--state", "s3://bench/state", "--image", "r.io/runner:1")
+    assert cli.main(["schedule", str(file), *flags]) == ExitCode.BAD_CONFIG
+    assert "from: 'stacks/disaggregated' is a path of this machine" in capsys.readouterr().err
+
+
 def test_preview_names_the_stack_of_each_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["preview", "bench-fleet", "--markdown"]) == 0
     out = capsys.readouterr().out
