@@ -8,6 +8,7 @@ import pytest
 
 import aiperf_svc
 from aiperf_svc.adapters.pulumi.project import find_program
+from aiperf_svc.stack.settings import PROVIDER_VERSION
 from aiperf_svc.workloads.tool import default_image
 from tests.support.recording import ROOT
 
@@ -149,6 +150,12 @@ def test_runner_image_has_tested_versions() -> None:
     assert pins >= _pins("images/requirements.lock")
     assert pins <= _pins("requirements.lock")
     assert any(pin.startswith("pulumi-kubernetes==") for pin in pins)
+
+
+def test_runner_image_has_the_provider_of_the_program() -> None:
+    recipe = (ROOT / "images" / "runner" / "Containerfile").read_text()
+    assert f"ARG PROVIDER={PROVIDER_VERSION}\n" in recipe
+    assert f"pulumi-kubernetes=={PROVIDER_VERSION}" in _pins("images/runner/requirements.lock")
 
 
 def test_image_has_tested_versions() -> None:
