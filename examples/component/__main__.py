@@ -1,6 +1,12 @@
 """An inference server, and a benchmark of it that starts when the server is ready.
 
 The built-in mock server stands for your own: replace the container, and keep the rest.
+
+    pip install 'aiperf-svc[stack]'
+    export AIPERF_IMAGE=NAME                 # the image of the services
+    pulumi stack init dev
+    pulumi config set server:image NAME      # the same image has the mock server
+    pulumi up
 """
 
 import pulumi
