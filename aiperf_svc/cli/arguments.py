@@ -61,6 +61,7 @@ CODES_OF: dict[str, dict[ExitCode, str]] = {
         ExitCode.ERROR: "a check failed, or with --strict gave a warning or was not possible; or "
         "the cluster cannot be reached",
         ExitCode.LEAKED: "an object that the check created still exists",
+        ExitCode.UNVERIFIED: "it is unknown whether one still exists: this user may not list it",
     },
     "gc": {
         ExitCode.OK: "nothing is left of the chosen stacks",

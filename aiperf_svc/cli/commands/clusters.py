@@ -63,6 +63,8 @@ async def _check(args: argparse.Namespace) -> ClusterReport:
 def _exit_code(report: ClusterReport, *, is_strict: bool) -> ExitCode:
     if report.left is not None and report.left.left:
         return ExitCode.LEAKED
+    if report.left is not None and report.left.unverified:
+        return ExitCode.UNVERIFIED
     states = {each.state for each in report.checks}
     bad = {"failed", "warning", "not checked"} if is_strict else {"failed"}
     return ExitCode.ERROR if states & bad else ExitCode.OK

@@ -12,11 +12,14 @@ import msgspec
 import pytest
 import yaml
 
+from aiperf_svc.adapters.cluster.preflight import cluster_checks
+from aiperf_svc.adapters.cluster.preflight.cluster_checks import ClusterReport
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.cli import main as cli
-from aiperf_svc.cli.commands import running_stacks
+from aiperf_svc.cli.commands import clusters, running_stacks
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner.options import StackOptions
@@ -370,6 +373,25 @@ def test_status_of_an_inference_run_is_json(
     assert cli.main(["status", "s", "--json"]) == ExitCode.OK
     shown = json.loads(capsys.readouterr().out)
     assert (shown["state"], shown["dataset"]) == ("done", {"entries": 3})
+
+
+def test_check_with_unknown_leftovers_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unread = ("namespace aiperf-check-1 (Forbidden)",)
+    left = LeakReport(left=(), not_checked=unread, unverified=unread)
+
+    async def check(*_: Any, **__: Any) -> ClusterReport:
+        return ClusterReport(checks=(), gpus=(), left=left)
+
+    @asynccontextmanager
+    async def connect(**_: Any) -> AsyncIterator[None]:
+        yield None
+
+    monkeypatch.setattr(clusters, "connect", connect)
+    monkeypatch.setattr(cluster_checks, "check_cluster", check)
+    assert cli.main(["check-cluster"]) == ExitCode.UNVERIFIED
+    assert "it is unknown whether anything is left" in capsys.readouterr().err
 
 
 def test_run_without_the_cli_ends_before_anything_else(
