@@ -18,7 +18,8 @@ def workloads(parser: argparse.ArgumentParser) -> None:
 SCHEMAS = (
     *("stack", "config", "profile_export_aiperf", "results", "experiment", "qualification"),
     *("joint", "verdict", "manifest", "provenance", "quality", "profile_export", "inputs"),
-    *(f"profile_export_aiperf_{part}" for part in ("timeslices", "aggregate", "sweep")),
+    *("profile_export_aiperf_timeslices", "profile_export_aiperf_aggregate"),
+    "profile_export_aiperf_sweep",
 )
 
 
