@@ -1,6 +1,6 @@
 """What a pod of a stack is: its containers, volumes, resources, permissions and placement.
 
-`infra/` turns each PodPlan into a Deployment or into StatefulSets without deciding anything.
+`stack/` turns each PodPlan into a Deployment or into StatefulSets without deciding anything.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Plans everything that a cluster will hold for a benchmark config. Pure, so that it can be
 reviewed, tested and totalled before anything exists.
 
-    Config --plan_kind--> StackPlan --infra/--> Kubernetes objects
+    Config --plan_kind--> StackPlan --stack/--> Kubernetes objects
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
-    """The plan of a stack, which `infra/` translates."""
+    """The plan of a stack, which `stack/` translates."""
 
     identity: Identity
     config: Config
