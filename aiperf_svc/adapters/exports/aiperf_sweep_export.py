@@ -54,8 +54,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AggregateStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A value over the repetitions of a combination. `cv` is the deviation as a share of the mean,
-    which may be 0."""
+    """A value over the repetitions of a combination. A single run has only mean, min and max; `cv`,
+    the deviation as a share of the mean, is left out too if the mean is 0."""
 
     mean: float
     min: float
