@@ -12,6 +12,7 @@ from markupsafe import Markup
 from aiperf_svc.core.results.slo_results import HELD, MISSED, NOT_JUDGED, ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
 from aiperf_svc.domain.number_text import number, quantity
+from aiperf_svc.domain.shown_table import ShownTable
 
 TEMPLATES = "aiperf_svc.adapters.report"
 STEADY_UNITS = ("", "requests", "count")
@@ -231,6 +232,19 @@ def text_row(name: str, *texts: str, tone: str = "") -> Row:
 def text_table(head: Iterable[Cell | str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a table of texts, of which the first of each row is its name."""
     return table(head, [text_row(*row) for row in rows])
+
+
+def table_blocks(tables: Iterable[ShownTable]) -> list[Block]:
+    """Return each of the tables below its title, with its notes; nothing of one without both."""
+    blocks: list[Block] = []
+    for each in tables:
+        first, *others = each.columns
+        styles = ["text" if place in each.texts else "" for place in range(1, len(each.columns))]
+        head = [Cell(first[:1].upper() + first[1:]), *map(Cell, others, styles)]
+        rows = [Row([name_cell(name), *map(Cell, cells, styles)]) for name, *cells in each.rows]
+        notes = (Note(sentence(note)) for note in (*each.notes, *each.alerts))
+        blocks += section(each.title, table(head, rows), *notes)
+    return blocks
 
 
 def report_cell(name: str, folder: str) -> Cell:

@@ -1,7 +1,7 @@
 """The reports of several runs at once, and of an experiment that several runs went through, with
 the sentences about them that the terminal prints too."""
 
-from aiperf_svc.adapters.report import experiment_page, tables
+from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.report.blocks import (
     Block,
     Cell,
@@ -17,9 +17,11 @@ from aiperf_svc.adapters.report.blocks import (
     section,
     sentence,
     table,
+    table_blocks,
 )
 from aiperf_svc.adapters.report.experiment_words import counts
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment, widest_start
+from aiperf_svc.core.results.cache_stats import cache_tables
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows
 
 HEAD = ("Name", Cell("Where", "text"), Cell("Outcome", "text"))
@@ -82,7 +84,7 @@ def render(joint: Joint) -> bytes:
         table(HEAD, members),
         Heading(f"{joint.kind.capitalize()} and total"),
         columns(joint, is_short=True),
-        *tables.cache(joint.cache),
+        *table_blocks(cache_tables(joint.cache)),
         *(Note(sentence(note)) for note in (how(joint), *joint.notes) if note),
         Details("All metrics", [columns(joint, is_short=False)]),
     ]

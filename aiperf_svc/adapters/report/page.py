@@ -19,11 +19,13 @@ from aiperf_svc.adapters.report.blocks import (
     document,
     section,
     sentence,
+    table_blocks,
     verdict_box,
 )
 from aiperf_svc.adapters.report.plots import Plot
 from aiperf_svc.config.load import load_words
 from aiperf_svc.config.yaml_files import yaml_text
+from aiperf_svc.core.results.cache_stats import cache_tables
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.summary import Summary
@@ -76,7 +78,7 @@ def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
         *tables.quality(summary.context.quality),
         *tables.steady_state(result),
         *tables.scaling(summary.scaling),
-        *tables.cache(summary.cache),
+        *table_blocks(cache_tables(summary.cache)),
         *tables.overflows(summary.context_overflows),
         *_groups(result),
         Details(

@@ -24,7 +24,6 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.core.events.report import EVENT_COLUMNS, Disturbance, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, CacheUse, cache_rows
 from aiperf_svc.core.results.inference_result import (
     OVERFLOW_COLUMNS,
     ErrorCount,
@@ -78,14 +77,6 @@ def goodput_tiers(tiers: Sequence[TierResult]) -> list[Block]:
         rows.append(text_row(tier.name, tier.text, *shown))
     head = ("Tier", "Limits", "good requests", "% of those due", "requests/s")
     return section("Goodput", table(head, rows))
-
-
-def cache(use: CacheUse | None) -> list[Block]:
-    """Return the server's cache hits by turn; nothing without conversations."""
-    if use is None:
-        return []
-    shown = text_table(("Turn", *CACHE_COLUMNS[1:]), cache_rows(use))
-    return [*section("Prefix cache by turn", shown), Note(sentence(use.sessions.text))]
 
 
 def overflows(turns: Sequence[TurnOverflow]) -> list[Block]:

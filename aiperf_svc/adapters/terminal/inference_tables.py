@@ -9,14 +9,15 @@ from rich.text import Text
 from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import (
     indented,
-    print_cache_use,
     print_objectives,
+    print_tables,
     print_text,
     print_verdict,
 )
 from aiperf_svc.core.events.report import EVENT_COLUMNS, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
+from aiperf_svc.core.results.cache_stats import cache_tables
 from aiperf_svc.core.results.inference_result import (
     OVERFLOW_COLUMNS,
     AddressFacts,
@@ -70,7 +71,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     print_scaling(found.scaling, console)
     _print_events(found, console)
     _print_quality(found.quality, console)
-    print_cache_use(found.cache, console)
+    print_tables(cache_tables(found.cache), console)
     _print_overflows(found, console)
     _print_groups(found, console)
     if found.errors:

@@ -11,9 +11,10 @@ from aiperf_svc.adapters.report import joint_page as words
 from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
 from aiperf_svc.adapters.terminal.experiment_tables import print_experiment, print_scenarios
 from aiperf_svc.adapters.terminal.tables import text_table
-from aiperf_svc.adapters.terminal.verdict_lines import print_cache_use, print_text
+from aiperf_svc.adapters.terminal.verdict_lines import print_tables, print_text
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.outcomes import DONE
+from aiperf_svc.core.results.cache_stats import cache_tables
 from aiperf_svc.core.results.joint_result import Joint, rows
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
@@ -30,7 +31,7 @@ def print_joint(joint: Joint, console: Console) -> None:
     if rows(joint, is_short=True):
         for table in joint_tables(joint, console.width):
             console.print(table)
-    print_cache_use(joint.cache, console)
+    print_tables(cache_tables(joint.cache), console)
     for member in joint.members:
         style = {"valid": "green", "degraded": "yellow"}.get(member.verdict or "", "bold red")
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))

@@ -1,4 +1,4 @@
-"""Lines about the verdict, the objectives and the prefix cache of benchmarks, on a terminal."""
+"""Lines about the verdict and the objectives of benchmarks, and their tables, on a terminal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,12 +7,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from aiperf_svc.adapters.terminal.tables import text_table
-from aiperf_svc.core.results.cache_stats import CACHE_COLUMNS, CacheUse, cache_rows
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number, quantity
+from aiperf_svc.domain.shown_table import ShownTable
 
+MOST_ROWS = 40
+"""Most rows of a table of results."""
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
 
@@ -61,18 +63,17 @@ def print_verdict(
         console.print(indented(Text(f"{numbers} → {reason.remedy}", style="dim"), 4))
 
 
-def print_cache_use(use: CacheUse | None, console: Console) -> None:
-    """Print the server's cache hits by turn, of conversations."""
-    if use is None:
-        return
-    title = "Prefix cache by turn"
-    console.print(text_table(CACHE_COLUMNS, cache_rows(use), title=title, texts=()))
-    print_text(console, use.sessions.text, style="dim")
-    requests = sum(each.requests for each in use.turns)
-    known = sum(each.known for each in use.turns)
-    if known < requests:
-        share = f"{known / requests:.1%}"
-        print_text(console, f"{share} of the requests state cached tokens", style="dim")
+def print_tables(tables: Iterable[ShownTable], console: Console) -> None:
+    """Print the tables that have rows, each with its notes."""
+    for each in tables:
+        if shown := each.rows[:MOST_ROWS]:
+            found = text_table(each.columns, shown, title=each.title, texts=each.texts)
+            console.print(found)
+        if len(each.rows) > MOST_ROWS:
+            print_text(console, f"{len(each.rows) - MOST_ROWS:,} more in report.html", style="dim")
+        for style, notes in (("dim", each.notes), ("bold red", each.alerts)):
+            for note in notes:
+                print_text(console, one_line(note), style=style)
 
 
 def print_text(console: Console, text: str | Text, style: str | None = None) -> None:

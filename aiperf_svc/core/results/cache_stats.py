@@ -5,11 +5,10 @@ requests' ratios would give a short first turn the weight of a long last one. Th
 without NumPy.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
 from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.shown_table import ShownTable
 
 
 class TurnCache(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +55,21 @@ MOST_LINES = 12
 """Lines of a table with a line for each turn."""
 
 
-CACHE_COLUMNS = ("turn", "requests", "prompt tokens", "cached tokens", "share")
-
-
-def cache_rows(use: CacheUse) -> Iterator[list[str]]:
-    """Yield the cells of the table by turn, in the order of `CACHE_COLUMNS`."""
+def cache_tables(use: CacheUse | None) -> list[ShownTable]:
+    """Return the table by turn; nothing without conversations."""
+    if use is None:
+        return []
+    rows = []
     for name, total in turn_ranges(use):
         counts = (total.requests, total.prompt_tokens, total.cached_tokens)
-        yield [name, *map(number, counts), percent(total.share)]
+        rows.append([name, *map(number, counts), percent(total.share)])
+    notes = [use.sessions.text]
+    requests = sum(each.requests for each in use.turns)
+    known = sum(each.known for each in use.turns)
+    if known < requests:
+        notes.append(f"{percent(known / requests)} of the requests state cached tokens")
+    columns = ("turn", "requests", "prompt tokens", "cached tokens", "share")
+    return [ShownTable("Prefix cache by turn", columns, rows, notes, texts=())]
 
 
 def turn_ranges(use: CacheUse) -> list[tuple[str, TurnCache]]:
