@@ -25,7 +25,7 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.adapters.report.plots import Plot
 from aiperf_svc.config.load import load_words
 from aiperf_svc.config.yaml_files import yaml_text
-from aiperf_svc.core.results.cache_stats import cache_tables
+from aiperf_svc.core.events.report import event_tables
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.summary import Summary
@@ -66,7 +66,7 @@ def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
         *_system(summary),
         _numbers(result),
         *tables.objectives(result),
-        *tables.events(summary.events),
+        *table_blocks(event_tables(summary.events)),
         Plots(plots),
         Plots(system_plots, title="Server and GPUs"),
         Plots(client_plots, title="Client"),
@@ -74,12 +74,8 @@ def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
         *tables.distributions(result, shown),
         tables.scalars(result, shown),
         *_token_source(result),
-        *tables.goodput_tiers(summary.goodput_tiers),
         *tables.quality(summary.context.quality),
-        *tables.steady_state(result),
-        *tables.scaling(summary.scaling),
-        *table_blocks(cache_tables(summary.cache)),
-        *tables.overflows(summary.context_overflows),
+        *table_blocks(result.shown_tables),
         *_groups(result),
         Details(
             "All other metrics",

@@ -18,30 +18,13 @@ from aiperf_svc.adapters.report.blocks import (
     section,
     sentence,
     table,
-    text_row,
     text_table,
 )
-from aiperf_svc.core.events.report import EVENT_COLUMNS, Disturbance, event_rows
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.inference_result import (
-    OVERFLOW_COLUMNS,
-    ErrorCount,
-    InferenceResult,
-    TurnOverflow,
-    steady_rows,
-)
+from aiperf_svc.core.results.inference_result import ErrorCount, InferenceResult
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.run_result import MetricStats
-from aiperf_svc.core.results.slo_results import TierResult
-from aiperf_svc.core.scaling.report import (
-    REPLICA_COLUMNS,
-    UP_COLUMNS,
-    ScalingResult,
-    replica_rows,
-    scaling_notes,
-    up_rows,
-)
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.domain.number_text import number
 
@@ -68,31 +51,13 @@ def large_numbers(result: InferenceResult, wanted: Iterable[tuple[str, str, str]
     return Numbers(cells)
 
 
-def goodput_tiers(tiers: Sequence[TierResult]) -> list[Block]:
-    """Return the goodput by each set of limits; nothing without any."""
-    rows = []
-    for tier in tiers:
-        share = None if tier.attainment is None else 100 * tier.attainment
-        shown = map(number, (tier.good_request_count, share, tier.goodput))
-        rows.append(text_row(tier.name, tier.text, *shown))
-    head = ("Tier", "Limits", "good requests", "% of those due", "requests/s")
-    return section("Goodput", table(head, rows))
-
-
-def overflows(turns: Sequence[TurnOverflow]) -> list[Block]:
-    """Return the turns at which prompts were too long for the server; nothing without any."""
-    shown = text_table(("Turn", *OVERFLOW_COLUMNS[1:]), (each.cells for each in turns))
-    return section("Context overflows by turn", shown)
-
-
 def quality(found: QualityResult | None) -> list[Block]:
     """Return the score of the quality gate; nothing without one."""
     if found is None:
         return []
     minimum = "" if found.min_score is None else f"{found.min_score:.1%}"
     rows = [
-        Row([name_cell(name), number_cell(each.issued), number_cell(each.right)])
-        for name, each in found.graders.items()
+        number_row(name, "", (each.issued, each.right)) for name, each in found.graders.items()
     ]
     verdict = f"minimum {minimum}: {'passed' if found.is_met else 'missed'}" if minimum else ""
     lines = [found.text, verdict, *found.notes]
@@ -102,48 +67,12 @@ def quality(found: QualityResult | None) -> list[Block]:
     ]
 
 
-def steady_state(result: InferenceResult) -> list[Block]:
-    """Return the headline of the steady part beside that of the whole run; nothing without a
-    rule."""
-    steady = result.steady_state
-    if steady is None:
-        return []
-    rows = [
-        Row([name_cell(name, unit), number_cell(within), number_cell(whole)])
-        for name, unit, within, whole in steady_rows(result)
-    ]
-    title = f"Steady state: {steady.begin_s:.1f} s to {steady.end_s:.1f} s, {steady.rule}"
-    return section(title, table(("Metric", "steady state", "whole run"), rows))
-
-
-def scaling(found: ScalingResult | None) -> list[Block]:
-    """Return the decisions for more replicas, and the moments of each replica; nothing of a run
-    that did not watch them."""
-    if found is None:
-        return []
-    tables = [
-        text_table(UP_COLUMNS, up_rows(found)),
-        text_table(REPLICA_COLUMNS, replica_rows(found.replicas)),
-    ]
-    notes = [Note(sentence(text)) for text in scaling_notes(found)]
-    return section("Scaling", *filter(None, tables), *notes)
-
-
-def events(found: Sequence[Disturbance]) -> list[Block]:
-    """Return what each event did to the load, and how it was verified; nothing without events."""
-    styles = ["text" if name == "lost requests" else "" for name in EVENT_COLUMNS]
-    rows = [Row(list(map(Cell, cells, styles))) for cells in event_rows(found)]
-    head = [Cell(name, style or "wrap") for name, style in zip(EVENT_COLUMNS, styles, strict=True)]
-    notes = [Note(f"{each.summary}.") for each in found]
-    return section("Events", table(head, rows), *notes)
-
-
 def provenance(found: Provenance | None) -> list[Block]:
     """Return the facts about the target and the client."""
     if found is None:
         return []
     sides = (("Target", found.target), ("Client", found.client))
-    return [table((side, ""), [text_row(*fact) for fact in facts.items()]) for side, facts in sides]
+    return [text_table((side, ""), facts.items()) for side, facts in sides]
 
 
 def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:

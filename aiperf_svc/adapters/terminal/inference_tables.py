@@ -14,31 +14,19 @@ from aiperf_svc.adapters.terminal.verdict_lines import (
     print_text,
     print_verdict,
 )
-from aiperf_svc.core.events.report import EVENT_COLUMNS, event_rows
+from aiperf_svc.core.events.report import event_tables
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import cache_tables
 from aiperf_svc.core.results.inference_result import (
-    OVERFLOW_COLUMNS,
     AddressFacts,
     DatasetFacts,
     EndpointView,
     ErrorCount,
     Hook,
     InferenceResult,
-    steady_rows,
 )
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.run_result import MetricStats
-from aiperf_svc.core.results.slo_results import TierResult
-from aiperf_svc.core.scaling.report import (
-    REPLICA_COLUMNS,
-    UP_COLUMNS,
-    ScalingResult,
-    replica_rows,
-    scaling_notes,
-    up_rows,
-)
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
@@ -65,14 +53,9 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     in_two = _scalars(found, columns=2)
     needed = console.measure(in_two, options=console.options.update(max_width=WIDE)).maximum
     console.print(in_two if needed <= console.width else _scalars(found, columns=1))
-    _print_tiers(found.goodput_tiers, console)
     _print_notes(found, console)
-    _print_steady_state(found, console)
-    print_scaling(found.scaling, console)
-    _print_events(found, console)
+    print_tables([*found.shown_tables, *event_tables(found.events)], console)
     _print_quality(found.quality, console)
-    print_tables(cache_tables(found.cache), console)
-    _print_overflows(found, console)
     _print_groups(found, console)
     if found.errors:
         console.print(_errors(found.errors))
@@ -179,67 +162,6 @@ def _scalars(found: InferenceResult, *, columns: int) -> Table:
     return table
 
 
-def _print_tiers(tiers: Sequence[TierResult], console: Console) -> None:
-    """Print the goodput by each set of limits, if there are several."""
-    if not tiers:
-        return
-    rows = [
-        (
-            tier.name,
-            tier.text,
-            number(tier.good_request_count),
-            "–" if tier.attainment is None else f"{tier.attainment:.2%}",
-            number(tier.goodput),
-        )
-        for tier in tiers
-    ]
-    head = ("tier", "limits", "good requests", "of those due", "goodput (requests/sec)")
-    console.print(text_table(head, rows, texts=(0, 1)))
-
-
-def _print_steady_state(found: InferenceResult, console: Console) -> None:
-    """Print the headline of the steady part beside that of the whole run."""
-    steady = found.steady_state
-    if steady is None:
-        return
-    span = f"{steady.begin_s:.1f} s to {steady.end_s:.1f} s"
-    print_text(console, f"Steady state: {span}, {steady.rule}")
-    rows = [
-        (name, number(part), number(all_), unit) for name, unit, part, all_ in steady_rows(found)
-    ]
-    columns = ("", "steady state", "whole run", "unit")
-    console.print(text_table(columns, rows, texts=(0, 3)))
-    if not steady.metrics:
-        print_text(console, "no request was started in the steady state", style="yellow")
-
-
-def print_scaling(found: ScalingResult | None, console: Console) -> None:
-    """Print each decision for more replicas, and the moments of each replica."""
-    if found is None:
-        return
-    title = "Replicas, in seconds from the start of the load"
-    for name, columns, rows in (
-        ("Scaling", UP_COLUMNS, list(up_rows(found))),
-        (title, REPLICA_COLUMNS, list(replica_rows(found.replicas))),
-    ):
-        if rows:
-            console.print(text_table(columns, rows, title=name, texts=(0, 1)))
-    for text in scaling_notes(found):
-        print_text(console, f"  {text}", style="dim")
-
-
-def _print_events(found: InferenceResult, console: Console) -> None:
-    """Print what each event did to the load, and how it was verified."""
-    if not found.events:
-        return
-    title = "Events, by the time at which requests were due"
-    places = range(len(EVENT_COLUMNS))
-    console.print(text_table(EVENT_COLUMNS, event_rows(found.events), title=title, texts=places))
-    for each in found.events:
-        style = "dim" if each.is_verified else "bold red"
-        print_text(console, Text(one_line(each.summary), style=style))
-
-
 def _print_quality(quality: QualityResult | None, console: Console) -> None:
     """Print the score of the quality gate, and what is to be known of the answers."""
     if quality is None:
@@ -253,22 +175,6 @@ def _print_quality(quality: QualityResult | None, console: Console) -> None:
     graders = (f"{name} {each.right:,}/{each.issued:,}" for name, each in quality.graders.items())
     for text in (*quality.notes, ", ".join(graders)):
         print_text(console, f"  {text}", style="dim")
-
-
-MOST_OVERFLOW_LINES = 12
-
-
-def _print_overflows(found: InferenceResult, console: Console) -> None:
-    """Print the turns at which prompts were too long for the server, of conversations."""
-    turns = found.context_overflows
-    if not turns:
-        return
-    rows = [each.cells for each in turns[:MOST_OVERFLOW_LINES]]
-    title = "Context overflows by turn"
-    console.print(text_table(OVERFLOW_COLUMNS, rows, title=title, texts=()))
-    if rest := turns[MOST_OVERFLOW_LINES:]:
-        count = sum(each.overflows for each in rest)
-        print_text(console, f"{count:,} more at {len(rest):,} later turns", style="dim")
 
 
 def _print_notes(found: InferenceResult, console: Console) -> None:

@@ -3,11 +3,12 @@
 This module has only types, which the runner reads without NumPy.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 
 import msgspec
 
 from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.shown_table import ShownTable
 
 LOST_KINDS = {
     "refused": "no connection: refused, unreachable, or not accepted in time",
@@ -123,19 +124,20 @@ class DueCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Those within the SLO, or within the limit of the first event."""
 
 
-def event_rows(events: Iterable[Disturbance]) -> Iterator[list[str]]:
-    """Yield the cells of a table: a row for each event, in the order of `EVENT_COLUMNS`."""
+def event_tables(events: Sequence[Disturbance]) -> list[ShownTable]:
+    """Return a row for each event, and how it was verified."""
+    rows = []
     for each in events:
         begin = f"{each.begin_s:.1f} s"
         if each.end_s > each.begin_s:
             begin += f" to {each.end_s:.1f} s"
         if not each.judged_s:
-            yield [begin, each.do, each.what, *["–"] * 5]
+            rows.append([begin, each.do, each.what, *["–"] * 5])
             continue
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in each.lost.items())
         gap = "–" if each.longest_gap_s is None else f"{each.longest_gap_s:.2f} s"
         usual = "" if each.usual_gap_s is None else f" (before: {each.usual_gap_s:.2f} s)"
-        yield [
+        row = [
             begin,
             each.do,
             each.what,
@@ -145,15 +147,12 @@ def event_rows(events: Iterable[Disturbance]) -> Iterator[list[str]]:
             each.recovery_text(each.latency_recovery_s),
             f"{each.debt_s:.1f} s",
         ]
-
-
-EVENT_COLUMNS = (
-    "at",
-    "event",
-    "of",
-    "lost requests",
-    "longest gap",
-    "throughput recovers",
-    "first token recovers",
-    "SLO debt",
-)
+        rows.append(row)
+    title = "Events, by the time at which requests were due"
+    columns = (
+        *("at", "event", "of", "lost requests", "longest gap", "throughput recovers"),
+        *("first token recovers", "SLO debt"),
+    )
+    notes = [each.summary for each in events if each.is_verified]
+    alerts = [each.summary for each in events if not each.is_verified]
+    return [ShownTable(title, columns, rows, notes, alerts, texts=range(len(columns)))]

@@ -1,6 +1,6 @@
 """The results of a benchmark of an inference server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -8,16 +8,17 @@ import msgspec
 from aiperf_svc.core.events.report import Disturbance
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.cache_stats import CacheUse, percent
+from aiperf_svc.core.results.cache_stats import CacheUse, cache_tables, percent
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult, numbers_of
-from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult
-from aiperf_svc.core.scaling.report import ScalingResult
+from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult, tier_tables
+from aiperf_svc.core.scaling.report import ScalingResult, scaling_tables
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.shown_table import ShownTable
 from aiperf_svc.protocol.messages.reports import (
     AddressUse,
     DatasetReport,
@@ -152,15 +153,6 @@ class TurnOverflow(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     """Requests of this turn that were sent."""
     overflows: int
-
-    @property
-    def cells(self) -> list[str]:
-        """The row of a table with the columns `OVERFLOW_COLUMNS`."""
-        share = percent(self.overflows / self.requests)
-        return [str(self.turn + 1), number(self.requests), number(self.overflows), share]
-
-
-OVERFLOW_COLUMNS = ("turn", "requests", "overflows", "share")
 
 
 class TlsView(msgspec.Struct, frozen=True):
@@ -364,9 +356,31 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
         """The values of the whole run among the headline."""
         return tuple(each for each in _HEADLINE if self.value(*each) is not None)
 
+    @property
+    def shown_tables(self) -> list[ShownTable]:
+        """The tables of parts that only some runs have."""
+        return [
+            *tier_tables(self.goodput_tiers),
+            *_steady_tables(self),
+            *scaling_tables(self.scaling),
+            *cache_tables(self.cache),
+            *_overflow_tables(self.context_overflows),
+        ]
 
-def steady_rows(result: InferenceResult) -> list[tuple[str, str, float | None, float | None]]:
-    """Return the values of the headline: name, unit, of the steady part, of the whole run."""
+
+def _overflow_tables(turns: Sequence[TurnOverflow]) -> list[ShownTable]:
+    """Return the turns at which prompts were too long for the server."""
+    rows = []
+    for each in turns:
+        counts = (each.turn + 1, each.requests, each.overflows)
+        rows.append([*map(number, counts), percent(each.overflows / each.requests)])
+    columns = ("turn", "requests", "overflows", "share")
+    return [ShownTable("Context overflows by turn", columns, rows, texts=())]
+
+
+def _steady_tables(result: InferenceResult) -> list[ShownTable]:
+    """Return the headline of the steady part beside that of the whole run; nothing without a
+    rule."""
     steady = result.steady_state
     if steady is None:
         return []
@@ -377,5 +391,8 @@ def steady_rows(result: InferenceResult) -> list[tuple[str, str, float | None, f
             continue
         name = f"{metric.name} {stat}" if metric.kind is Kind.RECORD else metric.name
         within = measured.stat(stat) if measured else None
-        rows.append((name, metric.unit, within, result.value(tag, stat)))
-    return rows
+        rows.append((name, number(within), number(result.value(tag, stat)), metric.unit))
+    title = f"Steady state: {steady.begin_s:.1f} s to {steady.end_s:.1f} s, {steady.rule}"
+    columns = ("metric", "steady state", "whole run", "unit")
+    alerts = () if steady.metrics else ("no request was started in the steady state",)
+    return [ShownTable(title, columns, rows, alerts=alerts, texts=(0, 3))]

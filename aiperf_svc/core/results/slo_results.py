@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_size
-from aiperf_svc.domain.number_text import readable_unit, significant
+from aiperf_svc.domain.number_text import number, readable_unit, significant
+from aiperf_svc.domain.shown_table import ShownTable
 
 BATCHES = 10
 """Number of batches of a run. More of them would be shorter, and neighbours in a busy queue would
@@ -81,6 +82,22 @@ class TierResult(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         return ", ".join(f"{metric} {limit}" for metric, limit in self.limits.items())
+
+
+def tier_tables(tiers: Iterable[TierResult]) -> list[ShownTable]:
+    """Return the goodput by each set of limits."""
+    rows = [
+        (
+            each.name,
+            each.text,
+            number(each.good_request_count),
+            "–" if each.attainment is None else f"{each.attainment:.2%}",
+            number(each.goodput),
+        )
+        for each in tiers
+    ]
+    columns = ("tier", "limits", "good requests", "of those due", "goodput (requests/sec)")
+    return [ShownTable("Goodput", columns, rows, texts=(0, 1))]
 
 
 class ObjectiveResult(msgspec.Struct, frozen=True):

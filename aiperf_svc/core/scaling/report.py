@@ -3,9 +3,11 @@
 This module has only types, which the runner reads without NumPy.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
+
+from aiperf_svc.domain.shown_table import ShownTable
 
 MOMENTS = {
     "created": "the API server has the pod",
@@ -121,37 +123,34 @@ class ScalingResult(msgspec.Struct, frozen=True, kw_only=True):
     not_watched: tuple[str, ...] = ()
 
 
-UP_COLUMNS = (
-    *("replicas", "by", "load changed", "decision", "scale-up", "first token", "SLO holds again"),
-)
-REPLICA_COLUMNS = ("replica", "node", *(each.replace("_", " ") for each in MOMENTS), "without work")
+def scaling_tables(result: ScalingResult | None) -> list[ShownTable]:
+    """Return the increases, and the moments of each replica; nothing of a run that did not watch
+    them."""
+    if result is None:
+        return []
+    ups = []
+    for up in result.scale_ups:
+        recovery = seconds(up.recovery_s)
+        if up.recovery_s is None and result.limit:
+            recovery = f"> {up.judged_s:.0f} s"
+        times = (up.load_changed_s, up.decision_s, up.scale_up_s, up.use_s)
+        made = f"{up.before} → {up.after} at {up.desired_s:.1f} s"
+        ups.append([made, up.source, *map(seconds, times), recovery])
+    replicas = []
+    for each in result.replicas:
+        moments = (each.moments_s.get(name) for name in MOMENTS)
+        replicas.append([each.name, each.node, *map(seconds, moments), seconds(each.idle_s)])
+    steps = ("load changed", "decision", "scale-up", "first token", "SLO holds again")
+    names = (name.replace("_", " ") for name in MOMENTS)
+    title = "Replicas, in seconds from the start of the load"
+    heads = ("replica", "node", *names, "without work")
+    return [
+        ShownTable("Scaling", ("replicas", "by", *steps), ups, texts=(0, 1)),
+        ShownTable(title, heads, replicas, list(_notes(result)), texts=(0, 1)),
+    ]
 
 
-def up_rows(result: ScalingResult) -> Iterator[list[str]]:
-    """Yield the cells of a row for each increase, in the order of `UP_COLUMNS`."""
-    for each in result.scale_ups:
-        recovery = seconds(each.recovery_s)
-        if each.recovery_s is None and result.limit:
-            recovery = f"> {each.judged_s:.0f} s"
-        yield [
-            f"{each.before} → {each.after} at {each.desired_s:.1f} s",
-            each.source,
-            seconds(each.load_changed_s),
-            seconds(each.decision_s),
-            seconds(each.scale_up_s),
-            seconds(each.use_s),
-            recovery,
-        ]
-
-
-def replica_rows(replicas: Iterable[ReplicaTimeline]) -> Iterator[list[str]]:
-    """Yield the cells of a row for each replica, in the order of `REPLICA_COLUMNS`."""
-    for each in replicas:
-        moments = (seconds(each.moments_s.get(name)) for name in MOMENTS)
-        yield [each.name, each.node, *moments, seconds(each.idle_s)]
-
-
-def scaling_notes(result: ScalingResult) -> Iterator[str]:
+def _notes(result: ScalingResult) -> Iterator[str]:
     """Yield what is to be known of the tables."""
     if not result.scale_ups:
         yield "no increase of the desired replicas was seen"

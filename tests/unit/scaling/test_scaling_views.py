@@ -7,24 +7,27 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.scaling_export import render_csv
 from aiperf_svc.adapters.report import telemetry_charts
-from aiperf_svc.adapters.terminal.inference_tables import print_scaling
-from aiperf_svc.core.scaling.report import replica_rows, scaling_notes, up_rows
+from aiperf_svc.adapters.report.blocks import Heading, Note, Table, table_blocks
+from aiperf_svc.adapters.terminal.verdict_lines import print_tables
+from aiperf_svc.core.scaling.report import scaling_tables
 from tests.support.scaled import FOUND, UP
 from tests.support.terminal import on_console
 
+UPS, REPLICAS = scaling_tables(FOUND)
+
 
 def test_rows_have_decision_and_replica_times() -> None:
-    assert list(up_rows(FOUND)) == [
+    assert UPS.rows == [
         ["1 → 2 at 30.0 s", "Deployment llm", "20.0 s", "10.0 s", "30.0 s", "1.0 s", "> 100 s"]
     ]
-    (row,) = replica_rows(FOUND.replicas)
+    (row,) = REPLICAS.rows
     assert row == [
         "llm-b", "n1", "31.0 s", "31.5 s", "40.0 s", "41.0 s", "–", "60.0 s", "61.0 s", "29.5 s",
     ]  # fmt: skip
 
 
 def test_notes_have_limit_reason_and_unwatched_objects() -> None:
-    assert list(scaling_notes(FOUND)) == [
+    assert REPLICAS.notes == [
         "the SLO holds again when 95% of the requests are within ttft 1s",
         "reason of the autoscaler: cpu above target",
         "not watched: events (forbidden)",
@@ -60,6 +63,28 @@ def test_plots_show_counts_and_stages_over_the_run() -> None:
 
 
 def test_result_is_printed_as_tables() -> None:
-    text = on_console(print_scaling, FOUND, width=160)
+    text = on_console(print_tables, [UPS, REPLICAS], width=160)
     assert "1 → 2 at 30.0 s" in text
     assert "not watched: events (forbidden)" in text
+
+
+def test_report_has_the_tables_of_the_terminal() -> None:
+    title, ups, other, replicas, *notes = table_blocks([UPS, REPLICAS])
+    assert title == Heading("Scaling")
+    assert other == Heading("Replicas, in seconds from the start of the load")
+    assert isinstance(ups, Table)
+    assert isinstance(replicas, Table)
+    assert [(cell.text, cell.style) for cell in ups.head[:3]] == [
+        ("Replicas", ""), ("by", "text"), ("load changed", ""),
+    ]  # fmt: skip
+    assert [cell.text for cell in replicas.rows[0].cells] == list(REPLICAS.rows[0])
+    assert notes[-1] == Note("Not watched: events (forbidden).")
+
+
+def test_table_without_rows_shows_its_notes_only() -> None:
+    bare = replace(FOUND, scale_ups=(), replicas=())
+    note = "no increase of the desired replicas was seen"
+    text = on_console(print_tables, scaling_tables(bare))
+    assert text.splitlines() == [note, "not watched: events (forbidden)"]
+    _, empty, first, _ = table_blocks(scaling_tables(bare))
+    assert (bool(empty), first) == (False, Note(f"{note.capitalize()}."))
