@@ -1,7 +1,7 @@
 """The blocks that all pages of the report consist of. The templates render them, and escape every
 text, since names, URLs and messages may come from outside."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from urllib.parse import quote
@@ -252,13 +252,27 @@ def report_cell(name: str, folder: str) -> Cell:
     return Cell(name, is_head=True, link=f"{quote(folder)}/report.html" if folder else "")
 
 
-def verdict_box(
-    verdict: Verdict, headlines: Mapping[Severity, str], causes: Mapping[str, str]
-) -> Box:
-    """Return the verdict with the checks that did not pass."""
+HEADLINES = {
+    "degraded": "Read with care: the reasons below may have affected the numbers.",
+    "invalid": "Do not use these numbers.",
+    "client-bound": "Do not use these numbers: the client, not the server, was the limit.",
+    "target-failing": "Do not use these numbers: the target failed too many of the requests.",
+    "process-lost": "Do not use these numbers: a process of the client was lost.",
+    "run-failed": "Do not use these numbers: the run failed.",
+    "ended-early": "No measurement: the search had enough data and ended the load.",
+    "rank-lost": "Do not use these numbers: a rank was lost.",
+    "step-failed": "Do not use these numbers: a step failed.",
+    "bytes-differ": "Do not use these numbers: network and tool disagree on the bytes sent.",
+    "rank-starved": "Do not use these numbers: a rank had too little CPU.",
+}
+"""What the verdict or its cause means."""
+
+
+def verdict_box(verdict: Verdict, valid: str) -> Box:
+    """Return the verdict with the checks that did not pass. `valid` is what a valid one means."""
     return Box(
         verdict.verdict,
-        causes.get(verdict.cause, headlines[verdict.verdict]),
+        HEADLINES.get(verdict.cause) or HEADLINES.get(verdict.verdict, valid),
         [(sentence(each.text), sentence(each.remedy)) for each in verdict.reasons],
         title="Verdict:",
         label=verdict.label,

@@ -33,18 +33,7 @@ from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.metric_catalog import METRICS
 
-_HEADLINES = {
-    Severity.VALID: "The client kept up: these are the numbers of the server.",
-    Severity.DEGRADED: "Read with care: the reasons below may have affected the numbers.",
-    Severity.INVALID: "Do not use these numbers.",
-}
-_CAUSES = {
-    "client-bound": "Do not use these numbers: the client, not the server, was the limit.",
-    "target-failing": "Do not use these numbers: the target failed too many of the requests.",
-    "process-lost": "Do not use these numbers: a process of the client was lost.",
-    "run-failed": "Do not use these numbers: the run failed.",
-    "ended-early": "No measurement: the search had enough data and ended the load.",
-}
+_VALID = "The client kept up: these are the numbers of the server."
 
 
 def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
@@ -61,7 +50,7 @@ def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
     system_checks = () if summary.system is None else summary.system.checks
     blocks = [
         _header(summary),
-        verdict_box(summary.verdict, _HEADLINES, _CAUSES),
+        verdict_box(summary.verdict, _VALID),
         *tables.errors(result.errors),
         *_system(summary),
         _numbers(result),

@@ -29,22 +29,10 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import STATS, ToolResult
-from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.workloads.steps import Plot
 
-_HEADLINES = {
-    Severity.VALID: "Nothing contradicts the numbers of the tool.",
-    Severity.DEGRADED: "Read with care: the reasons below may have affected the numbers.",
-    Severity.INVALID: "Do not use these numbers.",
-}
-_CAUSES = {
-    "run-failed": "Do not use these numbers: the run failed.",
-    "rank-lost": "Do not use these numbers: a rank was lost.",
-    "step-failed": "Do not use these numbers: a step failed.",
-    "bytes-differ": "Do not use these numbers: network and tool disagree on the bytes sent.",
-    "rank-starved": "Do not use these numbers: a rank had too little CPU.",
-}
+_VALID = "Nothing contradicts the numbers of the tool."
 LARGE_NUMBERS = 6
 OPEN_TABLES = 2
 """Tables of the run that are shown at once; more open on a click."""
@@ -58,7 +46,7 @@ def render(result: ToolResult, plots: Sequence[Plot]) -> bytes:
     """Render the file's content, with the plots of the workload."""
     parts = [
         _header(result),
-        verdict_box(result.judgement, _HEADLINES, _CAUSES),
+        verdict_box(result.judgement, _VALID),
         _numbers(result),
         *blocks.objectives([_objective(each, result) for each in result.slo]),
         Plots(tool_charts.draw(result, plots)),
