@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 def csv_file(rows: Iterable[Sequence[object]]) -> bytes:
-    """Return rows as the content of a file. Texts of others in them are `csv_cell`s."""
+    """Return rows as the content of a file. Texts of others in them are `csv_cell`s. None is an
+    empty cell."""
     text = StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

@@ -26,8 +26,7 @@ def render_csv(joint: Joint) -> bytes:
     members = (csv_cell(each.name) for each in joint.members)
     lines: list[Sequence[object]] = [("metric", "unit", *members, "total")]
     for row in rows(joint, is_short=False):
-        cells = ("" if value is None else value for value in (*row.values, row.total))
-        lines.append([csv_cell(row.name), csv_cell(row.unit), *cells])
+        lines.append([csv_cell(row.name), csv_cell(row.unit), *row.values, row.total])
     return csv_file(lines)
 
 

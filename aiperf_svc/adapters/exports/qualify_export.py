@@ -23,12 +23,10 @@ def render_csv(found: Qualification) -> bytes:
     units = {info.check: info.unit for info in found.checks}
     lines: list[Sequence[object]] = [HEAD]
     for kind, node, target, each in rows(found):
-        numbers = (each.value, each.limit, each.median, each.repeated)
         lines.append(
             (
                 *(kind, csv_cell(node), csv_cell(target), each.check, units[each.check]),
-                each.verdict.value,
-                *("" if value is None else value for value in numbers),
+                *(each.verdict.value, each.value, each.limit, each.median, each.repeated),
                 *(csv_cell(each.peer), csv_cell(each.reason)),
             )
         )
