@@ -4,7 +4,10 @@ What this program both writes and reads has a type of its own.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -14,6 +17,22 @@ Parameters = dict[str, Any]
 """Dotted config keys and their values as a user writes them; None: the key has its default."""
 LONGEST_VALUE = 40
 """Longest shown value of a parameter, in characters."""
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> Parameters:
+    """Map dotted paths to values; a list counts as a value."""
+    found: Parameters = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def json_text(value: object) -> str:
+    """Return a text as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def value_text(value: object) -> str:

@@ -7,7 +7,6 @@ interval here, where AIPerf writes 0 and the mean. The structs are the source of
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -25,7 +24,7 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.foreign_text import csv_cell
-from aiperf_svc.domain.json_objects import Parameters
+from aiperf_svc.domain.json_objects import Parameters, json_text
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 AGGREGATE_SCHEMA = "1.0"
@@ -294,15 +293,13 @@ def _optimal(summary: ExperimentSummary) -> tuple[Combination, ...]:
 
 
 def _values(given: Parameters, parameters: Sequence[Parameter]) -> list[str]:
-    return [csv_cell(text(given[each.name])) if each.name in given else "" for each in parameters]
-
-
-def text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return [
+        csv_cell(json_text(given[each.name])) if each.name in given else "" for each in parameters
+    ]
 
 
 def _name(parameters: Parameters) -> str:
-    parts = (f"{key.rpartition('.')[2]}_{text(value)}" for key, value in parameters.items())
+    parts = (f"{key.rpartition('.')[2]}_{json_text(value)}" for key, value in parameters.items())
     return _UNSAFE.sub("_", "__".join(parts))
 
 

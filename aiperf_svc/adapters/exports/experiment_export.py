@@ -37,6 +37,7 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.domain.foreign_text import csv_cell
+from aiperf_svc.domain.json_objects import json_text
 from aiperf_svc.workloads.registry import workload_of
 
 FORMAT = "1"
@@ -233,6 +234,4 @@ def _front(found: Front) -> FrontResult:
 
 def _text(value: Any) -> str:
     """A parameter's value in a cell; empty if the trial does not set it."""
-    if value is None:
-        return ""
-    return csv_cell(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+    return "" if value is None else csv_cell(json_text(value))

@@ -1,5 +1,6 @@
 """A finished run, of any kind, as comparisons read it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.json_objects import flat, json_text
 from aiperf_svc.domain.metric_formulas import Floats
 
 
@@ -84,17 +86,11 @@ def common_facts(result: RunResult) -> dict[str, str]:
     return facts | flatten({key: v for key, v in result.config.items() if key != "artifacts"})
 
 
-def flatten(content: Any, prefix: str = "") -> dict[str, str]:
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the values of nested objects as texts by dotted key. Lists are one value."""
-    if not isinstance(content, dict):
-        return {prefix: _text(content)}
-    found: dict[str, str] = {}
-    for name, value in content.items():
-        found |= flatten(value, f"{prefix}.{name}" if prefix else str(name))
-    return found
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    found = flat(content, f"{prefix}." if prefix else "")
+    return {
+        key: "none" if value is None else json_text(value)
+        for key, value in found.items()
+        if value != {}
+    }

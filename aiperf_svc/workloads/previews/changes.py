@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.domain.json_objects import Parameters
+from aiperf_svc.domain.json_objects import flat, json_text
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -45,18 +45,5 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
     )
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> Parameters:
-    """Map dotted paths to values; a list counts as a value."""
-    found: Parameters = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
-
-
 def _value_text(value: Any) -> str:
-    if value is None:
-        return "(default)"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return "(default)" if value is None else json_text(value)
