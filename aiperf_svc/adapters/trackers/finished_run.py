@@ -15,6 +15,7 @@ from aiperf_svc.core.results.inference_result import STEADY, InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.json_objects import flat
 
 _STATS: Final = (
     *("avg", "min", "max", "std", "count"),
@@ -82,19 +83,12 @@ def read_finished(folder: Path) -> FinishedFolder:
 def _params(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     parts = {key: value for key, value in config.items() if key not in _LEFT_OUT}
     secret = set(secret_paths(parts, ""))
-    for key, value in _flat(parts, ""):
-        if key.startswith(_UNSENT) or key in secret or f".{key}" in secret:
+    for key, value in flat(parts).items():
+        is_hidden = key.startswith(_UNSENT) or key in secret or f".{key}" in secret
+        if is_hidden or value in (None, [], {}, ""):
             continue
         text = value if isinstance(value, str) else json.dumps(value)
         yield key, _CREDENTIALS.sub("//", text)
-
-
-def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _flat(inner, f"{key}.{name}" if key else str(name))
-    elif value not in (None, [], ""):
-        yield key, value
 
 
 def _metrics(result: RunResult) -> Iterator[tuple[str, float]]:
