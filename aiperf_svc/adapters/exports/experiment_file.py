@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from aiperf_svc.adapters.exports.file_content import read_json
+from aiperf_svc.adapters.exports.file_content import check_schema, read_json
 from aiperf_svc.core.experiments.experiment_result import SCHEMA, ExperimentResult
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -55,11 +55,7 @@ def read_experiment_file(folder: Path) -> ExperimentResult:
     """Read the experiment.json of a folder, which may be unfinished. Raises ConfigError."""
     path, expected = folder / NAME, "the folder of an experiment of which a trial has ended"
     head = read_json(path, _Head, expected=expected)
-    if head.schema_version != SCHEMA:
-        raise ConfigError(
-            f"{path}: its schema is {one_line(head.schema_version)!r}, expected {SCHEMA!r}; "
-            f"use the version that wrote it ({one_line(head.version)})"
-        )
+    check_schema(path, head.schema_version, SCHEMA, writer=head.version)
     found = read_json(path, ExperimentResult, expected=expected)
     for each in found.trials:
         # The name is joined to the folder's, and must not lead out of it.

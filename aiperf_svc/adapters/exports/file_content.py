@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import one_line
 
 T = TypeVar("T")
 
@@ -34,3 +35,13 @@ def read_json(path: Path, kind: type[T], *, expected: str) -> T:
         raise ConfigError(f"{path}: {error.strerror}; expected {expected}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: broken: {error}") from error
+
+
+def check_schema(path: Path, found: str, expected: str, *, writer: str = "") -> None:
+    """Raise ConfigError if a file has another schema. `writer` is the version that wrote it."""
+    if found != expected:
+        by = f" ({one_line(writer)})" if writer else ""
+        raise ConfigError(
+            f"{path}: its schema is {one_line(found)!r}, expected {expected!r}; use the version "
+            f"that wrote it{by}"
+        )

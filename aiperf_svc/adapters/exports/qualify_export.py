@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from aiperf_svc.adapters.exports.file_content import csv_file, read_json
+from aiperf_svc.adapters.exports.file_content import check_schema, csv_file, read_json
 from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification
-from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.domain.foreign_text import csv_cell, one_line
+from aiperf_svc.domain.foreign_text import csv_cell
 
 JSON_NAME = "qualify.json"
 CSV_NAME = "qualify.csv"
@@ -53,9 +52,7 @@ def read_qualification(folder: Path) -> Qualification:
     path = folder / JSON_NAME
     expected = "the folder of a qualification that has ended"
     found = read_json(path, Qualification, expected=expected)
-    if found.schema_version != SCHEMA:
-        shown = one_line(found.schema_version)
-        raise ConfigError(f"{path}: its schema is {shown!r}, expected {SCHEMA!r}")
+    check_schema(path, found.schema_version, SCHEMA)
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.exports import experiment_file, inference_file
-from aiperf_svc.adapters.exports.file_content import json_file
+from aiperf_svc.adapters.exports.file_content import check_schema, json_file
 from aiperf_svc.core.experiments.experiment_result import SCHEMA as EXPERIMENT_SCHEMA
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -125,12 +125,7 @@ def _check_schema(path: Path, head: _Head) -> None:
     """Raise ConfigError if the file has another schema, or is of another program."""
     is_tool = path.name == TOOL_FILE
     expected = TOOL_SCHEMA if is_tool else inference_file.SCHEMA_VERSION
-    if head.schema_version != expected:
-        writer = f" ({one_line(head.version)})" if is_tool else ""
-        raise ConfigError(
-            f"{path}: its schema is {one_line(head.schema_version)!r}, expected {expected!r}; use "
-            f"the version that wrote it{writer}"
-        )
+    check_schema(path, head.schema_version, expected, writer=head.version if is_tool else "")
     if not is_tool and not bytes(head.aiperf_svc):
         found = f"AIPerf {one_line(head.aiperf_version)}".strip()
         raise ConfigError(f"{path}: written by {found}, expected a run of aiperf-svc")
