@@ -56,9 +56,7 @@ def quality(found: QualityResult | None) -> list[Block]:
     if found is None:
         return []
     minimum = "" if found.min_score is None else f"{found.min_score:.1%}"
-    rows = [
-        number_row(name, "", (each.issued, each.right)) for name, each in found.graders.items()
-    ]
+    rows = [number_row(name, "", (each.issued, each.right)) for name, each in found.graders.items()]
     verdict = f"minimum {minimum}: {'passed' if found.is_met else 'missed'}" if minimum else ""
     lines = [found.text, verdict, *found.notes]
     return [

@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
+from aiperf_svc.adapters.report.blocks import document, table_blocks
+from aiperf_svc.adapters.terminal.verdict_lines import MOST_ROWS, print_tables
+from aiperf_svc.core.results.inference_result import SteadyStats, TurnOverflow
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
 from tests.support import fake_run
-from tests.support.fake_results import DATASET, as_json, decoded
+from tests.support.fake_results import DATASET, as_json, decoded, inference_result
+from tests.support.html_balance import assert_is_balanced
 from tests.support.terminal import on_console
 
 
@@ -284,6 +289,29 @@ def test_each_tier_of_goodput_is_a_row(summary: dict[str, Any]) -> None:
     shown = printed(changed(summary, goodput_tiers=tiers))
     line = next(x for x in shown.splitlines() if "gold" in x)
     assert line.split() == ["gold", "time_to_first_token", "200ms", "75", "75.00%", "12.50"]
+
+
+def test_terminal_and_report_have_the_same_tables() -> None:
+    turns = MOST_ROWS + 10
+    found = inference_result(
+        metrics={"request_throughput": MetricStats(unit="requests/sec", avg=8.0)},
+        steady_state=SteadyStats(rule="the rule", begin_s=1.0, end_s=2.0, metrics={}),
+        context_overflows=tuple(
+            TurnOverflow(turn=n, requests=4, overflows=3) for n in range(turns)
+        ),
+    )
+    text = on_console(print_tables, found.shown_tables)
+    page = document("x", table_blocks(found.shown_tables)).decode()
+    assert_is_balanced(page)
+    for title in ("Steady state: 1.0 s to 2.0 s, the rule", "Context overflows by turn"):
+        assert title in text
+        assert f"<h2>{title}</h2>" in page
+    assert ["Request", "Throughput", "–", "8", "requests/sec"] in map(str.split, text.splitlines())
+    assert '<td><i>–</i></td><td>8</td><td class="text">requests/sec</td>' in page
+    assert "no request was started in the steady state" in text
+    assert "No request was started in the steady state." in page
+    assert (text.count("75.0%"), page.count("<td>75.0%</td>")) == (MOST_ROWS, turns)
+    assert "10 more in report.html" in text
 
 
 def test_interrupted_experiment_shows_how_to_resume(tmp_path: Path) -> None:
