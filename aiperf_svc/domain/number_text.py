@@ -105,6 +105,14 @@ def with_unit(text: str, unit: str) -> str:
     return f"{text}%" if unit == "%" else f"{text} {unit}".rstrip()
 
 
+def with_half_width(text: str, mean: float, half: float | None) -> str:
+    """Add half of the interval of a mean in per cent of it, if it is known: `12.35 ± 4%`."""
+    if half is None or not mean:
+        return text
+    size = abs(half / mean) * 100
+    return f"{text} ± {size:,.0f}%" if size >= 1 else f"{text} ± {size:.1g}%"
+
+
 def size_text(size: float) -> str:
     """A size in bytes as benchmarks name it: 64 B, 4 KiB, 1 MiB."""
     for divisor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):

@@ -14,7 +14,7 @@ from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.number_text import count, readable_unit, significant
+from aiperf_svc.domain.number_text import count, readable_unit, significant, with_half_width
 
 TONES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 """Class of a row in the style sheet."""
@@ -127,11 +127,7 @@ def same_config(info: Comparison) -> str:
 
 
 def _value(side: SideValue, divisor: float) -> str:
-    shown = significant(side.mean / divisor)
-    if side.half_width is None or not side.mean:
-        return shown
-    size = abs(side.half_width / side.mean) * 100
-    return f"{shown} ± {size:.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
+    return with_half_width(significant(side.mean / divisor), side.mean, side.half_width)
 
 
 def _evidence(row: ComparisonRow) -> str:

@@ -10,7 +10,7 @@ from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Parameters, parameters_text, value_text
-from aiperf_svc.domain.number_text import count, number, readable_unit, with_unit
+from aiperf_svc.domain.number_text import count, number, readable_unit, with_half_width, with_unit
 
 
 def unit_of(summary: ExperimentSummary, key: RowKey) -> tuple[float, str]:
@@ -60,12 +60,7 @@ def mean_text(value: Aggregate | None, divisor: float) -> str:
     """Format a mean with half of its interval in per cent of it: `12.35 ± 4%`."""
     if value is None:
         return "–"
-    shown = number(value.mean / divisor)
-    half = value.half_width
-    if half is None or not value.mean:
-        return shown
-    size = abs(half / value.mean) * 100
-    return f"{shown} ± {size:,.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
+    return with_half_width(number(value.mean / divisor), value.mean, value.half_width)
 
 
 def mean_with_unit(value: Aggregate, divisor: float, unit: str) -> str:
