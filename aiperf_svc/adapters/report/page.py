@@ -28,6 +28,7 @@ from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.events.report import event_tables
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import of_groups
+from aiperf_svc.core.results.remarks import remarks
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
@@ -62,7 +63,7 @@ def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
         Heading("Metrics"),
         *tables.distributions(result, shown),
         tables.scalars(result, shown),
-        *_token_source(result),
+        *_remarks(result),
         *tables.quality(summary.context.quality),
         *table_blocks(result.shown_tables),
         *_groups(result),
@@ -90,10 +91,10 @@ def _replicas(summary: Summary) -> list[Plot]:
     return telemetry_charts.draw_replicas(summary.scaling, length_s)
 
 
-def _token_source(result: InferenceResult) -> list[Block]:
-    """Return who has counted the tokens of the tables above."""
-    source = result.token_source
-    return [Note(sentence(one_line(source)))] if source else []
+def _remarks(result: InferenceResult) -> list[Note]:
+    """Return who has counted the tokens of the tables above, and what their numbers do not show."""
+    texts = (result.token_source, *remarks(result))
+    return [Note(sentence(one_line(text))) for text in texts if text]
 
 
 def _groups(result: InferenceResult) -> list[Block]:

@@ -19,19 +19,19 @@ from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import (
     AddressFacts,
-    DatasetFacts,
     EndpointView,
     ErrorCount,
     Hook,
     InferenceResult,
 )
 from aiperf_svc.core.results.joint_result import of_groups
+from aiperf_svc.core.results.remarks import remarks
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Metric
-from aiperf_svc.domain.number_text import number, significant
+from aiperf_svc.domain.number_text import number
 
 WIDE = 100
 """Columns of the whole table; a narrower terminal gets fewer statistics."""
@@ -46,8 +46,7 @@ SHOWN_MESSAGE = 400
 
 def print_inference_result(found: InferenceResult, console: Console) -> None:
     """Print the metrics of a run, its errors and objectives, and its verdict."""
-    config = found.config_view
-    console.print(_title(found.name, config.endpoint), style="bold")
+    console.print(_title(found.name, found.config_view.endpoint), style="bold")
     if not all(stats.is_single for stats in found.metrics.values()):
         console.print(_distributions(found, console.width))
     in_two = _scalars(found, columns=2)
@@ -64,12 +63,9 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
         print_objectives(shown, console)
     _print_accounts(found.accounts, console)
     _print_addresses(found.target_addresses, console)
-    _print_connections(found, console)
     _print_hooks(found.hooks, console)
-    _print_endpoint(config.endpoint, console)
-    _print_prompts(found, console)
-    _print_trees(found.topology.dataset, console)
-    _print_forced_length(found.topology.dataset, console)
+    for text in remarks(found):
+        print_text(console, one_line(text))
     print_verdict("Verdict on the client", found.verdict, found.cause, found.reasons, console)
     if found.system is not None:
         _print_system(found.system, console)
@@ -256,86 +252,6 @@ def _print_hooks(calls: Sequence[Hook], console: Console) -> None:
         if call.problem:
             text.append(f"; it failed: {one_line(call.problem)}", style="bold yellow")
         print_text(console, text)
-
-
-def _count(value: float, one: str, several: str) -> str:
-    return f"{number(value)} {one if value == 1 else several}"
-
-
-def _print_connections(found: InferenceResult, console: Console) -> None:
-    """Print a note if connections were opened ahead of need, so that latencies leave out
-    connecting."""
-    ahead = found.value("preconnected_request_count")
-    waited = found.value("connected_request_count")
-    if ahead:
-        text = (
-            f"Connections: {_count(ahead, 'was', 'were')} opened before a request needed them; "
-            "first requests on these do not include the time to connect"
-        )
-        if waited:
-            text += (
-                f". {_count(waited, 'request', 'requests')} waited for a new connection; "
-                "the latency includes it"
-            )
-        print_text(console, text)
-
-
-def _print_endpoint(endpoint: EndpointView, console: Console) -> None:
-    """Print the proxy between client and server, and checks that were turned off."""
-    if endpoint.proxy:
-        text = f"Proxy: requests went through {endpoint.proxy}; its time is part of the results"
-        print_text(console, one_line(text))
-    if endpoint.url.startswith("https:") and not endpoint.tls.verify:
-        text = "TLS: the server's certificate was not checked (endpoint.tls.verify: false)"
-        print_text(console, Text(text, style="bold yellow"))
-
-
-def _print_prompts(found: InferenceResult, console: Console) -> None:
-    """Print a note if prompts were repeated or are alike, which a server's cache makes faster."""
-    dataset = found.topology.dataset
-    entries, distinct = (dataset.entries, dataset.distinct_entries) if dataset else (0, None)
-    used, issued = found.value("distinct_prompt_count"), found.accounts.issued
-    if not used or (issued <= used and distinct in (None, entries)):
-        return
-    different = "" if distinct is None else f" ({number(distinct)} of them distinct)"
-    print_text(
-        console,
-        f"Prompts: {number(used)} of the dataset's {number(entries)} entries{different}, "
-        f"each sent {significant(issued / used, 3)} times on average",
-    )
-
-
-def _print_trees(dataset: DatasetFacts | None, console: Console) -> None:
-    """Print how many agents the session trees of a trace have, and how much of their prompts they
-    share."""
-    if dataset is None or not dataset.streams:
-        return
-    text = f"Session trees: {number(dataset.entries)} with {number(dataset.streams)} agents"
-    if dataset.theoretical_prefix_cache_hit is not None:
-        share = dataset.theoretical_prefix_cache_hit
-        text += f"; a prefix cache without a limit has {share:.1%} of the blocks of their prompts"
-    print_text(console, text)
-
-
-def _print_forced_length(dataset: DatasetFacts | None, console: Console) -> None:
-    """Print how many requests asked for forced output lengths, and a note if the server refused
-    them."""
-    probe = dataset.forced_output_length if dataset is not None else None
-    if probe is None:
-        return
-    if probe.requests:
-        sent = _count(probe.requests, "request", "requests")
-        print_text(
-            console,
-            f"Probe: {sent} before the load tested whether the server accepts ignore_eos and "
-            "min_tokens; no other number here includes the probe",
-        )
-    if probe.finding == "refused":
-        print_text(
-            console,
-            "Output length: before the load the server refused ignore_eos and min_tokens "
-            f"({probe.said}), so requests went without them",
-        )
 
 
 def _print_system(system: SystemReport, console: Console) -> None:

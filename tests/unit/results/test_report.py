@@ -129,6 +129,12 @@ def test_shares_of_servers_are_in_per_cent() -> None:
     assert (drawn.note, drawn.series[0].points[0]) == ("%", (0.0, 25.0))
 
 
+def test_remarks_of_the_terminal_are_in_the_report() -> None:
+    config = fake_run.config(endpoint={"proxy": "http://proxy:3128"})
+    remark = "Proxy: requests went through http://proxy:3128; its time is part of the results."
+    assert remark in report(fake_run.closed_loop(), config=config)
+
+
 def test_external_text_is_escaped() -> None:
     message = "<script>alert('x')</script> & \"more\""
     errors = (ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 500, message, 7),)

@@ -1,0 +1,65 @@
+"""What is to be known of an inference run beside its numbers, in a terminal and in the report."""
+
+from collections.abc import Iterator
+
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.domain.number_text import count, number, significant
+
+
+def remarks(found: InferenceResult) -> list[str]:
+    """Return the remarks, each as a sentence without its full stop."""
+    return [*_of_connections(found), *_of_prompts(found)]
+
+
+def _of_connections(found: InferenceResult) -> Iterator[str]:
+    """Yield whether latencies leave out connecting or include a proxy, and what was not checked."""
+    endpoint = found.config_view.endpoint
+    ahead = found.value("preconnected_request_count")
+    waited = found.value("connected_request_count")
+    if ahead:
+        text = (
+            f"Connections: {number(ahead)} {'was' if ahead == 1 else 'were'} opened before a "
+            "request needed them; first requests on these do not include the time to connect"
+        )
+        if waited:
+            requests = count(int(waited), "request")
+            text += f". {requests} waited for a new connection; the latency includes it"
+        yield text
+    if endpoint.proxy:
+        yield f"Proxy: requests went through {endpoint.proxy}; its time is part of the results"
+    if endpoint.url.startswith("https:") and not endpoint.tls.verify:
+        yield "TLS: the server's certificate was not checked (endpoint.tls.verify: false)"
+
+
+def _of_prompts(found: InferenceResult) -> Iterator[str]:
+    """Yield whether prompts were repeated or are alike, which a server's cache makes faster, how
+    much of them session trees share, and how the server took forced output lengths."""
+    dataset = found.topology.dataset
+    if dataset is None:
+        return
+    entries, distinct = dataset.entries, dataset.distinct_entries
+    used, issued = found.value("distinct_prompt_count"), found.accounts.issued
+    if used and (issued > used or distinct not in (None, entries)):
+        different = "" if distinct is None else f" ({number(distinct)} of them distinct)"
+        yield (
+            f"Prompts: {number(used)} of the dataset's {number(entries)} entries{different}, "
+            f"each sent {significant(issued / used, 3)} times on average"
+        )
+    if dataset.streams:
+        text = f"Session trees: {number(entries)} with {number(dataset.streams)} agents"
+        if (share := dataset.theoretical_prefix_cache_hit) is not None:
+            text += (
+                f"; a prefix cache without a limit has {share:.1%} of the blocks of their prompts"
+            )
+        yield text
+    probe = dataset.forced_output_length
+    if probe is not None and probe.requests:
+        yield (
+            f"Probe: {count(probe.requests, 'request')} before the load tested whether the server "
+            "accepts ignore_eos and min_tokens; no other number here includes the probe"
+        )
+    if probe is not None and probe.finding == "refused":
+        yield (
+            "Output length: before the load the server refused ignore_eos and min_tokens "
+            f"({probe.said}), so requests went without them"
+        )
