@@ -43,10 +43,11 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"load": {"concurrency": 4, "requests": 120}},
     ),
     "timeouts": (
-        {"ttft": "lognormal:20ms,1", "itl": "2ms", "tokens": 9, "usage": "always"},
+        # Half of them: a busy machine takes some more.
+        {"ttft": "uniform:5ms,2s", "itl": "2ms", "tokens": 9, "usage": "always"},
         {
-            "load": {"request_rate": 100, "duration": "2s", "concurrency": 6},
-            "endpoint": {"request_timeout": "80ms"},
+            "load": {"request_rate": 100, "duration": "2s", "concurrency": 60},
+            "endpoint": {"request_timeout": "1s"},
         },
     ),
     "cut": (
@@ -297,9 +298,12 @@ def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> N
         / (row["end_wall_ns"] - row["start_wall_ns"])
         for row in done
     )
-    assert summary["steady_state_request_throughput"]["avg"] == pytest.approx(
-        inside / ((until - begin) / 1e9), rel=1e-6
-    )
+    stated = summary.get("steady_state_request_throughput")
+    if any(begin <= row["end_wall_ns"] < until for row in done):
+        assert stated is not None
+        assert stated["avg"] == pytest.approx(inside / ((until - begin) / 1e9), rel=1e-6)
+    else:
+        assert stated is None  # A window that is shorter than a request has no rate.
 
 
 def check_gaps(stated: Mapping[str, Any], run: Path, rows: list[Row]) -> None:

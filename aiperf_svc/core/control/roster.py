@@ -18,8 +18,10 @@ seconds of the last one."""
 WAITING_WORKERS_A_CORE = 4.0
 """Number of workers per core from which on each is given more time, since it waits for its turn."""
 CONTROL_SILENCE_NS = 30_000_000_000
-"""Longest silence of the five singletons. Losing one ends the run, since no other can take over,
-and computing the results of millions of records may block the interpreter for seconds."""
+"""Longest silence of the five singletons, and of the workers or record processors of a frozen
+roster if none of them is heard. Losing them ends the run, since no other can take over. Computing
+the results of millions of records may block the interpreter for seconds, and a busy machine may
+not run the only record processor for as long."""
 LISTENED_AT_ONCE_NS = 1_500_000_000
 """Most time that the listening clock advances at once: one and a half heartbeat intervals."""
 
@@ -98,11 +100,16 @@ class Roster:
     def lose_silent(self, now_ns: int) -> dict[Member, int]:
         """Declare silent members lost, and return them with the length of their silence in ns.
         Before the freeze they are only removed."""
-        silent = [
-            entry
-            for entry in self._entries.values()
-            if not entry.member.lost and now_ns - entry.heard_ns > self._silence_limit_ns(entry)
-        ]
+        present = [entry for entry in self._entries.values() if not entry.member.lost]
+        heard = {e.member.service for e in present if now_ns - e.heard_ns <= self._silence_ns}
+        replaceable = REPLICAS & heard if self.is_frozen else REPLICAS
+        silent = []
+        for entry in present:
+            limit_ns = self._silence_ns
+            if entry.member.service not in replaceable:
+                limit_ns = max(limit_ns, CONTROL_SILENCE_NS)
+            if now_ns - entry.heard_ns > limit_ns:
+                silent.append(entry)
         if not silent:
             return {}
         for entry in silent:
@@ -193,9 +200,6 @@ class Roster:
                 processor = alive[member.rank % len(alive)] if alive else ""
                 given = msgspec.structs.replace(member, processor=processor)
                 self._entries[member.id].member = given
-
-    def _silence_limit_ns(self, entry: _Entry) -> int:
-        return self._silence_ns if entry.member.service in REPLICAS else CONTROL_SILENCE_NS
 
 
 def _processes(member: Member) -> bool:

@@ -100,7 +100,7 @@ def test_restarted_member_stays_out_after_the_freeze() -> None:
     roster.freeze()
     assert not roster.handle_heartbeat(beat("worker-1", epoch=2), 1)
     assert roster.refused == {"worker-1"}
-    roster.lose_silent(SILENCE_NS + 1)
+    roster.lose_silent(CONTROL_SILENCE_NS + 1)
     assert all(m.lost for m in roster.members)
 
 
@@ -155,6 +155,20 @@ def test_busy_singleton_is_not_lost() -> None:
     assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
 
 
+def test_silent_members_without_a_substitute_are_awaited() -> None:
+    roster = full_roster()
+    roster.freeze()
+    for name in ("worker-1", "worker-2", "worker-10"):
+        roster.handle_heartbeat(beat(name), SILENCE_NS)
+    assert roster.lose_silent(SILENCE_NS + 1) == {}
+    roster.handle_heartbeat(beat("record-processor-1"), SILENCE_NS + 2)
+    assert [m.id for m in roster.lose_silent(SILENCE_NS + 2)] == ["record-processor-0"]
+    for name in ("worker-1", "worker-2", "worker-10"):
+        roster.handle_heartbeat(beat(name), SILENCE_NS + CONTROL_SILENCE_NS + 3)
+    (lost,) = roster.lose_silent(SILENCE_NS + CONTROL_SILENCE_NS + 3)
+    assert lost.id == "record-processor-1"
+
+
 def test_registration_cost_is_independent_of_registered_members() -> None:
     """Counted in calls, not in time: a storm of thousands of joins must not be a square."""
     calls = {}
@@ -180,11 +194,13 @@ def calls_of(action: Callable[[], object]) -> int:
 
 
 def test_members_on_shared_cores_may_be_silent_longer() -> None:
-    roster = Roster({Service.WORKER: 1}, workers_a_core=26.5)
-    roster.handle_heartbeat(beat("worker-0"), 0)
+    roster = Roster({Service.WORKER: 2}, workers_a_core=26.5)
+    for name in ("worker-0", "worker-1"):
+        roster.handle_heartbeat(beat(name), 0)
     roster.freeze()
+    roster.handle_heartbeat(beat("worker-1"), 6 * SILENCE_NS)
     assert roster.lose_silent(6 * SILENCE_NS) == {}
-    assert len(roster.lose_silent(7 * SILENCE_NS)) == 1
+    assert [m.id for m in roster.lose_silent(7 * SILENCE_NS)] == ["worker-0"]
 
 
 SECOND_NS = 1_000_000_000
