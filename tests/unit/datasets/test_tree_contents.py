@@ -136,7 +136,7 @@ def test_sound_for_an_api_without_is_refused(config: Config, role: str) -> None:
     heard = {"role": role, "tool_call_id": "c", "content": [{"type": "input_audio"}]}
     first = {"messages": [{"role": "user", "content": "u"}]}
     line = {"session_id": "a", "turns": [first, {"messages": [heard]}]}
-    with pytest.raises(DatasetError, match="f:1: .*: request 1: `input_audio`: sounds need"):
+    with pytest.raises(DatasetError, match=r"f:1: .*: request 1: `input_audio`: sounds need"):
         dag_entry(config, line, {"type": "messages"})
 
 

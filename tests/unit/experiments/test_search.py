@@ -151,9 +151,7 @@ def test_longer_runs_start_near_the_answer() -> None:
 
 
 def test_trials_with_few_requests_still_end_bracketed() -> None:
-    few = SearchedTrial(
-        evidence=(msgspec.structs.replace(THIN.evidence[0], counts=(), totals=()),)
-    )
+    few = SearchedTrial(evidence=(msgspec.structs.replace(THIN.evidence[0], counts=(), totals=()),))
     search = over_users()
     answer(
         search, lambda value, is_longer: few if not is_longer else HELD if value <= 11 else BROKEN

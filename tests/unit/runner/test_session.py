@@ -191,6 +191,7 @@ async def test_parts_share_the_remaining_time(tmp_path: Path) -> None:
     fake = Fake(tmp_path, rounds=3)
     await fake.run(timeout_s=100.0)
     first, *others = fake.placement.limits_s
+    assert first is not None
     assert first == pytest.approx(100.0)
     assert all(each is not None and each < first for each in others)
 
