@@ -71,18 +71,28 @@ def render_openmetrics(logs: Iterable[SourceLog]) -> Iterator[bytes]:
 
 
 def _kept_alive(curve: Curve) -> Curve:
-    """The changes of a series, and its value each `REPEAT_NS` between them."""
-    times, values = curve
+    """The changes of a series from its first value on, and its value each `REPEAT_NS` between them.
+    It has one NaN where it disappears: Prometheus' sums are NaN where one of their series is."""
+    is_there = ~np.isnan(curve.values)
+    if not is_there.any():
+        return Curve(curve.wall_ns[:0], curve.values[:0])
+    begin = int(is_there.argmax())
+    times, values, is_there = curve.wall_ns[begin:], curve.values[begin:], is_there[begin:]
     is_new = np.ones(len(values), dtype=bool)
-    is_new[1:] = (values[1:] != values[:-1]) & ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
-    if len(times):
-        is_new[1:] |= np.diff((times - times[0]) // REPEAT_NS) > 0
-        is_new[-1] = True
+    is_new[1:] = (values[1:] != values[:-1]) & (is_there[1:] | is_there[:-1])
+    is_new[1:] |= is_there[1:] & (np.diff((times - times[0]) // REPEAT_NS) > 0)
+    is_new[-1] |= is_there[-1]
     return Curve(times[is_new], values[is_new])
 
 
 def _labels(log: SourceLog, series: Series) -> list[tuple[str, str]]:
-    return [*(pair for pair in series.labels if pair[0] != "source"), ("source", log.url)]
+    """The labels of a series, and its source. As in Prometheus, a label of the page with the same
+    name becomes `exported_source`."""
+    taken, name = dict(series.labels), "exported_source"
+    while name in taken:
+        name = f"exported_{name}"
+    own = [(name if key == "source" else key, value) for key, value in series.labels]
+    return [*own, ("source", log.url)]
 
 
 def _escaped(text: str) -> str:

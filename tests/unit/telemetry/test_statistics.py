@@ -1,10 +1,11 @@
 """Statistics of a source's series, whatever type its page declares."""
 
 from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines, unit_of
+from aiperf_svc.adapters.exports.telemetry_export import render_openmetrics
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.statistics import families, statistics
-from tests.support.fake_sources import START_NS, at
+from tests.support.fake_sources import START_NS, at, source
 
 
 def read(text: str) -> SourceLog:
@@ -45,3 +46,18 @@ def test_gpu_with_non_numeric_index_has_line() -> None:
 def test_cache_usage_named_perc_is_a_ratio() -> None:
     assert unit_of("vllm:kv_cache_usage_perc") == unit_of("sglang:token_usage") == "ratio"
     assert unit_of("disk_used_perc") == "percent"
+
+
+def test_source_label_of_a_page_is_kept() -> None:
+    name = "vllm:prompt_tokens_by_source_total"
+    log = read(f'{name}{{source="local_compute"}} NOW\n{name}{{source="local_cache_hit"}} 7\n')
+    text = b"".join(render_openmetrics([log])).decode()
+    for label in ("local_compute", "local_cache_hit"):
+        assert f'{name}{{exported_source="{label}",source="{log.url}"}} ' in text
+
+
+def test_missing_series_has_one_sample_without_value() -> None:
+    pages = [{"up": n} | ({"late": 1} if 2 <= n < 4 else {}) for n in range(200)]
+    lines = [line for line in render_openmetrics([source(pages)]) if line.startswith(b"late{")]
+    values = [line.decode().rpartition("} ")[2].split() for line in lines]
+    assert values == [[text, f"{at(s) // 10**9}.000"] for text, s in (("1.0", 2), ("NaN", 4))]
