@@ -101,9 +101,14 @@ def _rows(log: SourceLog, family: Family, begin_ns: int, end_ns: int, step: int)
         return _Rows(times[:0], {}, None)
     before = np.flatnonzero(is_there & (times < begin_ns))
     start = int(before[-1]) if len(before) else int(places[0])
+    # A series that the first page does not have appeared later, and began at zero.
+    has_begun = len(before) > 0 or is_there[0]
     if family.type not in ("counter", "histogram"):
         return _Rows(times[places], {"value": curves["value"][places]}, None)
-    grown = {part: np.maximum(v[places] - v[start], 0.0) for part, v in curves.items()}
+    grown = {
+        part: np.maximum(v[places] - (v[start] if has_begun else 0.0), 0.0)
+        for part, v in curves.items()
+    }
     if family.type == "counter":
         return _Rows(times[places], {"value": grown["value"]}, None)
     ends = [part for part in ("sum", "count") if part in grown]

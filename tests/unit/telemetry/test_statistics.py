@@ -1,5 +1,6 @@
 """Statistics of a source's series, whatever type its page declares."""
 
+from aiperf_svc.adapters.exports import server_metrics_parquet
 from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines, unit_of
 from aiperf_svc.adapters.exports.telemetry_export import render_openmetrics
 from aiperf_svc.core.telemetry.log import SourceLog
@@ -61,3 +62,12 @@ def test_missing_series_has_one_sample_without_value() -> None:
     lines = [line for line in render_openmetrics([source(pages)]) if line.startswith(b"late{")]
     values = [line.decode().rpartition("} ")[2].split() for line in lines]
     assert values == [[text, f"{at(s) // 10**9}.000"] for text, s in (("1.0", 2), ("NaN", 4))]
+
+
+def test_counter_that_appears_under_load_begins_at_zero() -> None:
+    name = 'vllm:num_preemptions_total{engine="0"}'
+    log = source({"up": n} | ({name: 5.0 * n} if n > 1 else {}) for n in range(5))
+    (counter,) = [each for each in families(log) if each.type == "counter"]
+    rows = server_metrics_parquet._rows(log, counter, at(1), at(4), 1)
+    assert rows.values["value"].tolist() == [10, 15, 20]
+    assert statistics(counter, log, at(1), at(4))["stats"]["total"] == 20  # type: ignore[index]
