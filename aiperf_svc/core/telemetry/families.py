@@ -5,6 +5,7 @@ Names are those of the servers' own pages, without `_total`, which only some ver
 
 from collections.abc import Sequence
 from enum import StrEnum
+from math import isinf
 from typing import NamedTuple
 
 import msgspec
@@ -467,7 +468,10 @@ def exporter_of(series: Series) -> GpuExporter | None:
 
 
 def is_blank(series: Series, value: float) -> bool:
-    """Return whether a number stands for a missing value of a GPU field."""
+    """Return whether a number stands for a missing value of a GPU field, or is infinite, which no
+    value of a known series is."""
+    if isinf(value):
+        return is_known(series)
     exporter = exporter_of(series)
     return exporter is not None and value in exporter.no_values
 

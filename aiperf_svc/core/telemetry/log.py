@@ -4,6 +4,7 @@ import re
 from array import array
 from collections.abc import Iterable
 from enum import Enum
+from math import isinf
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ class SourceLog:
         self, page: Page, *, wall_ns: int, latency_ns: int, clock_offset_s: float = 0.0
     ) -> None:
         """Add a page. `clock_offset_s` is the difference between the source's clock and ours."""
-        if self.is_gpu:
+        if self.is_gpu or any(map(isinf, page.values.values())):
             known = {series: v for series, v in page.values.items() if not is_blank(series, v)}
             page = page._replace(values=known)
         changes = self._finder.take(page)

@@ -1,6 +1,7 @@
 """The verdict on the system follows from the metrics of servers and GPUs."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,14 @@ def test_blank_gpu_values_are_ignored(energy: int) -> None:
     blank = {"POWER_USAGE": 140737488355328.0, "TOTAL_ENERGY_CONSUMPTION": energy}
     pages = [blank if n == 7 else blank | {"POWER_USAGE": 400} for n in range(25)]
     assert judged(gpu(pages)).metrics == {"gpu_power": 400}
+
+
+def test_infinite_values_are_missing_ones() -> None:
+    pages = [{RUNNING: inf, f"{TTFT}_sum": n, f"{TTFT}_count": inf} for n in range(25)]
+    wrong = gpu({"XID_ERRORS": inf, "POWER_USAGE": inf} for _ in range(25))
+    report = judged(server(pages), wrong, ttft_mean_ms=230.0)
+    assert report.metrics == {"server_generation_tokens": 2000}
+    assert not report.reasons
 
 
 def test_energy_before_a_gpu_appears_is_excluded() -> None:
