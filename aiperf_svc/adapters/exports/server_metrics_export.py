@@ -174,8 +174,9 @@ def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
     """Yield a line for each GPU on each page on which one of its values is new."""
     for gpu in gpus(logs):
         log, labels, fields = gpu.log, gpu.labels, gpu.fields
-        curves = {name: log.curve(at).values * f.scale for name, (f, at) in fields.items()}
-        changed = {int(t) for _, at in fields.values() for t in log.changes(at).wall_ns}
+        curves = {name: log.curve(*at).values * f.scale for name, (f, at) in fields.items()}
+        numbers = [number for _, at in fields.values() for number in at]
+        changed = {int(t) for number in numbers for t in log.changes(number).wall_ns}
         for place, wall_ns in enumerate(log.wall_ns.tolist()):
             if wall_ns not in changed:
                 continue

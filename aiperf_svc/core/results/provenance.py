@@ -117,7 +117,7 @@ def _gpu_facts(logs: list[SourceLog], begin_ns: int, end_ns: int) -> dict[str, s
         "max_sm_clock_mhz": {_last(gpu, "max_sm_clock_frequency") for gpu in all_gpus},
     }
     clocks = [
-        within(gpu.log.curve(gpu.fields["sm_clock_frequency"][1]), begin_ns, end_ns)
+        within(gpu.log.curve(*gpu.fields["sm_clock_frequency"][1]), begin_ns, end_ns)
         for gpu in all_gpus
         if "sm_clock_frequency" in gpu.fields
     ]
@@ -131,8 +131,10 @@ def _gpu_facts(logs: list[SourceLog], begin_ns: int, end_ns: int) -> dict[str, s
 def _last(gpu: Gpu, name: str) -> str:
     if name not in gpu.fields:
         return ""
-    field, number = gpu.fields[name]
-    return f"{gpu.log.last(number) * field.scale:.0f}"
+    field, numbers = gpu.fields[name]
+    values = gpu.log.curve(*numbers).values
+    known = values[~np.isnan(values)]
+    return f"{known[-1] * field.scale:.0f}" if len(known) else ""
 
 
 def _cuda_version(number: str) -> str:

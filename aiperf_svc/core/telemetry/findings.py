@@ -304,7 +304,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     throttled: list[tuple[float, str, str]] = []
     xids: list[str] = []
     for gpu in series.gpus(logs):
-        log, fields = gpu.log, gpu.fields
+        fields = gpu.fields
         has_energy |= "energy_consumption" in fields
         energy = _joules(gpu, facts)
         joules += [] if energy is None else [energy]
@@ -316,7 +316,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
             if (share := _throttled_share(gpu, kind, facts)) is not None
         ]
         if "xid_errors" in fields:
-            codes = _new_codes(log, fields["xid_errors"][1], facts)
+            codes = _new_codes(gpu.log.curve(*fields["xid_errors"][1]), facts)
             xids += [f"{', '.join(map(str, codes))} on {gpu.name}"] if codes else []
     checks = []
     if watts:
@@ -366,14 +366,14 @@ def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
     """Return the energy of a GPU under load: by its counter, else the integral of its power. None
     if both were read too seldom."""
     if (counted := gpu.fields.get("energy_consumption")) is not None:
-        field, number = counted
-        growth = _growth(gpu.log.sampled(number), facts, longest_share=SAMPLED_SHARE)
+        field, numbers = counted
+        growth = _growth(gpu.log.sampled(*numbers), facts, longest_share=SAMPLED_SHARE)
         # A GPU without growth has no such counter.
         if growth:
             return growth * field.scale * JOULES_A_MEGAJOULE
     if (read := gpu.fields.get("gpu_power_usage")) is None:
         return None
-    times, watts = gpu.log.sampled(read[1])
+    times, watts = gpu.log.sampled(*read[1])
     begin_ns, end_ns = facts.begin_ns, facts.end_ns
     first = max(0, int(np.searchsorted(times, begin_ns, side="right")) - 1)
     near = times[first : int(np.searchsorted(times, end_ns, side="left")) + 1]
@@ -395,7 +395,7 @@ def _mean_watts(gpu: Gpu, facts: LoadFacts, joules: float | None) -> float | Non
         return joules / ((facts.end_ns - facts.begin_ns) / 1e9)
     if (read := gpu.fields.get("gpu_power_usage")) is None:
         return None
-    values = within(gpu.log.sampled(read[1]), facts.begin_ns, facts.end_ns)
+    values = within(gpu.log.sampled(*read[1]), facts.begin_ns, facts.end_ns)
     return float(values.mean()) * read[0].scale if len(values) else None
 
 
@@ -403,24 +403,25 @@ def _throttled_share(gpu: Gpu, kind: str, facts: LoadFacts) -> float | None:
     """Return the share of the load in which a limit held the clock down: by the counter of such
     time, by samples of its share, or of the reasons. None without any of them."""
     if (counted := gpu.fields.get(f"{kind}_violation")) is not None:
-        field, number = counted
-        growth = _growth(gpu.log.sampled(number), facts, longest_share=1.0)
+        field, numbers = counted
+        growth = _growth(gpu.log.sampled(*numbers), facts, longest_share=1.0)
         length_us = (facts.end_ns - facts.begin_ns) / 1e3
         return None if growth is None else growth * field.scale / length_us
     if (stated := gpu.fields.get(f"{kind}_violation_share")) is not None:
-        values = within(gpu.log.sampled(stated[1]), facts.begin_ns, facts.end_ns)
+        values = within(gpu.log.sampled(*stated[1]), facts.begin_ns, facts.end_ns)
         return float(values.mean()) / 100 if len(values) >= MIN_READS else None
     if (sampled := gpu.fields.get("clocks_event_reasons")) is not None:
-        values = within(gpu.log.sampled(sampled[1]), facts.begin_ns, facts.end_ns)
+        values = within(gpu.log.sampled(*sampled[1]), facts.begin_ns, facts.end_ns)
         if len(values) >= MIN_READS:
             return float((values.astype(np.int64) & THROTTLE_REASONS[kind] != 0).mean())
     return None
 
 
-def _new_codes(log: SourceLog, number: int, facts: LoadFacts) -> list[int]:
-    """Return the Xid errors that occurred under load. The exporter repeats the last one forever."""
-    curve = log.curve(number)
-    earlier = curve.values[curve.wall_ns < facts.begin_ns]
+def _new_codes(curve: Curve, facts: LoadFacts) -> list[int]:
+    """Return the Xid errors that occurred under load. The exporter repeats the last one forever, so
+    that of a first page is old."""
+    earlier = curve.values[: max(1, int(np.searchsorted(curve.wall_ns, facts.begin_ns)))]
+    earlier = earlier[~np.isnan(earlier)]
     old = float(earlier[-1]) if len(earlier) else 0.0
     values = within(curve, facts.begin_ns, facts.end_ns)
     return sorted({int(code) for code in values if code > 0 and code != old})

@@ -193,20 +193,22 @@ class SourceLog:
         updates: Times = self.wall_ns[np.array(self._has_changes, dtype=bool)]
         return updates
 
-    def curve(self, number: int) -> Curve:
-        """Return a series over all pages."""
-        values = np.full(len(self._wall_ns), np.nan)
-        places = np.array(self._changed[number], dtype=np.int64)
-        if len(places):
-            lengths = np.diff(places, append=len(values))
-            values[places[0] :] = np.repeat(np.array(self._values[number]), lengths)
-        return Curve(self.wall_ns, values)
+    def curve(self, *numbers: int) -> Curve:
+        """Return a series over all pages; of several, the last one that a page has."""
+        whole = np.full(len(self._wall_ns), np.nan)
+        for number in numbers:
+            places = np.array(self._changed[number], dtype=np.int64)
+            if len(places):
+                lengths = np.diff(places, append=len(whole))
+                values = np.repeat(np.array(self._values[number]), lengths)
+                np.copyto(whole[places[0] :], values, where=~np.isnan(values))
+        return Curve(self.wall_ns, whole)
 
-    def sampled(self, number: int, *, with_gaps: bool = False) -> Curve:
+    def sampled(self, *numbers: int, with_gaps: bool = False) -> Curve:
         """Return a GPU's series on the pages on which a value of any GPU changed. An exporter that
         samples its GPUs rarely repeats old values in between. With gaps, pages without the series
         are NaN."""
-        curve = self.curve(number)
+        curve = self.curve(*numbers)
         places = np.array(self._gpu_places, dtype=np.int64)
         if not with_gaps:
             places = places[~np.isnan(curve.values[places])]

@@ -136,8 +136,9 @@ class Gpu(msgspec.Struct, frozen=True):
     exporter: GpuExporter
     labels: dict[str, str]
     """Labels of its first series."""
-    fields: dict[str, tuple[GpuField, int]]
-    """Each field by its name, with the number of its series."""
+    fields: dict[str, tuple[GpuField, list[int]]]
+    """Each field by its name, with the numbers of its series: there is another one when a label
+    changes, such as the pod that uses the GPU or the code of an error."""
 
     @property
     def uuid(self) -> str:
@@ -173,7 +174,7 @@ def _of_exporter(log: SourceLog) -> list[Gpu]:
         if exporter is not None and field is not None:
             key = each.series.label(exporter.host), each.series.label(exporter.uuid)
             gpu = found.setdefault(key, Gpu(log, exporter, dict(each.series.labels), {}))
-            gpu.fields[field.name] = field, number
+            gpu.fields.setdefault(field.name, (field, []))[1].append(number)
     return list(found.values())
 
 
@@ -200,8 +201,8 @@ def _gpu_lines(logs: list[SourceLog], name: str) -> Iterator[tuple[str, Times, V
     """Yield a line of a field for each GPU, with a point for each sample of its exporter."""
     for gpu in gpus(logs):
         if name in gpu.fields:
-            field, number = gpu.fields[name]
-            curve = gpu.log.sampled(number, with_gaps=True)
+            field, numbers = gpu.fields[name]
+            curve = gpu.log.sampled(*numbers, with_gaps=True)
             yield f"GPU {gpu.index}", curve.wall_ns, curve.values * field.scale
 
 

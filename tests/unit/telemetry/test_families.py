@@ -170,7 +170,7 @@ def test_gpus_of_amd_have_the_units_of_all() -> None:
     log = recorded("amd")
     one, two = gpus([log])
     assert (one.uuid, one.index, one.name) == ("692549000", "0", "692549000 on node-m")
-    values = {name: log.last(number) * field.scale for name, (field, number) in two.fields.items()}
+    values = {name: log.last(each[-1]) * field.scale for name, (field, each) in two.fields.items()}
     assert values["gpu_power_usage"] == 598
     assert values["energy_consumption"] == pytest.approx(4.0)
     assert values["gpu_memory_used"] == pytest.approx(156.24, rel=1e-3)
@@ -180,7 +180,7 @@ def test_page_of_nvml_has_the_units_of_dcgm() -> None:
     log = recorded("nvml")
     (gpu,) = gpus([log])
     assert (gpu.index, gpu.labels["modelName"]) == ("0", "NVIDIA H200")
-    values = {name: log.last(number) * field.scale for name, (field, number) in gpu.fields.items()}
+    values = {name: log.last(each[-1]) * field.scale for name, (field, each) in gpu.fields.items()}
     assert (values["gpu_power_usage"], values["gpu_power_limit"]) == (187.609, 700)
     assert values["energy_consumption"] == pytest.approx(0.008308906)
     in_use = values["gpu_memory_used"], values["gpu_memory_free"]

@@ -334,6 +334,26 @@ def test_xid_error_in_a_new_series_is_found() -> None:
     assert "79 on GPU-1" in check(judged(source(pages, is_gpu=True)), "gpu_xid").text
 
 
+def test_xid_error_on_a_late_first_page_is_old() -> None:
+    name = 'DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-1"}'
+    pages = ({name: 31, "tick": n} for n in range(20))
+    assert not judged(source(pages, is_gpu=True, first_s=4.0)).reasons
+
+
+def test_gpu_of_another_pod_keeps_its_history() -> None:
+    pages = []
+    for n in range(25):
+        label = f'{{gpu="0",UUID="GPU-1",pod="server-{n // 10}"}}'
+        values = {"POWER_USAGE": 300 + n % 2, "XID_ERRORS": 31}
+        pages.append({f"DCGM_FI_DEV_{key}{label}": value for key, value in values.items()})
+    log = source(pages, is_gpu=True)
+    report = judged(log)
+    assert report.metrics["gpu_energy"] == pytest.approx(300.5 * 20)
+    assert not report.reasons
+    (power,) = (each for each in series.plotted([log]) if each.name == "gpu_power_usage")
+    assert power.lines[0][2].tolist() == [300 + n % 2 for n in range(25)]
+
+
 def test_prefix_hits_of_sglang_and_llamacpp_are_tokens() -> None:
     sglang = server(
         {"sglang:prompt_tokens_total": 100 * n, "sglang:cached_tokens_total": 25 * n}
