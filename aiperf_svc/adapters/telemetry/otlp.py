@@ -58,6 +58,9 @@ class OtlpSender:
         self._interval_s = interval_s
         self._headers = headers
         self._status: Status | None = None
+        self._start_wall_ns = 0
+        """Start of the run, the same in all points: another start would mean that sums began
+        again."""
         self._failure = ""
         self._session: aiohttp.ClientSession | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -77,6 +80,8 @@ class OtlpSender:
 
     def show(self, status: Status) -> None:
         """Take the newest status; it is sent at the next interval."""
+        if self._status is None:
+            self._start_wall_ns = time_ns() - round(status.elapsed_s * 1e9)
         self._status = status
 
     async def finish(self, results: Results | None) -> None:
@@ -84,12 +89,9 @@ class OtlpSender:
         status = self._status
         if status is None:
             return
-        await self._post(live_request(status, self._origin, now_wall_ns=time_ns()))
+        await self._post(live_request(status, self._origin, self._times()))
         if isinstance(results, InferenceResult) and "request_count" in results.metrics:
-            content = results_request(
-                results, self._origin, elapsed_s=status.elapsed_s, now_wall_ns=time_ns()
-            )
-            await self._post(content)
+            await self._post(results_request(results, self._origin, self._times()))
         if self._failure:
             self._note(f"the results were not sent to {self._url}: {self._failure}")
 
@@ -99,9 +101,16 @@ class OtlpSender:
             status = self._status
             if status is not None:
                 before = self._failure
-                await self._post(live_request(status, self._origin, now_wall_ns=time_ns()))
+                await self._post(live_request(status, self._origin, self._times()))
                 if self._failure and not before:
                     self._note(f"metrics are not sent to {self._url}: {self._failure}")
+
+    def _times(self) -> Json:
+        """Return the times of points of now."""
+        return {
+            "startTimeUnixNano": str(self._start_wall_ns),
+            "timeUnixNano": str(time_ns()),
+        }
 
     async def _post(self, content: Json) -> None:
         assert self._session is not None
@@ -133,23 +142,16 @@ def _refusal(status: int, body: bytes) -> str:
     return ""
 
 
-def live_request(status: Status, origin: Mapping[str, str], *, now_wall_ns: int) -> Json:
-    """Return a request with the values of a status. `origin` are attributes of the run."""
-    times = _times(now_wall_ns - round(status.elapsed_s * 1e9), now_wall_ns)
+def live_request(status: Status, origin: Mapping[str, str], times: Json) -> Json:
+    """Return a request with the values of a status. `origin` are attributes of the run, `times`
+    those of each point."""
     return _request(origin, _live_metrics(samples(status), times))
 
 
-def results_request(
-    found: InferenceResult, origin: Mapping[str, str], *, elapsed_s: float, now_wall_ns: int
-) -> Json:
+def results_request(found: InferenceResult, origin: Mapping[str, str], times: Json) -> Json:
     """Return a request with the metrics of a run's results: request metrics with their quantiles,
     single numbers as gauges, numbers of the verdict on the system, and the verdict."""
-    times = _times(now_wall_ns - round(elapsed_s * 1e9), now_wall_ns)
     return _request(origin, _result_metrics(found, times))
-
-
-def _times(start_wall_ns: int, now_wall_ns: int) -> Json:
-    return {"startTimeUnixNano": str(start_wall_ns), "timeUnixNano": str(now_wall_ns)}
 
 
 def _request(origin: Mapping[str, str], metrics: Iterable[Json]) -> Json:
