@@ -13,7 +13,7 @@ from aiperf_svc.adapters.exports.result_files import find_results, read_run
 from aiperf_svc.adapters.storage.bucket_runs import list_runs, runs_of
 from aiperf_svc.adapters.trackers import webhook
 from aiperf_svc.cli.main import main
-from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.artifacts import Artifacts, Webhook
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.ending import call_webhook
@@ -293,6 +293,28 @@ def test_webhook_without_url_is_refused_before_run(
     )
     assert main(["profile", "--config", str(config)]) == ExitCode.BAD_CONFIG
     assert "artifacts.webhook: no url, and AIPERF_WEBHOOK_URL is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("https://user:hush@host/x", ""),
+        ("https://host/hush x", ""),
+        ("https://host/hush-é", ""),
+        ("https://[host/hush", ""),
+        ("https://host/x", "hush-€"),
+    ],
+)
+def test_unusable_webhook_is_refused_without_its_secrets(url: str, secret: str) -> None:
+    environ = {webhook.URL_VARIABLE: url, webhook.SECRET_VARIABLE: secret}
+    found = webhook.problem(Webhook(), environ)
+    assert found
+    assert "hush" not in found
+
+
+def test_webhook_url_may_end_with_a_line() -> None:
+    url = "https://tenant.webhook.office.com/webhookb2/a@b/IncomingWebhook/c\n"
+    assert not webhook.problem(Webhook(), {webhook.URL_VARIABLE: url})
 
 
 def test_unfinished_upload_is_no_comparison_base(nightly: Store) -> None:

@@ -45,6 +45,10 @@ TIMEOUT_S: Final = 10.0
 """Longest time of one attempt."""
 PAUSE_S: Final = 2.0
 """Time between two attempts."""
+_URL: Final = re.compile(
+    r"https?://(\[[0-9a-fA-F:.]+\]|[^/@?#\s:\[\]]+)(:\d{1,5})?([/?][!-~]*)?", re.ASCII
+)
+"""Without a user and a password: the library's message about them would quote the password."""
 
 
 class End(NamedTuple):
@@ -90,15 +94,15 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 def problem(webhook: Webhook, environ: Mapping[str, str]) -> str:
     """Return what is missing to call the webhook; empty if nothing is."""
-    url = webhook.url or environ.get(URL_VARIABLE, "")
+    url = (webhook.url or environ.get(URL_VARIABLE, "")).strip()
     if not url:
         return f"no url, and {URL_VARIABLE} is not set in the environment"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return f"{URL_VARIABLE}: expected http://HOST/PATH or https://HOST/PATH"
+    if not url.isascii() or not _URL.fullmatch(url):
+        name = "url" if webhook.url else URL_VARIABLE
+        return f"{name}: expected http://HOST/PATH or https://HOST/PATH, of ASCII characters"
     secret = environ.get(SECRET_VARIABLE, "")
-    if any(not character.isprintable() for character in secret):
-        return f"{SECRET_VARIABLE}: a header takes one line of printable characters"
+    if not secret.isascii() or not secret.isprintable():
+        return f"{SECRET_VARIABLE}: a header takes one line of printable ASCII characters"
     return ""
 
 
@@ -181,8 +185,8 @@ def deliver(content: Delivery, webhook: Webhook) -> str:
     """Post the content and return the host that took it. Raises EnvironmentProblem."""
     if missing := problem(webhook, os.environ):
         raise EnvironmentProblem(missing)
-    url = webhook.url or os.environ[URL_VARIABLE]
-    host = urlsplit(url).netloc.rpartition("@")[2]
+    url = (webhook.url or os.environ[URL_VARIABLE]).strip()
+    host = urlsplit(url).netloc
     headers = {"Content-Type": "application/json", "User-Agent": "aiperf-svc"}
     if secret := os.environ.get(SECRET_VARIABLE):
         headers[webhook.header] = secret
