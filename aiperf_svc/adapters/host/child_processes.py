@@ -77,7 +77,7 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return True
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")

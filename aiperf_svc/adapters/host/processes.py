@@ -149,8 +149,9 @@ def _living_groups() -> set[int]:
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name, in parentheses, may hold anything; state, parent and group follow it.
-            state, _parent, group, *_ = path.read_text().rpartition(")")[2].split()
+            # The name, in parentheses, may hold any bytes; state, parent and group follow it.
+            stat = path.read_text(errors="replace")
+            state, _parent, group, *_ = stat.rpartition(")")[2].split()
             if state not in "ZX":
                 found.add(int(group))
     return found

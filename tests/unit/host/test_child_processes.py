@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.host.child_processes import die_with_parent
+from aiperf_svc.adapters.host import processes
+from aiperf_svc.adapters.host.child_processes import die_with_parent, is_alive
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 CHILD = """
@@ -98,3 +99,15 @@ class _Library:
 
     def prctl(self, *args: int) -> int:
         return 0
+
+
+def test_names_of_processes_may_be_any_bytes() -> None:
+    # The kernel cuts a name after 15 bytes, also in the middle of a character.
+    own = Path("/proc/self/comm")
+    name = own.read_bytes().rstrip(b"\n")
+    own.write_bytes(b"\xe3\x83")
+    try:
+        assert is_alive(os.getpid())
+        assert os.getpgrp() in processes._living_groups()
+    finally:
+        own.write_bytes(name)
