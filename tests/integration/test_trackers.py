@@ -151,6 +151,25 @@ def test_partly_filed_run_is_ended_in_the_store(
     assert run.info.status == "FAILED"
 
 
+def test_files_with_one_name_are_all_filed(tmp_path: Path, mlflow: Any) -> None:
+    for rank in ("rank-0", "rank-1"):
+        (tmp_path / "run" / rank).mkdir(parents=True)
+        (tmp_path / "run" / rank / "stdout").write_text(rank)
+    finished = FinishedFolder(folder=tmp_path / "run", name="a", run_id="r", params={}, metrics={},
+                              tags={}, was_cancelled=False, ended_ms=1)  # fmt: skip
+    store = f"file:{tmp_path}/mlruns"
+    mlflow_runs.send(finished, Mlflow(tracking_uri=store, files=("*/stdout",)))
+    client = mlflow.MlflowClient(tracking_uri=store)
+    experiment = client.get_experiment_by_name("aiperf")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    folders = client.list_artifacts(run.info.run_id)
+    assert {each.path for each in folders} == {"rank-0", "rank-1"}
+    for each in folders:
+        (file,) = client.list_artifacts(run.info.run_id, each.path)
+        assert file.path == f"{each.path}/stdout"
+
+
 def test_unreadable_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(EnvironmentProblem, match="cannot be read"):

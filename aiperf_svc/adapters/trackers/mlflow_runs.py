@@ -72,4 +72,6 @@ def _fill(client: "MlflowClient", run_id: str, finished: FinishedFolder, into: M
     for first in range(0, len(metrics), METRICS_AT_ONCE):
         client.log_batch(run_id, metrics=metrics[first : first + METRICS_AT_ONCE])
     for path in finished.files(into.files):
-        client.log_artifact(run_id, str(path))
+        # Files of several steps and ranks have the same names.
+        below = path.parent.relative_to(finished.folder).as_posix()
+        client.log_artifact(run_id, str(path), None if below == "." else below)

@@ -51,7 +51,7 @@ def send(finished: FinishedFolder, into: Wandb) -> str:
         run.summary.update(finished.metrics)
         artifact = wandb.Artifact(f"run-{run.id}", type="aiperf-run")
         for path in finished.files(into.files):
-            artifact.add_file(str(path))
+            artifact.add_file(str(path), name=path.relative_to(finished.folder).as_posix())
         run.log_artifact(artifact)
         run.finish(exit_code=int(finished.was_cancelled))
         where = run.url or run.settings.sync_dir
