@@ -17,6 +17,9 @@ from aiperf_svc.core.telemetry.page import Page, Series
 MAX_POINTS = 2_000_000
 """Most values that are kept of a source: 24 MB. A server with 300 changing series reaches this in
 nearly two hours at one page a second."""
+HELD_NS = 10_000_000_000
+"""Longest time for which the gauges of a source's last page count, unless its pages are rarer: a
+server that has died runs no requests. One that is saturated may not respond for some seconds."""
 _SERVERS = ("instance", "server")
 """Labels that distinguish the servers of a page, of Prometheus' federation and of routers."""
 _SPENT = re.compile(r"(?!process_|python_|http_).*(?:seconds|duration).*_(?:sum|total|us)")
@@ -226,6 +229,13 @@ class SourceLog:
     def last(self, number: int) -> float:
         """Return the newest value of a series."""
         return self._values[number][-1] if self._values[number] else float("nan")
+
+
+def held_until_ns(wall_ns: Times) -> int:
+    """Return the time until which the gauges of a source's last page count, by the times of its
+    latest pages, of which there is at least one."""
+    gap_ns = float(np.median(np.diff(wall_ns))) if len(wall_ns) > 1 else 0.0
+    return int(wall_ns[-1]) + max(HELD_NS, round(3 * gap_ns))
 
 
 def within(curve: Curve, begin_ns: int, end_ns: int) -> Values:

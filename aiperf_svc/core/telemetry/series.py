@@ -18,7 +18,15 @@ from aiperf_svc.core.telemetry.families import (
     family_of,
     gpu_field_of,
 )
-from aiperf_svc.core.telemetry.log import Curve, SourceLog, Times, Values, grown, within
+from aiperf_svc.core.telemetry.log import (
+    Curve,
+    SourceLog,
+    Times,
+    Values,
+    grown,
+    held_until_ns,
+    within,
+)
 from aiperf_svc.core.telemetry.page import Series
 
 JOINED_NS = 1_000_000_000
@@ -110,8 +118,11 @@ def histogram(
 
 
 def server_load(logs: Iterable[SourceLog], finder: CopyFinder | None = None) -> ServerLoad:
-    """Return the load by the newest pages, each server counted once."""
-    known = without_copies(logs, finder)
+    """Return the load by the newest pages, each server counted once. A server whose pages have
+    ended before those of others does not count."""
+    pages = {log: log.wall_ns for log in without_copies(logs, finder) if log.has_pages}
+    newest_ns = max((int(times[-1]) for times in pages.values()), default=0)
+    known = [log for log, times in pages.items() if newest_ns <= held_until_ns(times)]
     return ServerLoad(
         running=_last_gauge(known, "running"),
         waiting=_last_gauge(known, "waiting"),
@@ -269,7 +280,8 @@ def _times(curves: list[Curve]) -> Times:
 
 
 def _at(curve: Curve, times: Times) -> Values:
-    """Return the last value at or before each time."""
+    """Return the last value at or before each time; NaN where no page is recent enough."""
     places = np.searchsorted(curve.wall_ns, times, side="right") - 1
-    values = np.append(curve.values, np.nan)
-    return values[places]
+    values: Values = np.append(curve.values, np.nan)[places]
+    values[times > held_until_ns(curve.wall_ns)] = np.nan
+    return values

@@ -17,7 +17,7 @@ from aiperf_svc.core.telemetry.families import (
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import ServerLoad, gpus, members, server_load
-from tests.support.fake_sources import DATA, at, recorded
+from tests.support.fake_sources import DATA, at, recorded, source
 
 
 def _portable(page: str) -> dict[str, float]:
@@ -142,6 +142,13 @@ def test_running_is_summed_and_kv_usage_maximal() -> None:
         log.add(PageReader().read(text), wall_ns=at(0), latency_ns=1)
         logs.append(log)
     assert server_load(logs) == ServerLoad(running=5, kv_usage=0.75)
+
+
+def test_dead_server_is_not_in_the_current_load() -> None:
+    name = "vllm:num_requests_running"
+    dead = source(({name: 20} for _ in range(6)), url="http://replica-1/metrics")
+    live = source(({name: 5} for _ in range(25)), url="http://replica-2/metrics")
+    assert server_load([dead, live]).running == 5
 
 
 def test_names_are_the_same_with_and_without_total() -> None:

@@ -417,6 +417,14 @@ def test_curves_are_added_on_a_common_grid() -> None:
     assert set(values) == {5.0}
 
 
+def test_replica_without_further_pages_runs_nothing() -> None:
+    live = source(({RUNNING: 5} for _ in range(25)), url="a")
+    dead = source(({RUNNING: 20} for _ in range(6)), url="b")
+    values = series.gauge([live, dead], "running", at(2), at(24))
+    # Its last page is that of 5 s, and counts for 10 s more.
+    assert values.tolist() == [25] * 14 + [5] * 9
+
+
 def test_late_replicas_first_value_is_no_growth() -> None:
     first = source(({TOKENS: 100 * n} for n in range(10)), url="a")
     second = source(({TOKENS: 1e9 + 50 * n} for n in range(6)), url="b", first_s=4.4)
