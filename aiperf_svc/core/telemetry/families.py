@@ -65,6 +65,8 @@ class GpuExporter(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     index: str
     model: str
+    partition: str = ""
+    """Label of a partition, whose power and energy are given as those of the whole GPU."""
     namespace: str = "namespace"
     """Label with the namespace of the pod that uses the GPU."""
     pod: str = "pod"
@@ -371,6 +373,7 @@ DCGM = GpuExporter(
     uuid="UUID",
     index="gpu",
     model="modelName",
+    partition="GPU_I_ID",
     pod_labels={
         "app.kubernetes.io/name": ("dcgm-exporter", "gke-managed-dcgm-exporter"),
         "app": ("nvidia-dcgm-exporter", "dcgm-exporter"),

@@ -301,11 +301,13 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     watts: list[float] = []
     joules: list[float] = []
     has_energy = False
+    partitioned = 0
     throttled: list[tuple[float, str, str]] = []
     xids: list[str] = []
     for gpu in series.gpus(logs):
         fields = gpu.fields
         has_energy |= "energy_consumption" in fields
+        partitioned += gpu.is_partitioned
         energy = _joules(gpu, facts)
         joules += [] if energy is None else [energy]
         if (power := _mean_watts(gpu, facts, energy)) is not None:
@@ -324,6 +326,11 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
         text = f"{count(len(watts), 'GPU')} drew {sum(watts):,.0f} W on average"
         if len(joules) >= len(watts):
             text += _energy(sum(joules), facts, metrics)
+        elif partitioned:
+            text += (
+                f"; that is the power of all partitions (MIG) of {count(partitioned, 'GPU')}, so "
+                "the energy of this load is not known"
+            )
         elif has_energy:
             missing = len(watts) - len(joules)
             text += (
@@ -364,7 +371,9 @@ def gpu_energy(logs: Iterable[SourceLog], facts: LoadFacts) -> float | None:
 
 def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
     """Return the energy of a GPU under load: by its counter, else the integral of its power. None
-    if both were read too seldom."""
+    if both were read too seldom, or are those of several partitions."""
+    if gpu.is_partitioned:
+        return None
     if (counted := gpu.fields.get("energy_consumption")) is not None:
         field, numbers = counted
         growth = _growth(gpu.log.sampled(*numbers), facts, longest_share=SAMPLED_SHARE)

@@ -161,6 +161,11 @@ class Gpu(msgspec.Struct, frozen=True):
         return self.labels.get(self.exporter.index, "")
 
     @property
+    def is_partitioned(self) -> bool:
+        """True if its power and energy may be those of others too."""
+        return bool(self.labels.get(self.exporter.partition))
+
+    @property
     def name(self) -> str:
         """UUID and host, as far as the exporter gives them."""
         host = self.labels.get(self.exporter.host, "")

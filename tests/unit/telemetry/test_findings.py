@@ -291,6 +291,15 @@ def test_throttle_reasons_count_without_a_counter() -> None:
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(1 / 3, abs=0.02))
 
 
+def test_partitioned_gpu_has_no_energy_of_one_load() -> None:
+    label = '{gpu="0",UUID="GPU-1",GPU_I_PROFILE="1g.10gb",GPU_I_ID="3"}'
+    power, energy = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+    pages = ({power + label: 400, energy + label: 4e5 * n} for n in range(25))
+    report = judged(source(pages, is_gpu=True))
+    assert report.metrics == {"gpu_power": 400}
+    assert "the power of all partitions (MIG) of 1 GPU" in check(report, "gpu_energy").text
+
+
 def test_energy_without_counter_integrates_power() -> None:
     # From 2 s to 22 s, 300 W and 500 W in turns: their mean, and the ends are interpolated.
     pages = [{"POWER_USAGE": 300 + 200 * (n % 2)} for n in range(25)]
