@@ -149,7 +149,7 @@ def render_csv(summary: Summary) -> bytes:
             values = [_text(stats.get(name)) for name in _STATS[kind]]
             labels = ",".join(f"{name}={value}" for name, value in family.labels)
             head = [urlsplit(log.url).netloc, family.type, family.name, unit_of(family.name) or ""]
-            rows[kind].append([csv_cell(text) for text in (*head, *values, labels)])
+            rows[kind].append([*map(csv_cell, head), *values, csv_cell(labels)])
     lines: list[Sequence[object]] = []
     for kind, found in rows.items():
         if found:

@@ -1,11 +1,15 @@
 """Statistics of a source's series, whatever type its page declares."""
 
+import csv
+
 from aiperf_svc.adapters.exports import server_metrics_parquet
-from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines, unit_of
+from aiperf_svc.adapters.exports.server_metrics_export import render_csv, render_gpu_lines, unit_of
 from aiperf_svc.adapters.exports.telemetry_export import render_openmetrics
+from aiperf_svc.core.results.telemetry import with_telemetry
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.statistics import families, statistics
+from tests.support import fake_run
 from tests.support.fake_sources import START_NS, at, source
 
 
@@ -71,3 +75,12 @@ def test_counter_that_appears_under_load_begins_at_zero() -> None:
     rows = server_metrics_parquet._rows(log, counter, at(1), at(4), 1)
     assert rows.values["value"].tolist() == [10, 15, 20]
     assert statistics(counter, log, at(1), at(4))["stats"]["total"] == 20  # type: ignore[index]
+
+
+def test_negative_statistics_stay_numbers_in_csv() -> None:
+    log = read('# TYPE drift gauge\ndrift{host="=a"} -2.5\nup NOW\n')
+    rows = fake_run.request(ttft_ms=1000)
+    summary = with_telemetry(fake_run.results(rows), [log], SourceLog("aiperf-svc"))
+    table = csv.DictReader(render_csv(summary).decode().splitlines())
+    (drift,) = [row for row in table if row["Metric"] == "drift"]
+    assert (drift["avg"], drift["min"], drift["Labels"]) == ("-2.5", "-2.5", "host==a")
