@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.experiment_export import column_name, interval
+from aiperf_svc.adapters.exports.experiment_export import column_name, interval, parameter_cell
 from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.core.compare import student
 from aiperf_svc.core.compare.measured_run import RowKey
@@ -293,9 +293,7 @@ def _optimal(summary: ExperimentSummary) -> tuple[Combination, ...]:
 
 
 def _values(given: Parameters, parameters: Sequence[Parameter]) -> list[str]:
-    return [
-        csv_cell(json_text(given[each.name])) if each.name in given else "" for each in parameters
-    ]
+    return [parameter_cell(given.get(each.name)) for each in parameters]
 
 
 def _name(parameters: Parameters) -> str:

@@ -140,7 +140,7 @@ def csv_row(row: TrialRow, parameters: Iterable[str], keys: Iterable[RowKey]) ->
     return (
         trial.number,
         trial.repetition,
-        *(_text(trial.parameters.get(name)) for name in parameters),
+        *(parameter_cell(trial.parameters.get(name)) for name in parameters),
         *(csv_cell(read(row)) for _, read in FACTS),
         *(values.get(key, "") for key in keys),
     )
@@ -180,7 +180,7 @@ def _parameter_column(
     values = [row.outcome.trial.parameters.get(parameter.name) for row in rows]
     if parameter.is_number:
         return DataType.float64(), values
-    return DataType.string(), [None if value is None else _text(value) for value in values]
+    return DataType.string(), [None if value is None else json_text(value) for value in values]
 
 
 def _trial(row: TrialRow) -> TrialResult:
@@ -232,6 +232,9 @@ def _front(found: Front) -> FrontResult:
     )
 
 
-def _text(value: Any) -> str:
-    """A parameter's value in a cell; empty if the trial does not set it."""
-    return "" if value is None else csv_cell(json_text(value))
+def parameter_cell(value: Any) -> str:
+    """Return a parameter's value for a table; empty if the trial does not set it. A negative number
+    is no formula."""
+    if value is None:
+        return ""
+    return json_text(value) if isinstance(value, int | float) else csv_cell(json_text(value))

@@ -85,6 +85,18 @@ def test_non_numeric_parameter_is_text(tmp_path: Path) -> None:
     assert table.column("dataset").to_pylist() == [None, '{"kind":"x"}']
 
 
+def test_negative_parameters_stay_numbers_in_tables(tmp_path: Path) -> None:
+    key = "endpoint.extra_inputs.top_k"
+    outcomes = [
+        outcome(number, {key: value}, throughput=1.0) for number, value in ((1, -1), (2, 20))
+    ]
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
+    with (tmp_path / "experiment.csv").open() as file:
+        assert [row[key] for row in csv.DictReader(file)] == ["-1", "20"]
+    metrics, *_ = tables(tmp_path / "sweep_aggregate" / "profile_export_aiperf_sweep.csv")
+    assert {row[0] for row in metrics[1:]} == {"-1", "20"}
+
+
 def test_aiperf_reads_the_sweep(tmp_path: Path, outcomes: list[TrialOutcome]) -> None:
     write_experiment(tmp_path, CONFIG, summarise(outcomes))
     stem = tmp_path / "sweep_aggregate" / "profile_export_aiperf_sweep"
