@@ -199,6 +199,7 @@ def test_secrets_of_a_config_are_no_parameters(tmp_path: Path) -> None:
         "url": "http://user:pw@h:1/v1",
         "headers": {"X": SECRET},
         "extra_inputs": {"api_key": SECRET, "top_p": 0.5},
+        "hooks": [{"url": "http://h:1/flush", "body": {"token": SECRET}}],
     }
     config = {"name": "n", "endpoint": endpoint, "load": {"concurrency": 2}, "deployment": {"a": 1}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))

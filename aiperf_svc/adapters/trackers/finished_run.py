@@ -82,7 +82,8 @@ def read_finished(folder: Path) -> FinishedFolder:
 
 def _params(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     parts = {key: value for key, value in config.items() if key not in _LEFT_OUT}
-    secret = set(secret_paths(parts, ""))
+    # A list is sent as a whole, or not at all if it holds a secret.
+    secret = {each.partition("[")[0] for each in secret_paths(parts, "")}
     for key, value in flat(parts).items():
         is_hidden = key.startswith(_UNSENT) or key in secret or f".{key}" in secret
         if is_hidden or value in (None, [], {}, ""):
