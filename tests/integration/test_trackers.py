@@ -151,6 +151,20 @@ def test_partly_filed_run_is_ended_in_the_store(
     assert run.info.status == "FAILED"
 
 
+def test_any_key_of_a_body_becomes_a_parameter(tmp_path: Path, mlflow: Any) -> None:
+    body = "endpoint.extra_inputs.guided_json"
+    finished = FinishedFolder(folder=tmp_path, name="a", run_id="r", metrics={}, tags={},
+                              params={f"{body}.$schema": "x", "k" * 300: "y"},
+                              was_cancelled=False, ended_ms=1)  # fmt: skip
+    store = f"file:{tmp_path}/mlruns"
+    mlflow_runs.send(finished, Mlflow(tracking_uri=store))
+    client = mlflow.MlflowClient(tracking_uri=store)
+    experiment = client.get_experiment_by_name("aiperf")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.data.params == {f"{body}._schema": "x", "k" * 250: "y"}
+
+
 def test_files_with_one_name_are_all_filed(tmp_path: Path, mlflow: Any) -> None:
     for rank in ("rank-0", "rank-1"):
         (tmp_path / "run" / rank).mkdir(parents=True)

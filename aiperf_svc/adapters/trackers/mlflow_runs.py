@@ -1,6 +1,7 @@
 """Files a finished run in MLflow, by its own client."""
 
 import os
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
 PARAMS_AT_ONCE: Final = 100
 METRICS_AT_ONCE: Final = 1_000
 """Limits of one request to MLflow."""
+LONGEST_NAME: Final = 250
 LONGEST_VALUE: Final = 6_000
 """Characters of a parameter that MLflow takes."""
+_NOT_IN_NAMES: Final = re.compile(r"[^\w.\- ]")
+"""Characters that it refuses in the name of a parameter: bodies of requests have keys such as
+`$schema`."""
 _SETTINGS: Final = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
@@ -65,7 +70,11 @@ def _fill(client: "MlflowClient", run_id: str, finished: FinishedFolder, into: M
     """Send the settings, metrics and files of a run. Raises MlflowException, OSError."""
     from mlflow.entities import Metric, Param
 
-    params = [Param(key, value[:LONGEST_VALUE]) for key, value in finished.params.items()]
+    named = {
+        _NOT_IN_NAMES.sub("_", key)[:LONGEST_NAME]: value[:LONGEST_VALUE]
+        for key, value in finished.params.items()
+    }
+    params = [Param(key, value) for key, value in named.items()]
     for first in range(0, len(params), PARAMS_AT_ONCE):
         client.log_batch(run_id, params=params[first : first + PARAMS_AT_ONCE])
     metrics = [Metric(key, value, finished.ended_ms, 0) for key, value in finished.metrics.items()]
