@@ -279,8 +279,8 @@ async def send_file(
 ) -> web.StreamResponse:
     """Respond to `request` with the first `size` bytes of `path`, or the requested range of
     them."""
-    etag = f'"{sha256}"'
-    wants_gzip = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+    etag, has_body = f'"{sha256}"', request.method != "HEAD"
+    wants_gzip = has_body and "gzip" in request.headers.get("Accept-Encoding", "").lower()
     use_gzip = wants_gzip and "Range" not in request.headers and path.suffix not in _PACKED
     headers = {
         # Compressed bytes are another representation and need a tag of their own (RFC 9110 8.8.3).
@@ -310,7 +310,8 @@ async def send_file(
         file.seek(first)
         try:
             await response.prepare(request)
-            await _copy(file, response, last + 1 - first)
+            if has_body:
+                await _copy(file, response, last + 1 - first)
         except ConnectionError:
             log.info("%s: the client left before its end", path.name)
     return response

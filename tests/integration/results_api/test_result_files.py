@@ -54,6 +54,19 @@ async def test_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
     assert (again.status, nothing) == (304, b"")
 
 
+async def test_head_of_a_file_has_its_size(api: Api) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+    writer.write(
+        b"HEAD /v1/results/profile_export.jsonl HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        b"Accept-Encoding: gzip\r\nX-Aiperf-Token: " + TOKEN.encode() + b"\r\n\r\n"
+    )
+    head, end, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert b"\r\nContent-Length: 45000\r\n" in head + end
+    assert body == b""
+    writer.close()
+    await writer.wait_closed()
+
+
 @pytest.mark.parametrize(
     ("wanted", "first", "last"),
     [
