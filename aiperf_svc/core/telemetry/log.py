@@ -256,12 +256,12 @@ def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
     it."""
     first = max(0, int(np.searchsorted(curve.wall_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(curve.wall_ns, end_ns, side="left"))
-    values = curve.values[first : last + 1]
-    later = values[1:][~np.isnan(values[1:])]
+    before, after = curve.values[: first + 1], curve.values[first + 1 : last + 1]
+    earlier, later = before[~np.isnan(before)], after[~np.isnan(after)]
     if not len(later):
         return None
     # A labelled counter that appears during the run counts from zero.
-    start = 0.0 if np.isnan(values[0]) else float(values[0])
+    start = float(earlier[-1]) if len(earlier) else 0.0
     return float(later[-1]) - start
 
 

@@ -415,6 +415,9 @@ def test_counter_grows_between_pages_around_the_load() -> None:
     # A labelled counter that appears under load begins at zero.
     late = np.array([np.nan, np.nan, 5, 7, 9, 9])
     assert grown(Curve(times, late), at(1), at(4)) == 9
+    # One that the page before the load leaves out goes on.
+    gap = np.array([10, np.nan, 12, 14, 14, 14])
+    assert grown(Curve(times, gap), at(1), at(4)) == 4
     last = np.array([np.nan, np.nan, np.nan, np.nan, np.nan, 4])
     assert grown(Curve(times, last), at(1), at(4.5)) == 4
 
