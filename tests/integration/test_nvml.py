@@ -106,7 +106,7 @@ def test_page_has_the_names_of_dcgm(page_url: str) -> None:
     log.add(page, wall_ns=1, latency_ns=1)
     found = list(gpus([log]))
     assert [each.uuid for each in found] == ["GPU-00000000-aaaa", "GPU-00000001-aaaa"]
-    values = {name: log.last(number) for name, (_, number) in found[0].fields.items()}
+    values = {name: log.last(each[-1]) for name, (_, each) in found[0].fields.items()}
     assert (values["gpu_power_usage"], values["gpu_power_limit"]) == (400, 700)
     assert (values["sm_clock_frequency"], values["max_sm_clock_frequency"]) == (1700, 1980)
     assert (values["gpu_utilization"], values["gpu_temperature"]) == (90, 60)
