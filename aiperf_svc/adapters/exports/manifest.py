@@ -113,11 +113,12 @@ def is_whole(path: Path, entry: ManifestEntry) -> bool:
 
 def check_listed(path: Path) -> None:
     """Raise EnvironmentProblem unless a file is the one that its folder's manifest lists."""
-    entry = next(
-        (each for each in read_manifest(path.parent).files if each.name == path.name), None
-    )
     try:
+        files = read_manifest(path.parent).files
+        entry = next((each for each in files if each.name == path.name), None)
         is_listed = entry is not None and is_whole(path, entry)
+    except ConfigError as error:
+        raise EnvironmentProblem(str(error)) from error
     except OSError as error:
         raise EnvironmentProblem(f"{path}: {error.strerror or error}") from error
     if not is_listed:

@@ -13,7 +13,7 @@ from arro3.io import read_parquet
 
 from aiperf_svc.adapters.exports import aiperf_exports
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
-from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
+from aiperf_svc.adapters.exports.parquet_export import check_records, read_records, write_records
 from aiperf_svc.adapters.exports.result_files import render_verdict
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage import artifacts, atomic_files
@@ -128,6 +128,13 @@ def test_errors_are_summed_by_kind_status_and_message(exported: dict[str, Any]) 
         },
         {"error_details": {"code": 503, "type": "Status", "message": "overloaded"}, "count": 3},
     ]
+
+
+def test_records_without_a_manifest_are_not_read(tmp_path: Path) -> None:
+    records = tmp_path / "records.parquet"
+    records.write_bytes(b"PAR1")
+    with pytest.raises(EnvironmentProblem, match=r"it has no manifest\.json"):
+        check_records(records)
 
 
 def _blocks(text: str) -> list[list[list[str]]]:
