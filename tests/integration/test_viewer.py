@@ -194,6 +194,14 @@ def test_files_cannot_act_as_the_viewer(address: str) -> None:
     assert "secret" not in get(f"{address}files/")[1]
 
 
+def test_folder_whose_name_is_no_text_is_listed(stored: Path, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xfcller"))
+    folder.mkdir()
+    shutil.copy(stored / "fio" / "results.json", folder)
+    index = Index(tmp_path)
+    assert b"files/m%FCller/" in list_page(index.root, index.look())
+
+
 def test_best_value_names_its_statistic(stored: Path, tmp_path: Path) -> None:
     content = msgspec.json.decode((stored / "experiment" / "experiment.json").read_bytes())
     tag = "time_to_first_token_p99"

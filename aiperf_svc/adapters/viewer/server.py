@@ -36,7 +36,8 @@ from aiperf_svc.domain.number_text import number
 
 REPORT = "report.html"
 _ENVIRONMENT = environment("aiperf_svc.adapters.viewer")
-_ENVIRONMENT.filters["path"] = quote
+# Names of folders may be any bytes.
+_ENVIRONMENT.filters["path"] = partial(quote, errors="surrogateescape")
 _LIST = _ENVIRONMENT.get_template("list.html")
 
 
@@ -54,7 +55,7 @@ def list_page(root: Path, entries: Sequence[Entry]) -> bytes:
         most=MOST,
         when=lambda entry: history_views.when(entry.when_wall_ns) if entry.when_wall_ns else "",
         has_report=lambda entry: (root / entry.id / REPORT).is_file(),
-    ).encode()
+    ).encode(errors="replace")
 
 
 def compare_page(folders: Sequence[Path]) -> bytes:
