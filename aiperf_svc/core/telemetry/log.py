@@ -233,8 +233,8 @@ class SourceLog:
 
 def held_until_ns(wall_ns: Times) -> int:
     """Return the time until which the gauges of a source's last page count, by the times of its
-    latest pages, of which there is at least one."""
-    gap_ns = float(np.median(np.diff(wall_ns))) if len(wall_ns) > 1 else 0.0
+    pages, of which there is at least one."""
+    gap_ns = float(np.median(np.diff(wall_ns[-10:]))) if len(wall_ns) > 1 else 0.0
     return int(wall_ns[-1]) + max(HELD_NS, round(3 * gap_ns))
 
 
