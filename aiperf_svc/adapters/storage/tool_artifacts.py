@@ -64,8 +64,10 @@ class RawOutput:
         if piece.is_last or self.error:
             return
         step = self._folder / FOLDER.format(piece.step) / f"rank-{piece.rank}"
+        # A result with another name would be refused by who fetches it (`check_entry`).
+        name = "".join(each if each.isprintable() else "_" for each in piece.file)
         # A tool's file may be in a folder of its own; the name must not lead out of ours.
-        parts = [part for part in piece.file.split("/") if part not in ("", ".", "..")]
+        parts = [part for part in name.split("/") if part not in ("", ".", "..")]
         path = step.joinpath(f"command-{piece.command}", *parts)
         try:
             file = self._files.get(path)
@@ -73,7 +75,7 @@ class RawOutput:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = self._files[path] = path.open("wb")
             file.write(piece.data)
-        except (OSError, ValueError) as error:  # A name may hold a null byte.
+        except OSError as error:
             self._fail(path, error)
 
     def end_step(self, record: StepRecord) -> None:
@@ -99,9 +101,8 @@ class RawOutput:
         except OSError as error:
             self._fail(file.name, error)
 
-    def _fail(self, path: object, error: OSError | ValueError) -> None:
-        reason = getattr(error, "strerror", None) or error
-        self.error = self.error or f"cannot write {path}: {reason}"
+    def _fail(self, path: object, error: OSError) -> None:
+        self.error = self.error or f"cannot write {path}: {error.strerror or error}"
 
 
 def render_config(result: ToolResult) -> bytes:

@@ -10,6 +10,7 @@ import yaml
 from arro3.io import read_parquet
 
 from aiperf_svc.adapters.exports import result_files
+from aiperf_svc.adapters.exports.manifest import build_manifest, check_entry
 from aiperf_svc.adapters.storage import tool_artifacts as export
 from aiperf_svc.adapters.storage.tool_artifacts import RawOutput, write_run
 from aiperf_svc.config.workload import WorkloadConfig
@@ -67,8 +68,17 @@ def test_names_of_raw_output_stay_in_its_folder(tmp_path: Path, file: str) -> No
 
 def test_unusable_name_loses_only_the_raw_output(tmp_path: Path) -> None:
     raw = RawOutput(tmp_path / "raw")
-    raw.add(piece("a\0b"))
-    assert "null" in raw.error
+    raw.add(piece("a" * 300))
+    assert "name too long" in raw.error
+
+
+def test_raw_output_can_be_fetched_whatever_its_name(tmp_path: Path) -> None:
+    raw = RawOutput(tmp_path)
+    raw.add(piece("a\0b/c\u00a0d\n"))
+    raw.close()
+    assert raw.error == ""
+    (entry,) = build_manifest(tmp_path, "run").files
+    check_entry(entry)
 
 
 def test_step_whose_folder_exists_loses_only_its_name(tmp_path: Path) -> None:
