@@ -25,7 +25,13 @@ from aiperf_svc.core.results.tool_result import (
     StepWitness,
     ToolResult,
 )
-from aiperf_svc.core.verdict.check_result import STEP_FAILED, Reason, Severity, worst_of
+from aiperf_svc.core.verdict.check_result import (
+    RUN_FAILED,
+    STEP_FAILED,
+    Reason,
+    Severity,
+    worst_of,
+)
 from aiperf_svc.protocol.messages.steps import StepRecord
 from aiperf_svc.workloads import completion_checks, rank_checks, traffic_checks
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence
@@ -58,7 +64,7 @@ CHECKS: tuple[Callable[[StepEvidence], Reason | None], ...] = (
 )
 """All checks, in the order of the table in docs/workloads.md."""
 _CAUSES = (
-    ("run", "run-failed"),
+    ("run", RUN_FAILED),
     ("rank-lost", "rank-lost"),
     ("oom", STEP_FAILED),
     ("step-failed", STEP_FAILED),

@@ -10,10 +10,11 @@ from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.outcomes import DONE
 from aiperf_svc.core.experiments.trials import TRIALS, block_of
-from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.core.verdict.check_result import RUN_FAILED, Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Parameters, changes_text, value_text
+from aiperf_svc.protocol.run_states import RunState
 
 
 class TrialFolder(NamedTuple):
@@ -71,6 +72,7 @@ def failed_trials(folder: Path) -> list[tuple[Parameters, MeasuredRun]]:
                 run_id=str(folder / TRIALS / each.folder),
                 kind="",
                 verdict=Severity.INVALID,
+                cause=RUN_FAILED if each.state == RunState.FAILED else "",
                 failure=f"{each.state}: {each.reason}".removesuffix(": "),
                 facts={},
                 metrics={},

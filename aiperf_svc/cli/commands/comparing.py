@@ -84,8 +84,8 @@ def _judged(found: Comparisons) -> tuple[ExitCode, str]:
     if not found.is_judged:
         return ExitCode.INCOMPARABLE, (
             "--fail-on: not every row can be judged; compare at least 3 runs on each side, with "
-            "the same metrics and none in which the target or a step failed, or choose rows with "
-            "--metric"
+            "the same metrics, and no run that failed or in which the target or a step failed, or "
+            "choose rows with --metric"
         )
     return ExitCode.OK, ""
 

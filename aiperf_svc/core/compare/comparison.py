@@ -27,7 +27,7 @@ from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.quality.gate import Agreement
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE
-from aiperf_svc.core.verdict.check_result import FAILURES
+from aiperf_svc.core.verdict.check_result import FAILURES, RUN_FAILED
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.number_text import count
 
@@ -202,8 +202,11 @@ def compare(
     refuse_other_units([*sides[0], *sides[1]], common if criteria.with_all else gating)
     make = _paired_row if criteria.is_paired else _row
     found = [make(key, sides, criteria.tolerance, gates=key in gating) for key in shown]
-    if failing := sum(run.cause in FAILURES for run in (*base, *new)):
-        found = [_without_failing(row, failing, kind) for row in found]
+    if notes := _gaps((*base, *new), kind, is_paired=criteria.is_paired):
+        found = [
+            replace(row, word=Word.UNJUDGED, adjusted_p=None, notes=(*row.notes, *notes))
+            for row in found
+        ]
     rows = corrected(found, criteria.tolerance)
     if not rows:
         raise Incomparable("the two sides have no metric in common")
@@ -379,15 +382,25 @@ def _paired_row(
     return row if gates else replace(row, word=_word(row, tolerance))
 
 
-def _without_failing(row: ComparisonRow, runs: int, kind: str) -> ComparisonRow:
-    """Return a row that is not judged, because so many runs are left out in which the target
-    failed, or a step of a tool."""
+def _gaps(runs: Sequence[MeasuredRun], kind: str, *, is_paired: bool) -> list[str]:
+    """Return why nothing is judged: runs are left out in which the target failed, or a step of a
+    tool, or that failed as a whole, for which the system may be the reason. Of blocks, the whole
+    block of a failed run is left out on both sides, with a note."""
     failed, shown = ("the target",) * 2 if kind == INFERENCE else ("a step", "the system")
-    text = (
-        f"? left out: {count(runs, 'run')} in which {failed} failed. Not judged, because the "
-        f"other runs show {shown} as better than it is"
-    )
-    return replace(row, word=Word.UNJUDGED, adjusted_p=None, notes=(*row.notes, text))
+    failing = sum(run.cause in FAILURES for run in runs)
+    unfinished = 0 if is_paired else sum(run.cause == RUN_FAILED for run in runs)
+    notes = []
+    if failing:
+        notes.append(
+            f"? left out: {count(failing, 'run')} in which {failed} failed. Not judged, because "
+            f"the other runs show {shown} as better than it is"
+        )
+    if unfinished:
+        notes.append(
+            f"? left out: {count(unfinished, 'run')} that failed. Not judged, because {shown} may "
+            "be the reason, and the other runs may show it as better than it is"
+        )
+    return notes
 
 
 def _by_block(side: Sequence[MeasuredRun], key: RowKey) -> dict[int, list[float]]:

@@ -41,6 +41,8 @@ TARGET_FAILING = "target-failing"
 """Cause of a run in which too many requests failed, and not because of the client."""
 STEP_FAILED = "step-failed"
 """Cause of a run of a tool in which a command failed, or had no result."""
+RUN_FAILED = "run-failed"
+"""Cause of a run that was not finished: by what the client met, or by what the system did."""
 FAILURES = (TARGET_FAILING, STEP_FAILED)
 """Causes that are what was measured: the runs beside such a one show it as better than it is."""
 ENDED_EARLY = "ended-early"

@@ -17,6 +17,7 @@ from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS, is_busy, lacks_cp
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
     MORE_WORKERS,
+    RUN_FAILED,
     TARGET_FAILING,
     Reason,
     Severity,
@@ -62,7 +63,7 @@ class _Cause(NamedTuple):
 def _other_cause(e: Evidence) -> _Cause | None:
     """Return a cause of a lower load other than the client; None if there is none."""
     if e.failure:
-        return _Cause("run-failed", f"the run failed: {e.failure}")
+        return _Cause(RUN_FAILED, f"the run failed: {e.failure}")
     if e.lost_services:
         return _Cause("process-lost", f"find out why {', '.join(e.lost_services)} was lost")
     # Requests that failed for lack of local descriptors or ports are the client's own fault.

@@ -165,6 +165,27 @@ def test_side_without_its_failing_runs_is_unjudged(place: int, new: list[float])
     assert not found.is_worse
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_side_without_its_failed_trial_is_unjudged(place: int) -> None:
+    sides = side("a", FAST), side("b", FAST)
+    failed = {"verdict": Severity.INVALID, "cause": "run-failed", "failure": "failed: no server"}
+    sides[place].append(measured("bad", {}, **failed))
+    found = compared(*sides)
+    (row,) = found.rows
+    assert (row.word, row.adjusted_p, found.is_judged) == (Word.UNJUDGED, None, False)
+    assert row.notes == (
+        "? left out: 1 run that failed. Not judged, because the target may be the reason, and the "
+        "other runs may show it as better than it is",
+    )
+
+
+def test_cancelled_trial_is_named_and_not_missed() -> None:
+    stopped = measured("c", {}, verdict=Severity.INVALID, failure="cancelled: by the user")
+    found = compared([*side("a", FAST), stopped], side("b", FAST))
+    assert found.base.left_out[0].verdict == "cancelled: by the user"
+    assert found.is_judged
+
+
 def test_runs_with_failed_steps_leave_a_tool_unjudged() -> None:
     bad = measured(
         "bad", {P50: RunValue(9.0)}, verdict=Severity.INVALID, cause="step-failed", kind="fio"

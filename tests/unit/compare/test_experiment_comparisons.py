@@ -98,8 +98,11 @@ def test_failed_trials_are_left_out_and_named(
     assert [each["verdict"] for each in left_out] == ["failed: a worker was lost"] * 2
     assert [Path(each["folder"]).name for each in left_out] == ["0007", "0008"]
     assert found["skipped"] == [{"name": "load.concurrency=8", "reason": "only base has it"}]
+    assert {row["word"] for row in group["rows"]} == {"?"}
     code, out, _ = compare_folders(capsys, folder, "--by", "endpoint.model")
     assert (code, out.count("failed:")) == (0, 2)
+    gate = "--by", "endpoint.model", "--fail-on", "worse"
+    assert compare_folders(capsys, folder, *gate)[0] == 8
 
 
 def test_variants_are_compared_at_each_other_parameter(

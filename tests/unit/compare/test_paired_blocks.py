@@ -10,6 +10,7 @@ from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.measured_run import RunValue
 from aiperf_svc.core.experiments.trials import Trial, block_of, plan_trials
+from aiperf_svc.core.verdict.check_result import Severity
 from tests.support.runs_to_compare import P50, compared, measured
 
 PAIRS = 200
@@ -145,6 +146,15 @@ def test_block_without_all_trials_is_left_out() -> None:
     base, new = ([run for each in blocks for run in each[side]] for side in "ab")
     (row,) = compared(base, new[:-1], is_paired=True).rows
     assert row.base.n == 3
+    assert row.notes == ("blocks without all trials on both sides, which are left out: 1",)
+
+
+def test_failed_visit_costs_its_block_only() -> None:
+    blocks = [pair(n, 100.0, 110.0 + n) for n in (1, 2, 3, 4)]
+    base, new = ([run for each in blocks for run in each[side]] for side in "ab")
+    failed = measured("b4-2", {}, verdict=Severity.INVALID, cause="run-failed", failure="failed")
+    (row,) = compared(base, [*new[:-1], failed], is_paired=True).rows
+    assert (row.base.n, row.word) == (3, Word.WORSE)
     assert row.notes == ("blocks without all trials on both sides, which are left out: 1",)
 
 
