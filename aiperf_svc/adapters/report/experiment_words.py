@@ -44,10 +44,13 @@ def optimal(summary: ExperimentSummary, mark: str) -> tuple[Sequence[Combination
     """Return the combinations on the front, and the note on their mark; empty without a front of at
     least two combinations."""
     found = front(summary)
-    if found is None or len(found.points) < 2:
+    if found is None or len(found.points) < 2 or not found.optimal:
         return (), ""
     up, down = (metric_name(summary, key) for key in (found.throughput, found.latency))
-    return found.optimal, f"{mark}: no other combination is better in {up} and in {down} at once"
+    others = "no other combination"
+    if any(each.has_failed for each in found.points):
+        others += " without a failed target or step"
+    return found.optimal, f"{mark}: {others} is better in {up} and in {down} at once"
 
 
 def metric_name(summary: ExperimentSummary, key: RowKey) -> str:

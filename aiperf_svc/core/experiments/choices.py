@@ -1,10 +1,10 @@
 """What an experiment shows: which combination is best, and which are on the front of throughput
 against latency.
 
-A combination that misses the SLO is not recommended: it is never the best of a value. Nor is one
-in which the target or a step failed in a repetition, which its means leave out, or one that a
-search has not found to hold. The means of repetitions have intervals. Where those of the best and
-of another overlap, the experiment does not tell which of the two is better.
+A combination in which the target or a step failed in a repetition, which its means leave out, is
+neither the best of a value nor on the front. Nor is one that misses the SLO, or that a search has
+not found to hold, the best of a value. The means of repetitions have intervals. Where those of the
+best and of another overlap, the experiment does not tell which of the two is better.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,6 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.results.run_result import INFERENCE
 from aiperf_svc.core.results.slo_results import HELD
-from aiperf_svc.core.verdict.check_result import FAILURES
 
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
 TOKEN_THROUGHPUT = RowKey("output_token_throughput", "avg")
@@ -37,7 +36,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The combinations than which no other is better in throughput and latency at once."""
+    """The combinations than which no other is better in throughput and latency at once, without
+    those in which the target or a step failed."""
 
     throughput: RowKey
     latency: RowKey
@@ -73,9 +73,7 @@ def _may_be_best(each: Combination, search: SearchReport | None) -> bool:
         value = each.parameters.get(search.parameter)
         if not any(point.holds and point.value == value for point in search.points):
             return False
-    # A total of several runs has their causes in one text.
-    causes = [row.measured.cause for row in each.rows if row.measured is not None]
-    if any(failure in cause for failure in FAILURES for cause in causes):
+    if each.has_failed:
         return False
     counted = [row.measured for row in each.rows if not row.left_out]
     return all(one is None or one.slo in (HELD, "") for one in counted)
@@ -94,7 +92,8 @@ def front(summary: ExperimentSummary, *, throughputs: Sequence[RowKey] = ()) -> 
     if throughput is None or latency is None:
         return None
     ordered = sorted(
-        measured, key=lambda each: (-each.values[throughput].mean, each.values[latency].mean)
+        (each for each in measured if not each.has_failed),
+        key=lambda each: (-each.values[throughput].mean, each.values[latency].mean),
     )
     optimal: list[Combination] = []
     for each in ordered:

@@ -10,6 +10,7 @@ from aiperf_svc.core.compare import student
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome
 from aiperf_svc.core.qualify.measurements import Measurement
+from aiperf_svc.core.verdict.check_result import is_failure
 from aiperf_svc.domain.json_objects import Parameters
 
 
@@ -93,6 +94,12 @@ class Combination:
     def left_out(self) -> tuple[TrialRow, ...]:
         """Trials whose numbers are not used."""
         return tuple(row for row in self.rows if row.left_out)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the target, or a step of a tool, failed in a trial: its means are of the others,
+        which show it as better than it is."""
+        return any(is_failure(row.measured.cause) for row in self.rows if row.measured is not None)
 
     def mean(self, key: RowKey) -> float | None:
         """Return the mean of a value, None if it is not known."""

@@ -106,7 +106,7 @@ class BestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrontResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The combinations than which no other is better in throughput and latency at once."""
+    """The combinations without a failure that no other beats in throughput and latency at once."""
 
     throughput: str
     latency: str

@@ -3,7 +3,8 @@
 Each point is the trials at one level of load. Its throughput is the mean of the output token
 throughput; the speed of one user is 1000 / P90 of the inter-token latency in ms, so nine of ten
 responses are at least as fast. The curve is a step function: at a required speed, a server gives
-the highest throughput of the points that are as fast or faster. Nothing is interpolated.
+the highest throughput of the points that are as fast or faster. Nothing is interpolated. A load at
+which the target failed in a trial has no point: the other trials show it as better than it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentResult
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.verdict.check_result import is_failure
 from aiperf_svc.domain.json_objects import Parameters
 
 LEVELS = ("load.concurrency", "load.request_rate")
@@ -44,12 +46,19 @@ class Curve(NamedTuple):
 def curves_of_summary(summary: ExperimentSummary) -> list[Curve]:
     """Return the curves of an experiment, one for each combination of the parameters that are not
     the load; empty if no load is varied or nothing was streamed."""
-    return _curves((each.parameters, each.mean) for each in summary.combinations)
+    return _curves(
+        (each.parameters, each.mean) for each in summary.combinations if not each.has_failed
+    )
 
 
 def curves_of_result(result: ExperimentResult) -> list[Curve]:
     """Return the curves of a finished experiment; as `curves_of_summary`."""
-    return _curves((each.parameters, partial(_mean, each)) for each in result.combinations)
+    failed = {trial.number for trial in result.trials if is_failure(trial.cause)}
+    return _curves(
+        (each.parameters, partial(_mean, each))
+        for each in result.combinations
+        if failed.isdisjoint(each.trials)
+    )
 
 
 def _mean(combination: CombinationResult, key: RowKey) -> float | None:

@@ -49,6 +49,12 @@ ENDED_EARLY = "ended-early"
 """Cause of a run that a search ended early because it had enough data: it is no measurement."""
 
 
+def is_failure(cause: str) -> bool:
+    """Return whether a cause is one of `FAILURES`. Of a total of several runs it is the text of all
+    their causes."""
+    return any(failure in cause for failure in FAILURES)
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """The verdict on a run: the worst result of all checks."""
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
+from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination
@@ -190,7 +191,7 @@ def test_trial_that_misses_the_slo_is_never_best() -> None:
 
 
 @pytest.mark.parametrize("cause", ["target-failing", "step-failed", "eu: step-failed"])
-def test_combination_that_failed_is_never_best(cause: str) -> None:
+def test_combination_that_failed_is_never_recommended(cause: str) -> None:
     outcomes = sweep({1: (10.0, 30.0), 2: (20.0, 20.0), 4: (40.0, 10.0)}, repetitions=2)
     outcomes.append(
         outcome(
@@ -203,9 +204,17 @@ def test_combination_that_failed_is_never_best(cause: str) -> None:
             cause=cause,
         )
     )
-    found = best_of(summarise(outcomes))
+    summary = summarise(outcomes)
+    found = best_of(summary)
     assert [each.key for each in found] == [THROUGHPUT, TTFT]
     assert {each.combination.parameters["load.concurrency"] for each in found} == {2}
+    on_front = front(summary)
+    assert on_front is not None
+    assert (concurrencies(on_front.optimal), len(on_front.points)) == ([2], 3)
+    assert words.optimal(summary, "*")[1] == (
+        "*: no other combination without a failed target or step is better in Request Throughput "
+        "and in Time to First Token p99 at once"
+    )
 
 
 def test_equal_values_have_no_best() -> None:

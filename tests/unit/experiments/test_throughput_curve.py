@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.adapters.report.curve_chart import STYLES, NamedCurve, curve_plot, named
 from aiperf_svc.core.experiments.experiment_result import (
@@ -18,6 +19,7 @@ from aiperf_svc.core.experiments.throughput_curve import (
     pareto,
     steps,
 )
+from tests.support.fake_results import trial
 
 
 def combination(parameters: dict[str, Any], **values: float) -> CombinationResult:
@@ -44,6 +46,14 @@ def curves(*combinations: CombinationResult) -> list[Curve]:
 def test_percentile_comes_before_the_inverse() -> None:
     (curve,) = curves(at(8, 400.0, 20.0), at(1, 90.0, 10.0))
     assert curve.points == (CurvePoint(100.0, 90.0, 1.0), CurvePoint(50.0, 400.0, 8.0))
+
+
+def test_load_with_a_failed_target_has_no_point() -> None:
+    loads = [at(users, 90.0 * users, 10.0) for users in (1, 2, 4)]
+    loads = [replace(each, trials=(n, 3 + n)) for n, each in enumerate(loads, 1)]
+    trials = (trial(1), trial(6, verdict="invalid", cause="target-failing"))
+    (curve,) = curves_of_result(ExperimentResult(combinations=tuple(loads), trials=trials))
+    assert [point.level for point in curve.points] == [1.0, 2.0]
 
 
 def test_other_parameters_make_separate_curves() -> None:
