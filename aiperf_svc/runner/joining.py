@@ -31,12 +31,12 @@ from aiperf_svc.core.experiments.experiment_result import ExperimentResult, Tria
 from aiperf_svc.core.experiments.joint_trials import (
     ExperimentMember,
     JointExperiment,
-    Objectives,
     total_outcome,
 )
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, describe
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -263,16 +263,16 @@ def _join_trial(
 ) -> tuple[Joint, TrialOutcome]:
     """Join one trial. Nothing of it but its numbers is kept."""
     runs: list[JointRun] = []
-    objectives: dict[str, Objectives] = {}
+    results: dict[str, InferenceResult] = {}
     for member in members:
         outcome = _outcome(member, trial)
-        results = outcome.results
-        objectives[member.run.name] = results.slo if isinstance(results, RunResult) else ()
+        if isinstance(outcome.results, InferenceResult):
+            results[member.run.name] = outcome.results
         runs.append(dataclasses.replace(member.run, outcome=outcome))
     named = describe(trial.parameters)
     title = f"{name}, trial {trial.number}" + (f" ({named})" if named else "")
     joint = _joined(kind, title, folder / TRIALS / trial.folder, runs, trial.number)
-    return joint, total_outcome(trial, joint, objectives)
+    return joint, total_outcome(trial, joint, results)
 
 
 def _outcome(member: _Member, trial: Trial) -> RunOutcome:

@@ -21,12 +21,11 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import Joint, MemberEnd, worst
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveResult
-from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.core.telemetry.system_report import SystemReport
+from aiperf_svc.core.verdict.check_result import Reason, Severity, worst_of
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 FAILED = "failed"
-Objectives = Sequence[ObjectiveResult]
-"""The objectives of a run."""
 
 
 class ExperimentMember(MemberEnd, frozen=True, kw_only=True):
@@ -56,10 +55,10 @@ class JointExperiment:
 
 
 def total_outcome(
-    trial: Trial, joint: Joint, objectives: Mapping[str, Objectives] | None = None
+    trial: Trial, joint: Joint, results: Mapping[str, InferenceResult] | None = None
 ) -> TrialOutcome:
-    """Return the total of a trial over all runs, as a trial. `objectives` are those of each run by
-    its name: the total holds its SLO if all runs do."""
+    """Return the total of a trial over all runs, as a trial. `results` are those of each run by its
+    name: the total passes the checks and holds the objectives that all runs do."""
     ends = {m.name: (m.state, m.reason or m.state) for m in joint.members if m.state != DONE}
     if joint.total and not ends:
         ends = {
@@ -73,13 +72,18 @@ def total_outcome(
         reason = "; ".join(_named(name, text) for name, (_, text) in ends.items())
         return TrialOutcome(trial, state, reason, None)
     causes = [_named(each.name, each.cause) for each in joint.members if each.cause]
+    results = results or {}
+    system = _worst_reasons({name: each.system_reasons for name, each in results.items()})
     total = InferenceResult(
         run_id="",
         name=joint.name,
         version="",
         verdict=Severity(joint.verdict or Severity.INVALID),
         cause="; ".join(causes),
-        slo=_of_all(objectives or {}),
+        reasons=_worst_reasons({name: each.reasons for name, each in results.items()}),
+        system=SystemReport(verdict=worst_of(system), checks=system, metrics={}, sources=()),
+        slo=_of_all(results),
+        quality=next((each.quality for each in results.values() if each.missed_quality), None),
         metrics={tag: joint.total[tag] for tag in CATALOG if tag in joint.total},
         config={},
     )
@@ -90,12 +94,27 @@ def _named(name: str, text: str) -> str:
     return f"{name}: {text}"
 
 
-def _of_all(objectives: Mapping[str, Objectives]) -> tuple[ObjectiveResult, ...]:
+def _of_all(results: Mapping[str, InferenceResult]) -> tuple[ObjectiveResult, ...]:
     return tuple(
         replace(each, metric=f"{each.metric} of {name}")
-        for name, own in objectives.items()
-        for each in own
+        for name, result in results.items()
+        for each in result.slo
     )
+
+
+def _worst_reasons(reasons: Mapping[str, Sequence[Reason]]) -> tuple[Reason, ...]:
+    """Return the checks that did not pass in a run, each as in the run in which it is worst."""
+    found: dict[str, Reason] = {}
+    for name, own in reasons.items():
+        for each in own:
+            worse = found.get(each.check)
+            if worse is None or _badness(each) > _badness(worse):
+                found[each.check] = replace(each, text=_named(name, each.text))
+    return tuple(sorted(found.values(), key=lambda each: each.severity is not Severity.INVALID))
+
+
+def _badness(reason: Reason) -> tuple[bool, float]:
+    return reason.severity is Severity.INVALID, reason.measured
 
 
 def joint_finding(results: Sequence[RunResult], searched: SearchedTrial | None = None) -> Finding:

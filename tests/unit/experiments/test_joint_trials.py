@@ -5,12 +5,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from aiperf_svc.adapters.exports.experiment_export import experiment_numbers
+from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.core.experiments.joint_trials import total_outcome, widest_start
-from aiperf_svc.core.experiments.summary import row_of
+from aiperf_svc.core.experiments.summary import row_of, summarise
 from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.quality import gate
+from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import MetricStats
-from tests.support.fake_results import objective
+from aiperf_svc.core.verdict.check_result import Reason, graded
+from tests.support.fake_results import inference_result, objective, throttled
 
 TRIAL = Trial(3, {"load.concurrency": 4})
 TOTAL = {"request_count": MetricStats(unit="requests", avg=7.0)}
@@ -46,14 +51,52 @@ def test_joint_trial_holds_slo_if_all_do() -> None:
     held = objective(ok=True, metric="goodput", stat="avg", unit="", measured=1.0, limit=2.0)
     missed = replace(held, ok=False, reason="below")
     of_both = joint(member("a"), member("b"), total_of=("a", "b"))
-    one = row_of(total_outcome(TRIAL, of_both, {"a": [held], "b": [held]})).measured
-    other = row_of(total_outcome(TRIAL, of_both, {"a": [held], "b": [missed]})).measured
-    none = row_of(total_outcome(TRIAL, of_both, {"a": [], "b": []})).measured
+    holding, missing = inference_result(slo=(held,)), inference_result(slo=(missed,))
+    one = row_of(total_outcome(TRIAL, of_both, {"a": holding, "b": holding})).measured
+    other = row_of(total_outcome(TRIAL, of_both, {"a": holding, "b": missing})).measured
+    without = dict.fromkeys("ab", inference_result())
+    none = row_of(total_outcome(TRIAL, of_both, without)).measured
     assert one is not None
     assert other is not None
     assert none is not None
     assert (one.slo, other.slo, none.slo) == ("held", "missed", "")
     assert other.not_held == ("avg goodput of b 1  (limit 2): below",)
+
+
+def lagging(lag_ms: float) -> tuple[Reason, ...]:
+    text = f"requests were {lag_ms:g} ms late"
+    return (graded("schedule_lag", lag_ms, (1.0, 9.0), text=text, remedy="", unit="ms"),)
+
+
+def test_joint_trial_fails_the_checks_that_any_fails() -> None:
+    results = {
+        "a": inference_result(reasons=lagging(2.0)),
+        "b": inference_result(reasons=lagging(3.0), system=throttled(0.2)),
+    }
+    of_both = joint(member("a"), member("b"), total_of=("a", "b"), verdict="degraded")
+    summary = summarise([total_outcome(TRIAL, of_both, results)])
+    (trial,) = experiment_numbers(summary).trials
+    assert (trial.verdict, trial.checks, trial.system) == (
+        "degraded",
+        "schedule_lag",
+        "gpu_throttling",
+    )
+    found = words.findings(summary)
+    (of_client,), (of_system,) = found["verdict"], found["system"]
+    assert of_client.share == "degraded in 1 of 1 trials"
+    assert of_client.worst == "trial 3 (load.concurrency=4): b: requests were 3 ms late"
+    assert of_system.worst == "trial 3 (load.concurrency=4): b: power limits, 20%"
+
+
+def test_joint_trial_misses_a_quality_gate_of_one() -> None:
+    questions = [Question(prompt="?", grader=Grader.EXACT, expected="yes")]
+    answers = gate.graded(questions, [gate.Answer(question=0, repeat=0, text="no")])
+    poor = gate.score(["exact"], answers, file="q", sha256="0", concurrency=1, min_score=0.9)
+    results = {"a": inference_result(), "b": inference_result(quality=poor)}
+    of_both = joint(member("a"), member("b"), total_of=("a", "b"))
+    measured = row_of(total_outcome(TRIAL, of_both, results)).measured
+    assert measured is not None
+    assert (measured.slo, measured.not_held) == ("missed", (f"quality: {poor.problem}",))
 
 
 @pytest.mark.parametrize(
