@@ -36,6 +36,12 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{Decimal(text):f}" if "e" in text else text
 
 
+def exact(value: float) -> str:
+    """Format a number that a user has given: 0.5, 1,234.56. What the floats of a unit add is not
+    among its digits."""
+    return significant(value, 10)
+
+
 def seconds(value_s: float) -> str:
     """`4.2 s`, `2:05`, `1:02:05`."""
     if value_s < 60:
@@ -94,10 +100,13 @@ def readable_unit(unit: str, high: float) -> tuple[float, str]:
     return 1.0, unit
 
 
-def quantity(value: float, unit: str, *, high: float) -> str:
-    """Format a number with its unit, as numbers up to `high` are short: `25%`, `1.614 ms`, `3`."""
-    divisor, name = readable_unit(unit, high)
-    return with_unit(number(value, per=divisor), name)
+def quantity(value: float, unit: str) -> str:
+    """Format a number in a unit in which it is short: `25%`, `1.614 ms`, `3`. A small one that has
+    no shorter unit keeps its digits: `0.00005%`."""
+    divisor, name = readable_unit(unit, value)
+    is_small = 0 < abs(value / divisor) < 0.1
+    text = significant(value / divisor) if is_small else number(value, per=divisor)
+    return with_unit(text, name)
 
 
 def with_unit(text: str, unit: str) -> str:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from aiperf_svc.core.results.slo_results import HELD, MISSED, NOT_JUDGED, ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
-from aiperf_svc.domain.number_text import number, quantity
+from aiperf_svc.domain.number_text import exact, number, quantity
 from aiperf_svc.domain.shown_table import ShownTable
 
 TEMPLATES = "aiperf_svc.adapters.report"
@@ -284,7 +284,7 @@ def check_table(reasons: Iterable[Reason]) -> Table:
     for each in reasons:
         is_judged = each.severity is not Severity.INFO
         numbers = (
-            quantity(value, each.unit, high=each.measured) if is_judged else "–"
+            quantity(value, each.unit) if is_judged else "–"
             for value in (each.measured, each.limit)
         )
         cells = [
@@ -300,7 +300,7 @@ def check_table(reasons: Iterable[Reason]) -> Table:
 def objective_row(name: str, found: ObjectiveResult, measured: Cell) -> Row:
     cells = [
         name_cell(name),
-        Cell(f"{'≤' if found.bound == 'max' else '≥'} {number(found.limit)} {found.unit}"),
+        Cell(f"{'≤' if found.bound == 'max' else '≥'} {exact(found.limit)} {found.unit}"),
         measured,
         Cell(found.outcome, "state"),
         Cell(found.reason, "wide"),

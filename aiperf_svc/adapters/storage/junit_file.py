@@ -26,7 +26,7 @@ from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
-from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.number_text import exact, significant
 from aiperf_svc.protocol.run_states import RunState
 
 VERDICT = "verdict.json"
@@ -132,7 +132,7 @@ def _check(suite: str, whose: str, check: Reason) -> Case:
 
 def _objective(suite: str, each: ObjectiveResult) -> Case:
     bound = "at most" if each.bound == "max" else "at least"
-    name = f"SLO: {each.metric} {each.stat} {bound} {each.limit:g} {each.unit}".rstrip()
+    name = f"SLO: {each.metric} {each.stat} {bound} {exact(each.limit)} {each.unit}".rstrip()
     problem = "" if each.ok else each.text
     return Case(suite, name, problem, "failure" if each.judged else "error")
 

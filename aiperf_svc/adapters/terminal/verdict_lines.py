@@ -10,7 +10,7 @@ from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.number_text import number, quantity
+from aiperf_svc.domain.number_text import exact, number, quantity
 from aiperf_svc.domain.shown_table import ShownTable
 
 MOST_ROWS = 40
@@ -25,7 +25,7 @@ def print_objectives(objectives: Sequence[ObjectiveResult], console: Console) ->
             Text(f"{_OUTCOMES[each.outcome][0]} {each.outcome}", style=_OUTCOMES[each.outcome][1]),
             f"{each.metric} {each.stat}",
             number(each.measured, missing="none"),
-            f"{'≤' if each.bound == 'max' else '≥'} {number(each.limit)}",
+            f"{'≤' if each.bound == 'max' else '≥'} {exact(each.limit)}",
             each.unit,
         )
         for each in objectives
@@ -55,10 +55,7 @@ def print_verdict(
         style = VERDICT_STYLES.get(reason.severity, "")
         mark = "✗ " if reason.severity is Severity.INVALID else "! "
         console.print(indented(Text.assemble((mark, style), one_line(reason.text)), 2))
-        measured, limit = (
-            quantity(value, reason.unit, high=reason.measured)
-            for value in (reason.measured, reason.limit)
-        )
+        measured, limit = (quantity(each, reason.unit) for each in (reason.measured, reason.limit))
         numbers = f"{reason.check}: {measured}, limit {limit}"
         console.print(indented(Text(f"{numbers} → {reason.remedy}", style="dim"), 4))
 

@@ -118,7 +118,7 @@ def _run(id_: str, result: RunResult) -> Entry:
         if value is not None:
             shown = f"{info.name} {stat.replace('_', '.')}"
             name = info.name if stats.is_single or stat == "avg" else shown
-            numbers.append(f"{name} {quantity(value, info.unit, high=value)}")
+            numbers.append(f"{name} {quantity(value, info.unit)}")
     return Entry(
         id=id_,
         kind=result.workload,
@@ -164,7 +164,7 @@ def _best(result: ExperimentResult) -> list[str]:
         tag = max(tags, key=len)
         info, stat = result.metrics[tag], best.metric.removeprefix(f"{tag}_")
         name = info.name if stat == "avg" else f"{info.name} {stat.replace('_', '.')}"
-        value = quantity(best.mean, info.unit, high=best.mean)
+        value = quantity(best.mean, info.unit)
         found.append(f"best {name} {value} at {parameters_text(best.parameters)}")
     return found
 

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from aiperf_svc.core.compare import student
-from aiperf_svc.domain.number_text import significant
+from aiperf_svc.domain.number_text import exact, significant
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         sign = {True: "≤", False: ">"} if self.bound == "max" else {True: "≥", False: "<"}
         unit = f" {self.unit}" if self.unit else ""
         mark = sign[self.is_within]
-        measured, limit = significant(self.measured), significant(self.limit)
+        measured, limit = significant(self.measured), exact(self.limit)
         return f"{self.name} {measured}{unit} {mark} {limit}{unit}"
 
     @property

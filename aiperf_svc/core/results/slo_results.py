@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_size
-from aiperf_svc.domain.number_text import number, readable_unit, significant
+from aiperf_svc.domain.number_text import exact, number, readable_unit, significant
 from aiperf_svc.domain.shown_table import ShownTable
 
 BATCHES = 10
@@ -140,7 +140,7 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
         """One line with the reason why it does not hold: `p99 request_latency 5 s (limit 1 s):
         ...`."""
         measured = "" if self.measured is None else f" {significant(self.measured)} {self.unit}"
-        limit = f"limit {significant(self.limit)} {self.unit}".rstrip()
+        limit = f"limit {exact(self.limit)} {self.unit}".rstrip()
         reason = self.reason if self.judged else f"not judged: {self.reason}"
         return f"{self.stat} {self.metric}{measured} ({limit}): {reason}"
 
