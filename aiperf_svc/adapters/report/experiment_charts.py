@@ -100,7 +100,7 @@ def search_curve(report: SearchReport) -> Plot | None:
     ):
         some = [point for point in known if point.holds is holds]
         points = [(point.value, value(point) or 0.0) for point in some]
-        marks = [f"{point.value:g} {report.unit}: {point.reason}" for point in some]
+        marks = [f"{point.value:g} {report.unit}: {point.text}" for point in some]
         if some:
             series.append(Series(name, style, points, marks=marks, has_line=False))
     x = scales.listed([point.value for point in known])

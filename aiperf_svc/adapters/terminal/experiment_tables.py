@@ -82,7 +82,7 @@ def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) 
             HELD[point.holds],
             str(point.runs),
             *(number(point.statistics.get(keys[each.key]), per=each.per) for each in shown),
-            point.reason,
+            point.text,
         )
         for point in search.points
     ]

@@ -136,7 +136,7 @@ class Search:
         """Return the highest point that holds and the lowest one above which nothing is to be
         tried: it breaks, or its trials tell nothing of the server."""
         points = self.points
-        upper = next((point for point in points if _is_upper(point)), None)
+        upper = next((point for point in points if point.is_upper), None)
         held = [
             point for point in points if point.holds and (not upper or point.value < upper.value)
         ]
@@ -210,7 +210,7 @@ class Search:
         found = [
             point.value
             for point in points
-            if _is_open(point)
+            if point.is_open
             and self._longer_runs(point) == 0
             and (lower is None or point.value > lower.value)
             and (upper is None or point.value < upper.value)
@@ -265,15 +265,6 @@ class Search:
         return sum(is_longer for is_longer, _ in self._runs[point.value])
 
 
-def _is_open(point: SearchPoint) -> bool:
-    """True if the trials of a point measure the server, but without a clear result."""
-    return point.holds is None and not _is_upper(point)
-
-
-def _is_upper(point: SearchPoint) -> bool:
-    return point.holds is False or point.is_client_bound or point.verdict == Ending.UNUSABLE
-
-
 def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
     usable = [(is_longer, result) for is_longer, result in runs if not result.problem]
     longest = max(usable or runs, key=lambda run: run[0])[1]
@@ -293,13 +284,17 @@ def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
     objectives = list(zip(*(result.evidence for result in results), strict=True))
     held = [is_held(list(objective)) for objective in objectives]
     holds = _all_held(held)
-    alone = [_all_held([is_held([one]) for one in r.evidence]) for is_long, r in usable if is_long]
-    if holds is not None and (not holds) in alone:
-        holds = None  # a longer run by itself says the opposite
     deciding = held.index(False) if False in held else held.index(None) if None in held else 0
-    # The longest first. Its own value may be on the other side than all runs together.
-    texts = [r.evidence[deciding] for _, r in sorted(usable, key=lambda run: not run[0])]
-    reason = next((each for each in texts if each.is_within is held[deciding]), texts[0])
+    by_length = [result for _, result in sorted(usable, key=lambda run: not run[0])]
+    # A result beside a decision is on its side: that of another run would contradict it.
+    sides = ((result, result.evidence[deciding].is_within) for result in by_length)
+    shown = next((result for result, is_within in sides if is_within is held[deciding]), longest)
+    for is_longer, result in usable:
+        alone = [is_held([one]) for one in result.evidence]
+        if is_longer and holds is not None and _all_held(alone) is (not holds):
+            # A longer run by itself says the opposite.
+            deciding, shown = (alone.index(False) if holds else deciding), result
+            holds = None
     shares = [
         share / objective[0].allowed
         for objective in objectives
@@ -313,7 +308,7 @@ def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
         statistics=longest.statistics,
         verdict=longest.verdict,
         is_client_bound=False,
-        reason=str(reason),
+        reason=str(shown.evidence[deciding]),
         runs=len(runs),
         confirmations=sum(is_long and _on_side(result, holds) for is_long, result in usable),
     )

@@ -27,10 +27,26 @@ class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
     is_client_bound: bool
     reason: str
     """The first objective that breaks, else the first undecided one, else the first of all, with
-    its value and limit in the longest trial that shows so; of unusable trials, why they are."""
+    its value and limit in a run that shows it; of unusable trials, why they are."""
     runs: int
     confirmations: int
     """Longer runs whose own values are on the side of `holds`."""
+
+    @property
+    def is_upper(self) -> bool:
+        """True if nothing is to be tried above it: it breaks, or its trials tell nothing of the
+        server."""
+        return self.holds is False or self.is_client_bound or self.verdict == Ending.UNUSABLE
+
+    @property
+    def is_open(self) -> bool:
+        """True if its trials measure the server, but without a clear result."""
+        return self.holds is None and not self.is_upper
+
+    @property
+    def text(self) -> str:
+        """The reason; of an undecided point, of which no value decides, marked as such."""
+        return f"undecided: {self.reason}" if self.is_open else self.reason
 
 
 class Ending(StrEnum):

@@ -271,6 +271,16 @@ def test_a_search_has_its_answer_curve_and_path() -> None:
     ]
 
 
+def test_undecided_point_is_marked_in_table_and_plot() -> None:
+    found = a_search()
+    *rest, last = found.points
+    found = replace(found, points=(*rest, replace(last, holds=None, reason="p99 20 ms ≤ 50 ms")))
+    summary = summarise(sweep({1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}))
+    text = on_console(print_experiment, summary, width=160, search=found)
+    assert re.search(r"\n +64  \? +1 +640  undecided: p99 20 ms ≤ 50 ms *\n", text)
+    assert "64 users: undecided: p99 20 ms" in shown(charts.search_curve(found))
+
+
 def test_search_without_percentile_is_plotted_by_its_statistic() -> None:
     found = a_search()
     points = tuple(replace(point, share_beyond=None) for point in found.points)

@@ -241,6 +241,27 @@ def test_unclear_point_gets_a_longer_run() -> None:
     assert search.next() == {"load.request_rate": 200}
 
 
+def test_reason_of_a_break_is_beyond_its_limit() -> None:
+    search = searched(low=100, high=200)
+    lucky = SearchedTrial(evidence=(evidence(9, measured=480.0),))
+    for result in (lucky, BROKEN):
+        search.add({"load.request_rate": 100, **LONGER}, result)
+    (point,) = search.points
+    assert (point.holds, point.text) == (False, "p99 TTFT 512 ms > 500 ms")
+
+
+def test_undecided_point_names_what_disagrees() -> None:
+    search = searched(low=100, high=200)
+    good = evidence(0, requests=2_000, measured=120.0)
+    latency = msgspec.structs.replace(good, name="p99 latency")
+    bad = evidence(5, requests=100, measured=900.0)
+    search.add({"load.request_rate": 100}, SearchedTrial(evidence=(latency, good)))
+    assert search.points[0].text == "p99 latency 120 ms ≤ 500 ms"
+    search.add({"load.request_rate": 100, **LONGER}, SearchedTrial(evidence=(latency, bad)))
+    (point,) = search.points
+    assert (point.holds, point.text) == (None, "undecided: p99 TTFT 900 ms > 500 ms")
+
+
 def test_undecided_longer_runs_end_the_search() -> None:
     search = searched(low=100, high=1600)
     asked = answer(
