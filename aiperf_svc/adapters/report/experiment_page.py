@@ -151,7 +151,7 @@ def _trials(summary: ExperimentSummary) -> Details:
             *map(Cell, words.parameter_texts(summary, trial.parameters)),
             Cell(str(trial.repetition)),
             *(number_cell(values.get(metric.key), per=metric.per) for metric in metrics),
-            Cell(each.left_out or verdict, "state"),
+            Cell(each.left_out or (measured.label if measured is not None else ""), "state"),
         ]
         return Row(cells, "invalid" if each.left_out else verdict)
 

@@ -53,7 +53,7 @@ class TrialRow:
         if self.measured is None:
             return "nothing was measured"
         if not self.measured.is_usable:
-            return f"{self.measured.verdict}: {self.measured.cause}".removesuffix(": ")
+            return self.measured.label
         return ""
 
 

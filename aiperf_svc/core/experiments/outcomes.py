@@ -64,6 +64,12 @@ class Measured(NamedTuple):
         """False if the numbers are not to be used."""
         return self.verdict != Severity.INVALID
 
+    @property
+    def label(self) -> str:
+        """Verdict and cause; without a cause the checks that make it so: `degraded: rate`."""
+        checks = ", ".join(each.check for each in self.reasons if each.severity == self.verdict)
+        return f"{self.verdict}: {self.cause or checks}".removesuffix(": ")
+
 
 def measured_in(results: RunResult) -> Measured:
     return Measured(

@@ -379,5 +379,8 @@ def test_failed_checks_of_the_verdict_are_shown() -> None:
     page = experiment_page.render(summary, CONFIG).decode()
     assert "The verdict is degraded in 2 of 3 trials." in page
     assert worst in page
+    verdicts = re.findall(r'<td class="state">([^<]*)</td>', page.partition("All trials")[2])
+    assert verdicts == ["degraded: cpu", "degraded: cpu", "valid", "invalid: cpu"]
     trials = experiment_export.experiment_numbers(summary).trials
     assert [each.checks for each in trials] == ["cpu", "cpu", "", "cpu"]
+    assert trials[-1].left_out == "invalid: cpu"
