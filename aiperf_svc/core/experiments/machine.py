@@ -15,7 +15,7 @@ import msgspec
 from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.measurements import Measurement
-from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING, Severity
+from aiperf_svc.core.verdict.check_result import ENDED_EARLY, Severity, is_failure
 from aiperf_svc.protocol.run_states import RunState
 
 
@@ -33,12 +33,11 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def is_spoiled(self) -> bool:
-        """True if the verdict is invalid and the client may be the reason. What a server does is
-        measured and not run again."""
-        return self.verdict == Severity.INVALID and self.cause not in _OF_THE_SERVER
+        """True if the verdict is invalid and the client may be the reason. What a server or the
+        step of a tool does is measured and not run again."""
+        is_measured = is_failure(self.cause) or self.cause == ENDED_EARLY
+        return self.verdict == Severity.INVALID and not is_measured
 
-
-_OF_THE_SERVER = (TARGET_FAILING, ENDED_EARLY)
 
 EndedTrial = tuple[Trial, Finding]
 """A trial that has ended with results."""

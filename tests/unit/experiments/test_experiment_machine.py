@@ -82,6 +82,7 @@ def test_failed_and_invalid_attempts_are_counted_separately() -> None:
     "finding",
     [
         Finding("invalid", "target-failing"),
+        Finding("invalid", "step-failed"),
         Finding("invalid", "ended-early"),
         Finding("degraded", ""),
         None,
