@@ -17,9 +17,15 @@ import msgspec
 import pytest
 
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
+from aiperf_svc.adapters.storage.answers_file import write_answers
+from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.viewer.index import Index
 from aiperf_svc.adapters.viewer.server import list_page
 from aiperf_svc.cli.commands import finished_runs
+from aiperf_svc.core.quality import gate
+from aiperf_svc.core.quality.questions import Grader, Question
+from aiperf_svc.core.results.summarise import summarise
+from tests.support import fake_run
 from tests.support.browser import Frame, browsing, opened
 
 USE = """<script>
@@ -262,3 +268,15 @@ def test_browser_gets_the_address_by_a_private_file(
     assert said == [(tmp_path / "open.html").as_uri()]
     assert "/token/" in (tmp_path / "open.html").read_text()
     assert stat.S_IMODE((tmp_path / "open.html").stat().st_mode) == 0o600
+
+
+def test_missed_quality_gate_is_a_missed_slo(tmp_path: Path) -> None:
+    rows = fake_run.closed_loop(requests=500)
+    columns = fake_run.columns_of(rows)
+    questions = [Question(prompt="?", grader=Grader.EXACT, expected="yes")]
+    answers = gate.graded(questions, [gate.Answer(question=0, repeat=0, text="no")])
+    poor = gate.score(["exact"], answers, file="q", sha256="0", concurrency=1, min_score=0.9)
+    write_answers(tmp_path, answers)
+    write_all(tmp_path, summarise(columns, None, fake_run.context(rows, quality=poor)), columns)
+    (entry,) = Index(tmp_path).look()
+    assert (entry.kind, entry.slo) == ("inference", "missed")

@@ -17,7 +17,6 @@ from aiperf_svc.adapters.exports.result_files import FILES, read_run
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.qualify.result import worst
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.core.results.slo_results import outcome_of_all
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import parameters_text
 from aiperf_svc.domain.number_text import quantity
@@ -125,7 +124,7 @@ def _run(id_: str, result: RunResult) -> Entry:
         name=result.name,
         when_wall_ns=result.start_wall_ns,
         verdict=result.verdict,
-        slo=outcome_of_all(result.slo),
+        slo=result.slo_outcome,
         numbers=tuple(numbers),
         **_target(result.config),
     )

@@ -7,7 +7,6 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.core.results.slo_results import MISSED, outcome_of_all
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 
 DONE = "done"
@@ -77,7 +76,7 @@ def measured_in(results: RunResult) -> Measured:
         kind=results.workload,
         verdict=results.verdict,
         cause=results.cause,
-        slo=MISSED if results.missed_quality else outcome_of_all(results.slo),
+        slo=results.slo_outcome,
         values={RowKey(tag, stat): value for tag, stat, value in results.numbers()},
         metrics=results.infos,
         headline=tuple(RowKey(tag, stat) for tag, stat in results.headline),

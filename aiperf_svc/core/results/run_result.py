@@ -108,6 +108,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     @property
+    def slo_outcome(self) -> str:
+        """`held`, `missed` or `not judged`; empty without an SLO. A quality gate that is not passed
+        is missed too."""
+        return MISSED if self.missed_quality else outcome_of_all(self.slo)
+
+    @property
     def token_source(self) -> str:
         """Who has counted the tokens, as a sentence; empty without token counts."""
         return ""
@@ -137,9 +143,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
             return ExitCode.BENCHMARK_FAILED
         if self.verdict is Severity.INVALID:
             return ExitCode.VERDICT_INVALID
-        if self.missed_quality:
-            return ExitCode.SLO_MISSED
-        return SLO_CODES.get(outcome_of_all(self.slo), ExitCode.OK)
+        return SLO_CODES.get(self.slo_outcome, ExitCode.OK)
 
     @property
     def problem(self) -> str:
