@@ -71,7 +71,7 @@ def cells(row: ComparisonRow) -> tuple[str, ...]:
     return (
         _value(row.base, divisor),
         _value(row.new, divisor),
-        percent(row.delta),
+        percent(row.delta) if row.base.n else "–",
         "" if row.low is None or row.high is None else f"{percent(row.low)} … {percent(row.high)}",
         _evidence(row),
         str(row.word) if row.gates else f"({row.word})",
@@ -127,6 +127,8 @@ def same_config(info: Comparison) -> str:
 
 
 def _value(side: SideValue, divisor: float) -> str:
+    if not side.n:
+        return "–"
     return with_half_width(significant(side.mean / divisor), side.mean, side.half_width)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from aiperf_svc.config.experiment import VISITS
 from aiperf_svc.core.compare.estimates import (
     Estimate,
     difference,
@@ -135,7 +136,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ComparisonRow, ...]
     shifts: tuple[Shift, ...]
     one_sided: tuple[RowKey, ...]
-    """Rows of the headline that only one side has."""
+    """Rows that only one side has, of the headline or of those that are asked for."""
     warnings: tuple[str, ...] = ()
     """Why the runs are not comparable, by their own checks."""
     answers: Agreement | None = None
@@ -218,7 +219,7 @@ def compare(
         differences=tuple(_differences(*sides)),
         rows=tuple(rows),
         shifts=tuple(_shifts(*sides)),
-        one_sided=() if criteria.wanted else tuple(_one_sided(*sides)),
+        one_sided=tuple(_one_sided(*sides, headline, criteria.wanted)),
         warnings=tuple(dict.fromkeys(text for run in (*base, *new) for text in run.warnings)),
     )
 
@@ -279,10 +280,20 @@ def _only_kind(runs: Sequence[MeasuredRun]) -> str:
     return next(iter(kinds))
 
 
-def _one_sided(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> Iterable[RowKey]:
-    for key in dict.fromkeys(key for run in (*base, *new) for key in run.headline):
+def _one_sided(
+    base: Sequence[MeasuredRun],
+    new: Sequence[MeasuredRun],
+    headline: Iterable[RowKey],
+    wanted: Collection[str],
+) -> Iterable[RowKey]:
+    every = dict.fromkeys(key for run in (*base, *new) for key in run.values)
+    for key in (key for key in every if _is_named(key, wanted)) if wanted else headline:
         if _has(base, key) is not _has(new, key):
             yield key
+
+
+def _is_named(key: RowKey, names: Collection[str]) -> bool:
+    return str(key) in names or key.tag in names
 
 
 def _gating(
@@ -292,7 +303,7 @@ def _gating(
         return [key for key in headline if key in common]
     chosen: list[RowKey] = []
     for name in wanted:
-        found = [key for key in common if name in (str(key), key.tag)]
+        found = [key for key in common if _is_named(key, (name,))]
         if not found:
             known = ", ".join(dict.fromkeys(key.tag for key in common))
             raise ConfigError(f"no row {name!r} on both sides; they have {known}")
@@ -327,7 +338,7 @@ def _row(
         p=p,
         adjusted_p=p if is_judged else None,
         word=Word.UNSURE if is_judged else Word.UNJUDGED,
-        notes=tuple(_notes(key, values, missing=missing)),
+        notes=(*_notes(key, values, missing=missing), *_few_requests(key, sides)),
     )
     return row if gates else replace(row, word=_word(row, tolerance))
 
@@ -349,9 +360,8 @@ def _paired_row(
     """Return the row of blocks. A block counts if it has all its trials on both sides. If a
     trial has no value, its block is left out and the row is not judged."""
     of_sides = [_by_block(side, key) for side in sides]
-    most = max((len(values) for side in of_sides for values in side.values()), default=0)
     blocks = sorted({block for side in of_sides for block in side})
-    whole = [b for b in blocks if all(len(side.get(b, ())) == most for side in of_sides)]
+    whole = [b for b in blocks if all(len(side.get(b, ())) == VISITS for side in of_sides)]
     pairs = [(fmean(of_sides[0][block]), fmean(of_sides[1][block])) for block in whole]
     found = paired_difference(pairs)
     missing = _missing(key, sides)
@@ -365,6 +375,7 @@ def _paired_row(
         notes.append(_missing_note(key, missing))
     elif not is_judged:
         notes.append(f"? fewer than {LEAST_RUNS} whole blocks: noise between blocks unknown")
+    notes += _few_requests(key, sides)
     row = ComparisonRow(
         key=key,
         info=next(run.metrics[key.tag] for run in sides[0] if key in run.values),
@@ -472,8 +483,11 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
                 )
         else:
             yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"
+
+
+def _few_requests(key: RowKey, sides: Sequence[Sequence[MeasuredRun]]) -> Iterable[str]:
     floor = FLOORS.get(key.stat, 0)
-    least = min(each.count for side in values for each in side)
+    least = min(run.values[key].count for side in sides for run in side if key in run.values)
     if 0 < least < floor:
         name = key.stat.replace("_", ".")
         yield f"the {name} needs {floor:,} requests in each run; the smallest run has {least:,}"

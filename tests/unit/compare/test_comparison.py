@@ -220,6 +220,26 @@ def test_metric_missing_on_one_side_is_not_judged() -> None:
     assert compared(base, side("b", FAST), wanted=["latency"]).is_judged
 
 
+def test_statistic_missing_on_one_side_is_not_judged() -> None:
+    base = [measured(f"a{i}", {P50: RunValue(v), P99: RunValue(v)}) for i, v in enumerate(FAST)]
+    found = compared(base, side("b", FAST), wanted=["latency"])
+    assert found.notes == ("latency:p99 is on one side only",)
+    assert not found.is_judged
+    assert compared(base, side("b", FAST), wanted=["latency:p50"]).is_judged
+
+
+def test_metric_missing_in_the_first_run_is_judged_nowhere() -> None:
+    speed = RowKey("speed")
+    base, new = (
+        [measured(f"{s}{i}", {P50: RunValue(v), speed: RunValue(v)}) for i, v in enumerate(FAST)]
+        for s in "ab"
+    )
+    base[0] = measured("a0", {P50: RunValue(FAST[0])})
+    found = compared(base, new)
+    assert {row.key: row.word for row in found.rows} == {P50: Word.SAME, speed: Word.UNJUDGED}
+    assert not found.is_judged
+
+
 def test_a_run_on_both_sides_is_refused() -> None:
     with pytest.raises(ConfigError, match="the same run"):
         compared(side("a", FAST), side("a", SLOW))

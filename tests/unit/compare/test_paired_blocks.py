@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 
+from aiperf_svc.adapters.comparison import wording
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.measured_run import RunValue
 from aiperf_svc.core.experiments.trials import Trial, block_of, plan_trials
 from aiperf_svc.core.verdict.check_result import Severity
-from tests.support.runs_to_compare import P50, compared, measured
+from tests.support.runs_to_compare import P50, P99, compared, measured
 
 PAIRS = 200
 MOST_ALARMS = 14
@@ -166,6 +167,33 @@ def test_unknown_value_of_a_trial_prevents_the_judgement() -> None:
     assert row.notes[1:] == (
         "? latency:p50 has no value in 1 run: not judged, and its means are of the others",
     )
+
+
+def test_blocks_of_single_visits_show_no_numbers() -> None:
+    # A visit of each side does not cancel a drift.
+    base, new = (
+        [measured(f"{side}{n}", {P50: RunValue(value)}, block=n) for n in (1, 2, 3)]
+        for side, value in (("a", 100.0), ("b", 110.0))
+    )
+    (row,) = compared(base, new, is_paired=True).rows
+    assert row.word is Word.UNJUDGED
+    assert wording.cells(row) == ("–", "–", "–", "", "(n=0+0)", "?")
+    assert row.notes == (
+        "blocks without all trials on both sides, which are left out: 3",
+        "? fewer than 3 whole blocks: noise between blocks unknown",
+    )
+
+
+def test_paired_percentile_of_few_requests_has_a_footnote() -> None:
+    base, new = (
+        [
+            measured(f"{side}{n}", {P99: RunValue(100.0 + n, 50)}, block=(n + 1) // 2)
+            for n in range(1, 7)
+        ]
+        for side in "ab"
+    )
+    (row,) = compared(base, new, is_paired=True).rows
+    assert row.notes == ("the p99 needs 662 requests in each run; the smallest run has 50",)
 
 
 def test_two_blocks_are_not_judged() -> None:
