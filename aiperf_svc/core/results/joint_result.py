@@ -118,7 +118,7 @@ def of_groups(result: InferenceResult, kind: Literal["targets", "models"]) -> Jo
 def rows(joint: Joint, *, is_short: bool) -> list[JointRow]:
     """Return the rows of a table, those without a number left out."""
     found = [
-        _row(joint, tag, stat, is_single=len(stats) == 1)
+        _row(joint, tag, stat, is_single=stats == ("avg",))
         for tag, stats in _wanted(joint, is_short=is_short).items()
         for stat in stats
     ]

@@ -60,6 +60,16 @@ def test_units_are_those_of_one_run() -> None:
     assert "Cached Token Share <small>%</small></th><td>25</td>" in page
 
 
+def test_single_percentile_of_a_metric_is_named() -> None:
+    member = JointMember(
+        name="eu", where="eu", folder="", state="done", reason="", exit_code=0,
+        verdict="valid", metrics={"network_rtt": MetricStats(unit="ms", avg=0.5, p50=0.25)},
+    )  # fmt: skip
+    joint = Joint(kind="clusters", name="x", exit_code=0, verdict="valid", members=(member,))
+    lines = [line.split() for line in on_console(print_joint, joint, width=80).splitlines()]
+    assert ["Network", "Round", "Trip", "p50", "0.2500", "ms"] in lines
+
+
 def test_cached_tokens_of_the_total_have_a_table() -> None:
     turns = tuple(
         TurnCache(turn=n, requests=4, known=2, prompt_tokens=100, cached_tokens=50 * n)
