@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.experiments.combinations import identity
+from aiperf_svc.core.experiments.combinations import identity, is_number
 from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentResult
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.verdict.check_result import is_failure
@@ -69,8 +69,7 @@ def _mean(combination: CombinationResult, key: RowKey) -> float | None:
 def _curves(rows: Iterable[tuple[Parameters, Mean]]) -> list[Curve]:
     found: dict[bytes, Curve] = {}
     for parameters, mean in rows:
-        # Trials that set one of the levels have no value of the other.
-        level = next((name for name in LEVELS if parameters.get(name) is not None), None)
+        level = next((name for name in LEVELS if is_number(parameters.get(name))), None)
         throughput, latency_ms = mean(_THROUGHPUT), mean(_LATENCY)
         if level is None or not throughput or not latency_ms:
             continue
