@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.foreign_text import CUT, one_line
 
 Json = dict[str, Any]
 """A JSON object of a foreign format, or a config that is not validated yet."""
@@ -35,13 +35,20 @@ def json_text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def value_text(value: object) -> str:
-    """Return a parameter's value on one line; a dash if the trial does not set it."""
+def whole_text(value: object) -> str:
+    """Return a parameter's value as a text; a dash if the trial does not set it."""
     if value is None:
         return "–"
-    if not isinstance(value, str):
-        value = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return one_line(value, limit=LONGEST_VALUE)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def value_text(value: object) -> str:
+    """Return a parameter's value on one line. A long one is cut in its middle, since values such as
+    images and paths differ at their ends."""
+    shown, half = one_line(whole_text(value)), LONGEST_VALUE // 2
+    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:half]}{CUT} {shown[-half:]}"
 
 
 def parameters_text(parameters: Parameters) -> str:

@@ -18,7 +18,7 @@ from aiperf_svc.adapters.comparison.run_folders import (
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, named
 from aiperf_svc.core.compare.comparison import LEAST_RUNS, Criteria
-from aiperf_svc.core.compare.groups import DEFAULT, Comparisons, Group, compare_groups
+from aiperf_svc.core.compare.groups import DEFAULT, Comparisons, Group, compare_groups, group_of
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.experiments.throughput_curve import curves_of_result
 from aiperf_svc.domain.errors import ConfigError
@@ -127,11 +127,11 @@ def _with_requests(group: Group, *, with_curves: bool) -> Group:
 
 def _with_answers(found: Comparisons, groups: Sequence[Group]) -> Comparisons:
     """Add how the answers to the questions of a quality gate agree."""
-    sides = {each.name: each for each in groups}
+    own = [group_of(each, groups) for each in found.groups]
     return replace(
         found,
         groups=tuple(
-            replace(each, answers=answers_agreement(sides[each.name].base, sides[each.name].new))
-            for each in found.groups
+            replace(each, answers=answers_agreement(group.base, group.new))
+            for each, group in zip(found.groups, own, strict=True)
         ),
     )

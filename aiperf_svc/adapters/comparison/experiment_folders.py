@@ -13,7 +13,7 @@ from aiperf_svc.core.experiments.trials import TRIALS, block_of
 from aiperf_svc.core.verdict.check_result import RUN_FAILED, Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.json_objects import Parameters, changes_text, value_text
+from aiperf_svc.domain.json_objects import Parameters, changes_text, whole_text
 from aiperf_svc.protocol.run_states import RunState
 
 
@@ -127,7 +127,7 @@ def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
     values: dict[str, dict[str, None]] = {}
     for trial in trials:
         for name, value in trial.parameters.items():
-            values.setdefault(name, {})[value_text(value)] = None
+            values.setdefault(name, {})[whole_text(value)] = None
     listed = _listed(folder)
     # The order of trials may be drawn; that of the values in the config is the user's.
     ordered = {
@@ -150,16 +150,16 @@ def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
 
 
 def _split(parameters: Parameters, key: str) -> tuple[str, Parameters]:
-    """Return the value of the key in words, and the other parameters."""
+    """Return the value of the key as a text, and the other parameters."""
     rest = {name: each for name, each in parameters.items() if name != key}
-    return value_text(parameters.get(key)), rest
+    return whole_text(parameters.get(key)), rest
 
 
 def _listed(folder: Path) -> dict[str, list[str]]:
     """Return the values of each key of the experiment's product, in their order."""
     experiment = read_experiment_file(folder).config.get("experiment") or {}
     axes = experiment.get("product") or ()
-    return {key: list(map(value_text, some)) for axis in axes for key, some in axis.items()}
+    return {key: list(map(whole_text, some)) for axis in axes for key, some in axis.items()}
 
 
 def _variants(folder: Path, by: str, values: dict[str, list[str]]) -> tuple[str, str, str]:
@@ -176,7 +176,7 @@ def _variants(folder: Path, by: str, values: dict[str, list[str]]) -> tuple[str,
     if key not in values:
         raise ConfigError(f"--by {key}: no parameter of {folder}; they are {known}")
     names = [name.strip() for name in chosen.split(",")] if chosen else values[key]
-    listed = ", ".join(values[key])
+    listed = one_line(", ".join(values[key]))
     if len(names) != 2 or names[0] == names[1]:
         raise ConfigError(
             f"--by {by or key}: two values are compared: --by {key}=BASE,NEW; it has {listed}"

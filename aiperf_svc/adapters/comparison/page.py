@@ -25,7 +25,7 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, curve_plot
 from aiperf_svc.adapters.report.plots import FULL, HALF, Axes, Plot, Series, figure
 from aiperf_svc.core.compare.comparison import Comparison
-from aiperf_svc.core.compare.groups import Comparisons, Group
+from aiperf_svc.core.compare.groups import Comparisons, Group, group_of
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.number_text import readable_unit
@@ -38,14 +38,14 @@ _FEW = 50
 def render(found: Comparisons, groups: Sequence[Group], curves: Sequence[NamedCurve] = ()) -> bytes:
     """Render the page, with the runs of each combination and their distributions, and with the
     curves of the experiments."""
-    runs = {each.name: each for each in groups}
     blocks: list[Block] = [Header("Comparison", [found.groups[0].kind, wording.conclusion(found)])]
     if (plot := curve_plot(curves)) is not None:
         blocks.append(Plots([plot], "Throughput and speed"))
     for each in found.groups:
         if len(found.groups) > 1:
             blocks.append(Heading(each.name))
-        blocks += _sections(each, runs[each.name].base, runs[each.name].new)
+        own = group_of(each, groups)
+        blocks += _sections(each, own.base, own.new)
     blocks += map(Note, wording.skipped(found))
     return document("Comparison", blocks)
 

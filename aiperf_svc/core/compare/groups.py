@@ -65,6 +65,12 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
         return self.groups[0].tolerance
 
 
+def group_of(found: Comparison, groups: Iterable[Group]) -> Group:
+    """Return the group that a comparison is of. Its name does not tell: long values are cut."""
+    first = found.base.runs[0].run_id
+    return next(each for each in groups if any(run.run_id == first for run in each.base))
+
+
 def compare_groups(groups: Iterable[Group], criteria: Criteria = DEFAULT) -> Comparisons:
     """Compare each group as `compare` does. One that cannot be compared is skipped and named.
 

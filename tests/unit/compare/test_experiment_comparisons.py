@@ -11,7 +11,7 @@ from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.provenance_file import write_provenance
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.compare.comparison import Word
-from aiperf_svc.core.compare.groups import Group, compare_groups
+from aiperf_svc.core.compare.groups import Group, compare_groups, group_of
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, plan_trials
@@ -128,6 +128,26 @@ def test_first_of_two_chosen_values_is_the_base(
     _, out, _ = compare_folders(capsys, experiments / "base", *words, "--fail-on", "worse")
     assert "1 better" in out
     assert "all 2 combinations" in out
+
+
+def test_variants_with_equal_beginnings_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = "registry.example.com/team/inference-server:1.0."
+    ttft_ms = {(f"{image}{patch}", 4): ms for patch, ms in ((1, 30.0), (2, 45.0), (3, 30.0))}
+    folder = experiment(tmp_path / "both", "both", ttft_ms)
+    by = f"endpoint.model={image}1,{image}2"
+    code, out, _ = compare_folders(capsys, folder, "--by", by, "--json")
+    (group,) = json.loads(out)["groups"]
+    assert (code, [len(group[name]["runs"]) for name in ("base", "new")]) == (0, [3, 3])
+    words = {row["key"]["tag"]: row["word"] for row in group["rows"]}
+    assert words["time_to_first_token"] == "worse"
+
+
+def test_groups_of_one_name_keep_their_runs() -> None:
+    groups = [Group("cut […]", side(f"a{n}", FAST), side(f"b{n}", FAST)) for n in range(2)]
+    found = compare_groups(groups).groups
+    assert all(group_of(each, groups) is group for each, group in zip(found, groups, strict=True))
 
 
 def test_worse_in_one_combination_fails_the_gate(

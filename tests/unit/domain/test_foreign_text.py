@@ -7,6 +7,7 @@ from io import StringIO
 import pytest
 
 from aiperf_svc.domain.foreign_text import CUT, csv_cell, lines, one_line
+from aiperf_svc.domain.json_objects import LONGEST_VALUE, value_text
 
 HOSTILE = (
     "\x1b[2J\x1b]0;title\x07\x9b31m",
@@ -75,3 +76,10 @@ def test_other_cells_are_unchanged() -> None:
 
 def test_cut_lines_are_marked() -> None:
     assert lines("one\ntwo\n" * 100, limit=6) == "one\ntw" + CUT
+
+
+def test_long_values_keep_their_ends() -> None:
+    images = [f"registry.example.com/team/inference-server:1.0.{patch}" for patch in (1, 2)]
+    assert value_text(images[0]) == "registry.example.com […] ference-server:1.0.1"
+    assert value_text(images[0]) != value_text(images[1])
+    assert value_text("x" * LONGEST_VALUE) == "x" * LONGEST_VALUE
