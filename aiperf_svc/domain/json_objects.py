@@ -3,7 +3,6 @@
 What this program both writes and reads has a type of its own.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,11 +36,7 @@ def json_text(value: object) -> str:
 
 def whole_text(value: object) -> str:
     """Return a parameter's value as a text; a dash if the trial does not set it."""
-    if value is None:
-        return "–"
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return "–" if value is None else json_text(value)
 
 
 def value_text(value: object) -> str:

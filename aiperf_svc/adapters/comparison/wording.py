@@ -1,6 +1,7 @@
 """Texts of a comparison, the same in the terminal, Markdown and HTML."""
 
 import math
+from os.path import commonprefix
 
 from aiperf_svc.core.compare.comparison import (
     Comparison,
@@ -13,7 +14,7 @@ from aiperf_svc.core.compare.comparison import (
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.verdict.check_result import Severity
-from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.foreign_text import CUT, one_line
 from aiperf_svc.domain.number_text import count, readable_unit, significant, with_half_width
 
 TONES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
@@ -48,8 +49,11 @@ def left_out(side: Side) -> list[str]:
 
 
 def differing(found: KeyDifference) -> tuple[str, str, str]:
-    """Return the key and its values on both sides."""
-    sides = (", ".join(values) for values in (found.base, found.new))
+    """Return the key and its values on both sides, without a long beginning that both have."""
+    sides = [", ".join(values) for values in (found.base, found.new)]
+    same = len(commonprefix(sides))
+    if same >= LONGEST_VALUE:
+        sides = [f"{CUT.strip()} {text[same - LONGEST_VALUE // 2 :]}" for text in sides]
     base, new = (one_line(text, limit=LONGEST_VALUE) for text in sides)
     return one_line(found.key), base, new
 

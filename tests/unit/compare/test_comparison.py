@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.comparison import wording
-from aiperf_svc.core.compare.comparison import Word
+from aiperf_svc.core.compare.comparison import KeyDifference, Word
 from aiperf_svc.core.compare.estimates import holm
 from aiperf_svc.core.compare.measured_run import RowKey, RunValue, flatten
 from aiperf_svc.core.verdict.check_result import Severity
@@ -122,6 +122,16 @@ def test_config_differences_list_all_values_by_key() -> None:
         "load.concurrency": (("8",), ("16",)),
         "target.image": (("none",), ("none", "x@sha256:0")),
     }
+
+
+def test_difference_behind_a_long_beginning_is_shown() -> None:
+    command = f"serve --model {'m' * 80} --max-num-seqs "
+    difference = KeyDifference("target.arguments", (f"{command}8",), (f"{command}16",))
+    key, base, new = wording.differing(difference)
+    assert (key, base[-2:], new[-3:]) == ("target.arguments", " 8", " 16")
+    assert base.startswith("[…] ")
+    short = wording.differing(KeyDifference("version", ("1",), ("1", "2")))
+    assert short == ("version", "1", "1, 2")
 
 
 def test_nested_config_is_compared_by_dotted_key() -> None:
