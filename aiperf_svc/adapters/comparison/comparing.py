@@ -13,6 +13,7 @@ from aiperf_svc.adapters.comparison.run_folders import (
     answers_agreement,
     find_runs,
     read_runs,
+    runs_without_results,
     with_requests,
 )
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
@@ -84,9 +85,11 @@ def folder_groups(
 
 
 def _failed(folders: Sequence[Path]) -> list[MeasuredRun]:
-    """Return the trials of experiments among the folders that did not run to their end."""
+    """Return the trials of experiments among the folders, and the runs in the other ones, that did
+    not come to their end."""
     found = filter(is_experiment, folders)
-    return [run for folder in found for _, run in experiments.failed_trials(folder)]
+    trials = [run for folder in found for _, run in experiments.failed_trials(folder)]
+    return trials + runs_without_results(folders)
 
 
 def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path], ...]:

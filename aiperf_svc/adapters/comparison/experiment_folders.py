@@ -67,22 +67,31 @@ def failed_trials(folder: Path) -> list[tuple[Parameters, MeasuredRun]]:
     return [
         (
             each.parameters,
-            MeasuredRun(
-                folder=str(folder / TRIALS / each.folder),
-                run_id=str(folder / TRIALS / each.folder),
-                kind="",
-                verdict=Severity.INVALID,
+            failed_run(
+                folder / TRIALS / each.folder,
+                f"{each.state}: {each.reason}".removesuffix(": "),
                 cause=RUN_FAILED if each.state == RunState.FAILED else "",
-                failure=f"{each.state}: {each.reason}".removesuffix(": "),
-                facts={},
-                metrics={},
-                values={},
-                headline=(),
             ),
         )
         for each in read_experiment_file(folder).trials
         if each.state != DONE
     ]
+
+
+def failed_run(folder: Path, failure: str, *, cause: str = RUN_FAILED) -> MeasuredRun:
+    """Return a run that did not come to its end, which has no values."""
+    return MeasuredRun(
+        folder=str(folder),
+        run_id=str(folder),
+        kind="",
+        verdict=Severity.INVALID,
+        cause=cause,
+        failure=failure,
+        facts={},
+        metrics={},
+        values={},
+        headline=(),
+    )
 
 
 def refuse_several_combinations(folder: Path) -> None:

@@ -10,7 +10,8 @@ from arro3.io import read_parquet
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from aiperf_svc.adapters.comparison.experiment_folders import read_experiment
+from aiperf_svc.adapters.comparison.experiment_folders import failed_run, read_experiment
+from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, check_records
 from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
@@ -52,6 +53,7 @@ HEADLINE = (
     RowKey("quality_score"),
 )
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 101), 1 - np.geomspace(1e-6, 1e-2, 41))))
+_RESULTS = (*FILES, EXPERIMENT, "joint.json")
 _TOPOLOGY = ("layout", "workers", "record_processors", "raw_route")
 
 
@@ -103,6 +105,17 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
             )
         found += runs
     return found
+
+
+def runs_without_results(folders: Sequence[Path]) -> list[MeasuredRun]:
+    """Return the runs directly in these folders of which there are logs and no results."""
+    return [
+        failed_run(each, "failed: it has no results")
+        for folder in folders
+        if not is_experiment(folder) and not find_results(folder)
+        for each in sorted(folder.iterdir())
+        if (each / "logs").is_dir() and not any((each / name).is_file() for name in _RESULTS)
+    ]
 
 
 def answers_agreement(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> Agreement | None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,19 @@ def test_slower_side_is_worse_and_can_fail_command(
     assert "worse" in text
     assert compare(capsys, runs / "base", runs / "new", "--fail-on", "worse")[0] == 7
     assert compare(capsys, runs / "new", runs / "base", "--fail-on", "worse")[0] == 0
+
+
+def test_run_without_results_cannot_pass_a_gate(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new"
+    shutil.copytree(runs / "new", new)
+    (new / "notes").mkdir()
+    assert compare(capsys, new, runs / "base", "--fail-on", "worse")[0] == 0
+    (new / "9" / "logs").mkdir(parents=True)
+    code, text, _ = compare(capsys, new, runs / "base", "--fail-on", "worse")
+    assert code == 8
+    assert f"left out: {new / '9'}, failed: it has no results" in text
 
 
 def test_several_folders_are_compared_with_to(
