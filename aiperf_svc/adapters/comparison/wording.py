@@ -1,7 +1,6 @@
 """Texts of a comparison, the same in the terminal, Markdown and HTML."""
 
 import math
-from os.path import commonprefix
 
 from aiperf_svc.core.compare.comparison import (
     Comparison,
@@ -51,7 +50,8 @@ def left_out(side: Side) -> list[str]:
 def differing(found: KeyDifference) -> tuple[str, str, str]:
     """Return the key and its values on both sides, without a long beginning that both have."""
     sides = [", ".join(values) for values in (found.base, found.new)]
-    same = len(commonprefix(sides))
+    pairs = enumerate(zip(*sides, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(map(len, sides)))
     if same >= LONGEST_VALUE:
         sides = [f"{CUT.strip()} {text[same - LONGEST_VALUE // 2 :]}" for text in sides]
     base, new = (one_line(text, limit=LONGEST_VALUE) for text in sides)

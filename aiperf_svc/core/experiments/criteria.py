@@ -65,7 +65,7 @@ def trial_result(found: InferenceResult, search: Search) -> SearchedTrial:
     share = search.condition()
     problem = ""
     if found.verdict is Severity.INVALID and found.cause not in (TARGET_FAILING, ENDED_EARLY):
-        problem = found.reasons[0].text if found.reasons else found.cause
+        problem = _first_reason(found)
     problem = problem or _without_data(found)
     evidence: tuple[Evidence, ...] = ()
     if isinstance(share, float):
@@ -80,6 +80,10 @@ def trial_result(found: InferenceResult, search: Search) -> SearchedTrial:
         # What was measured of a load that ended early is not what that load does.
         statistics={} if found.early_end else statistics_of(found, search.maximize),
     )
+
+
+def _first_reason(found: InferenceResult) -> str:
+    return found.reasons[0].text if found.reasons else found.cause
 
 
 def searched_trial(found: RunResult | None, search: Search | None) -> SearchedTrial | None:
@@ -132,9 +136,10 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     has_batches = batches is not None and (result.ok or not is_within) and not is_thin
     is_met = None if is_thin and not is_other_miss else result.ok
     name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
-    # A value among requests that were cut off is unknown, however many others there are.
-    is_unknown = measured is None and not is_thin
-    text = f"{name}: {result.reason}" if is_other_miss or is_unknown else ""
+    text = f"{name}: {result.reason}" if is_other_miss else ""
+    if found.cause == TARGET_FAILING and result.ok and bound == "min":
+        # A rate leaves out the requests that failed, and may be high enough without them.
+        has_batches, is_met, text = False, False, f"{name}: {_first_reason(found)}"
     if found.early_end:
         # Only objectives that are missed are known.
         has_batches, is_met = batches is not None, None if batches is None else False

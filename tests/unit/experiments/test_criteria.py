@@ -156,6 +156,15 @@ def test_trial_breaks_if_the_server_failed_most_requests() -> None:
     assert is_held([evidence]) is None
 
 
+def test_load_that_the_target_fails_holds_no_rate() -> None:
+    limits = slo(objectives=[{"metric": "request_throughput", "min": 1}])
+    found = exported(limits, failed_share=0.5)
+    assert (found.cause, found.slo[0].ok) == ("target-failing", True)
+    (evidence,) = trial_result(found, search()).evidence
+    assert is_held([evidence]) is False
+    assert str(evidence).startswith("avg Request Throughput: ")
+
+
 def test_failed_requests_break_a_trial_despite_latencies() -> None:
     found = exported(slo(objectives=[P99]))
     missed = replace(found.slo[0], ok=False, reason="leaves out 80 of 4,000 requests")
