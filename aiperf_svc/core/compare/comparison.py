@@ -28,7 +28,7 @@ from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.quality.gate import Agreement
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE
-from aiperf_svc.core.verdict.check_result import RUN_FAILED, is_failure
+from aiperf_svc.core.verdict.check_result import RUN_FAILED, Severity, is_failure
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.number_text import count
 
@@ -158,8 +158,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """The footnotes, without repeats."""
         found = dict.fromkeys(note for row in self.rows for note in row.notes)
         answers = self.answers.lines if self.answers is not None else ()
+        verdicts = {run.verdict for run in (*self.base.runs, *self.new.runs)}
+        # One that is not that of all runs is among the differences.
+        degraded = verdicts == {Severity.DEGRADED}
         return (
             *self.warnings,
+            *(("the verdict of all runs is degraded",) if degraded else ()),
             *found,
             *self._uptimes,
             *(f"{key} is on one side only" for key in self.one_sided),

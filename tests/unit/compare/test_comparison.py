@@ -267,6 +267,12 @@ def test_percentiles_move_by_their_share_of_the_base() -> None:
     assert shift.shifts == pytest.approx({"p10": 0.1, "p90": -0.1})
 
 
+def test_verdict_that_all_runs_share_is_noted() -> None:
+    sides = [side(name, FAST, verdict=Severity.DEGRADED) for name in "ab"]
+    assert compared(*sides).notes == ("the verdict of all runs is degraded",)
+    assert compared(sides[0], side("c", FAST)).notes == ()
+
+
 def test_row_missing_in_a_run_is_not_judged() -> None:
     # The run without a value may be the worst: its percentile lies among requests that were cut.
     speed = RowKey("speed")
