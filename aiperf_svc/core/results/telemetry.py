@@ -17,6 +17,8 @@ from aiperf_svc.config.dataset import AGENT_TRACES
 from aiperf_svc.core.results.inference_result import SteadyStats
 from aiperf_svc.core.results.provenance import Provenance, provenance_of
 from aiperf_svc.core.results.scalars import derived
+from aiperf_svc.core.results.slo import Failures, judge
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary, metric_stats
 from aiperf_svc.core.telemetry.findings import LoadFacts, gpu_energy, judge_system
 from aiperf_svc.core.telemetry.log import SourceLog
@@ -99,11 +101,23 @@ def _with_economics(summary: Summary, used: Sequence[SourceLog], facts: LoadFact
     if system is None:
         system = SystemReport(verdict=Severity.VALID, checks=(), metrics={}, sources=())
     checks = (*system.checks, note("economics", found.text))
-    return replace(
+    summary = replace(
         summary,
         scalars=derived(summary.scalars | found.scalars),
         steady_state=_steady_economics(summary.steady_state, found.scalars, used, facts),
         system=replace(system, checks=checks),
+    )
+    return replace(summary, slo=_objectives(summary))
+
+
+def _objectives(summary: Summary) -> tuple[ObjectiveResult, ...]:
+    """Return the objectives, of which those on single numbers are judged again: they may be on
+    those that were added."""
+    # Failed requests and too few values do not matter to a single number.
+    again = judge(summary.context.config.slo, summary.measured, {}, Failures(completed=0))
+    return tuple(
+        new if CATALOG[new.metric].kind is Kind.SCALAR else old
+        for old, new in zip(summary.slo, again, strict=True)
     )
 
 

@@ -29,12 +29,22 @@ def gpus(count: int) -> SourceLog:
     return log
 
 
-def run(*logs: SourceLog, **economics: Any) -> Summary:
+def run(*logs: SourceLog, slo: dict[str, Any] | None = None, **economics: Any) -> Summary:
     """Ten output tokens and 40 input tokens in ten seconds."""
     rows = fake_run.request(ttft_ms=1000, gap_ms=1000, tokens=10, input_tokens=40)
-    context = fake_run.context(rows, config=fake_run.config(**LOAD, economics=economics))
+    config = fake_run.config(**LOAD, economics=economics, slo=slo or {})
+    context = fake_run.context(rows, config=config)
     found = summarise(fake_run.columns_of(rows), None, context)
     return with_telemetry(found, logs, SourceLog("aiperf-svc"))
+
+
+def test_objective_on_a_cost_is_judged() -> None:
+    cost = {"metric": "cost_per_million_output_tokens", "max": 3000}
+    latency = {"metric": "request_latency", "max": "1ms"}
+    limits = {"objectives": [cost, latency]}
+    found = run(gpus(2), price_per_gpu_hour=3.6, slo=limits).slo
+    assert [each.outcome for each in found] == ["held", "missed"]
+    assert found[0].measured == pytest.approx(2000)
 
 
 def text_of(summary: Summary) -> str:
