@@ -134,10 +134,12 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     )
     # What misses its objective for another reason than its values misses it whatever they are.
     has_batches = batches is not None and (result.ok or not is_within) and not is_thin
-    is_met = None if is_thin and not is_other_miss else result.ok
+    is_met = None if not result.judged or (is_thin and not is_other_miss) else result.ok
     name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
-    text = f"{name}: {result.reason}" if is_other_miss else ""
-    if found.cause == TARGET_FAILING and result.ok and bound == "min":
+    has_reason = is_other_miss or (measured is None and bool(result.reason))
+    text = f"{name}: {result.reason}" if has_reason else ""
+    is_rate_met = result.ok and bound == "min"
+    if found.cause == TARGET_FAILING and (is_met is None or is_rate_met):
         # A rate leaves out the requests that failed, and may be high enough without them.
         has_batches, is_met, text = False, False, f"{name}: {_first_reason(found)}"
     if found.early_end:
