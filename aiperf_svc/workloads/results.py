@@ -25,13 +25,7 @@ from aiperf_svc.core.results.tool_result import (
     StepWitness,
     ToolResult,
 )
-from aiperf_svc.core.verdict.check_result import (
-    RUN_FAILED,
-    STEP_FAILED,
-    Reason,
-    Severity,
-    worst_of,
-)
+from aiperf_svc.core.verdict.check_result import RUN_FAILED, STEP_FAILED, Reason, Severity, worst_of
 from aiperf_svc.protocol.messages.steps import StepRecord
 from aiperf_svc.workloads import completion_checks, rank_checks, traffic_checks
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence

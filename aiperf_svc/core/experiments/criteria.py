@@ -136,8 +136,9 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     has_batches = batches is not None and (result.ok or not is_within) and not is_thin
     is_met = None if not result.judged or (is_thin and not is_other_miss) else result.ok
     name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
-    has_reason = is_other_miss or (measured is None and bool(result.reason))
-    text = f"{name}: {result.reason}" if has_reason else ""
+    # A value among requests that were cut off is unknown, however many others there are.
+    is_unknown = measured is None and not is_thin
+    text = f"{name}: {result.reason}" if result.reason and (is_other_miss or is_unknown) else ""
     is_rate_met = result.ok and bound == "min"
     if found.cause == TARGET_FAILING and (is_met is None or is_rate_met):
         # A rate leaves out the requests that failed, and may be high enough without them.
