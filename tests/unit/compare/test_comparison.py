@@ -238,7 +238,7 @@ def test_statistic_missing_on_one_side_is_not_judged() -> None:
     assert compared(base, side("b", FAST), wanted=["latency:p50"]).is_judged
 
 
-def test_metric_missing_in_the_first_run_is_judged_nowhere() -> None:
+def test_metric_missing_in_first_run_is_judged_nowhere() -> None:
     speed = RowKey("speed")
     base, new = (
         [measured(f"{s}{i}", {P50: RunValue(v), speed: RunValue(v)}) for i, v in enumerate(FAST)]

@@ -343,7 +343,7 @@ def test_xid_error_in_a_new_series_is_found() -> None:
     assert "79 on GPU-1" in check(judged(source(pages, is_gpu=True)), "gpu_xid").text
 
 
-def test_xid_error_on_a_late_first_page_is_old() -> None:
+def test_xid_error_on_late_first_page_is_old() -> None:
     name = 'DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-1"}'
     pages = ({name: 31, "tick": n} for n in range(20))
     assert not judged(source(pages, is_gpu=True, first_s=4.0)).reasons
