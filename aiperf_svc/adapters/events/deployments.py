@@ -11,11 +11,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec.structs import replace
-
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, selector_text
-from aiperf_svc.adapters.cluster.teardown.event_undo import Undo, record_undo
+from aiperf_svc.adapters.cluster.teardown.event_undo import UNDO, Undo, record_undo
 from aiperf_svc.adapters.events import netem
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
 from aiperf_svc.adapters.events.pod_commands import (
@@ -60,8 +58,9 @@ class DeploymentEvents:
         if self._is_guest:
             root += f"/configmaps/{plan.identity.name(ANCHOR)}"
         self._root = root
-        self._original: dict[str, int] = {}
-        """Replicas of Deployments before the first event that lasts, by their paths."""
+        self._lasting: dict[str, Undo] = {}
+        """How to undo the events that last until the end of the load, by the keys of their
+        records."""
 
     async def perform(self, run: EventRun) -> None:
         """Carry out an event. Raises EventFailed, Refused, Unreachable."""
@@ -123,11 +122,9 @@ class DeploymentEvents:
         found = await self._cluster.get(path)
         if found["spec"].get("unschedulable"):
             raise EventFailed(f"node {node} is cordoned already")
-        undo = Undo(kind="uncordon", name=node, uid=found["metadata"]["uid"])
-        await run.until_due()
-        async with self._undone(run, undo):
-            run.begin(f"node {node}: {_names(chosen)}")
-            await undo.change(self._cluster, self._plan.identity.stack, {"unschedulable": True})
+        undo = Undo(kind="uncordon", name=node, uid=_uid(found))
+        what = f"node {node}: {_names(chosen)}"
+        async with self._changed(run, undo, found, {"unschedulable": True}, what):
             await self._evict_pods(target, chosen)
             run.verify(f"node cordoned; {await target.successors(before, chosen)}")
             await run.hold()
@@ -150,23 +147,18 @@ class DeploymentEvents:
         if wanted == before:
             raise EventFailed(f"Deployment {target.name} has {before} replicas already")
         assert wanted is not None
-        is_lasting = run.event.duration is None
-        # Events that last until the end of the load are undone together, in no order.
-        original = self._original.setdefault(target.path, before) if is_lasting else before
         undo = Undo(
             kind="scale",
             name=target.name,
             namespace=target.namespace,
-            uid=target.found["metadata"]["uid"],
-            replicas=original,
+            uid=_uid(target.found),
+            replicas=before,
         )
-        await run.until_due()
-        async with self._undone(run, undo):
-            run.begin(f"Deployment {target.name}, from {before} replicas")
-            await undo.change(self._cluster, self._plan.identity.stack, {"replicas": wanted})
+        what = f"Deployment {target.name}, from {before} replicas"
+        async with self._changed(run, undo, target.found, {"replicas": wanted}, what):
             await target.has_replicas(wanted)
             run.verify(f"{wanted} pods exist")
-            if is_lasting:
+            if run.event.duration is None:
                 # The end of the load cancels this: each trial begins with as many.
                 await asyncio.Event().wait()
             await run.hold()
@@ -174,16 +166,43 @@ class DeploymentEvents:
         run.verify(f"{before} again after it")
 
     @contextlib.asynccontextmanager
-    async def _undone(self, run: EventRun, undo: Undo) -> AsyncIterator[None]:
-        """Undo an event when the context ends, and record on the stack's root how, until then."""
-        await record_undo(self._cluster, self._root, undo.key, undo.encoded)
+    async def _changed(
+        self, run: EventRun, undo: Undo, found: Json, spec: Json, what: str
+    ) -> AsyncIterator[None]:
+        """Change an object when the event is due, undo that when the context ends, and record on
+        the stack's root how, until then. Inside an event of the object that lasts until the end of
+        the load, the record stays that one's. Raises EventFailed if the object has a change that is
+        not undone: what it has now is not its original."""
+        lasting, is_lasting = self._lasting.get(undo.key), run.event.duration is None
+        changed_by = (found["metadata"].get("labels") or {}).get(UNDO)
+        if changed_by and lasting is None:
+            raise EventFailed(f"{undo.name}: an event of stack {changed_by} is not undone yet")
+        recorded = lasting or undo
+        await run.until_due()
+        await record_undo(self._cluster, self._root, recorded.key, recorded.encoded)
+        if is_lasting:
+            self._lasting[recorded.key] = recorded
+        is_inside = lasting is not None and not is_lasting
         try:
+            run.begin(what)
+            await recorded.change(self._cluster, self._plan.identity.stack, spec)
             yield
+        except asyncio.CancelledError:
+            # The load ends, and all of its events, in no order.
+            is_inside = False
+            raise
         finally:
-            await undo.carry_out(self._cluster)
-            if run.event.duration is not None:
+            if is_inside:
+                await recorded.change(self._cluster, self._plan.identity.stack, undo.spec)
                 run.end()
-            await record_undo(self._cluster, self._root, undo.key, None)
+            else:
+                is_undone = await recorded.carry_out(self._cluster)
+                if not is_lasting:
+                    run.end()
+                self._lasting.pop(recorded.key, None)
+                # A change whose response was lost may still come, and is undone with the stack.
+                if is_undone:
+                    await record_undo(self._cluster, self._root, recorded.key, None)
 
     async def _kill(self, run: EventRun, target: "_Target") -> None:
         async with self._commands(run, target, KILL, is_signal=True) as (chosen, _):
@@ -283,14 +302,17 @@ class DeploymentEvents:
         by a connection from a worker."""
         pods = await target.pods()
         name = self._plan.identity.name(HOST)
-        undo = Undo(kind="admit", name=name, namespace=target.namespace, uid="")
-        found = await self._cluster.get(undo.path)
-        ingress, uid = found["spec"]["ingress"], _uid(found)
-        undo = replace(undo, uid=uid, ingress=ingress)
-        await run.until_due()
-        async with self._undone(run, undo):
-            run.begin(f"NetworkPolicy of {_names(pods)}")
-            await undo.change(self._cluster, self._plan.identity.stack, {"ingress": []})
+        policies = f"/apis/networking.k8s.io/v1/namespaces/{target.namespace}/networkpolicies"
+        found = await self._cluster.get(f"{policies}/{name}")
+        undo = Undo(
+            kind="admit",
+            name=name,
+            namespace=target.namespace,
+            uid=_uid(found),
+            ingress=found["spec"]["ingress"],
+        )
+        what = f"NetworkPolicy of {_names(pods)}"
+        async with self._changed(run, undo, found, {"ingress": []}, what):
             await proof(
                 lambda: self._connections(pods, "dropped"),
                 "a worker still connects to the target: the cluster does not enforce the policy",

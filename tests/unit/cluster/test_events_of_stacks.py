@@ -123,14 +123,15 @@ class PlayedCluster(FakeCluster):
 
     async def patch(self, path: str, changes: Json) -> Json:
         self.calls.append(("PATCH", f"{path} {changes}"))
-        if path in (NODE, self.policy):
-            self.objects[path]["spec"] = {**self.objects[path]["spec"], **changes["spec"]}
-            self.objects[path]["metadata"].update(changes["metadata"])
+        if path in (NODE, self.policy, self.deployment):
+            found = self.objects[path]
+            found["spec"] = {**found["spec"], **changes["spec"]}
+            for key, values in changes.get("metadata", {}).items():
+                found["metadata"][key] = {**found["metadata"].get(key, {}), **values}
         if path == self.deployment and "template" in changes["spec"]:
             self.pods = [self._pod(20 + number) for number in (1, 2)]
         elif path == self.deployment:
             wanted = changes["spec"]["replicas"]
-            self.objects[path]["spec"]["replicas"] = wanted
             self.pods = [self._pod(number) for number in range(1, wanted + 1)]
         if path == ROOT:
             self.objects[ROOT]["metadata"]["annotations"].update(changes["metadata"]["annotations"])
@@ -226,28 +227,85 @@ async def test_cut_policy_admits_connections_after_it(monkeypatch: pytest.Monkey
     assert cluster.objects[ROOT]["metadata"]["annotations"] == {f"{UNDO}-np-1": None}
 
 
-async def test_scale_without_duration_lasts_until_the_load_ends() -> None:
-    plan = planned({"do": "scale", "replicas": 5}, {"at": "40s", "do": "scale", "replicas": 3})
-    cluster = PlayedCluster(plan.identity.name("target"))
-    perform = DeploymentEvents(cluster.typed, plan, namespace=NAMESPACE).perform
-    runs, load = [], []
-    for replicas in (5, 3):
+class Scales:
+    """Events of one load that scale its target, which has two replicas."""
+
+    def __init__(self) -> None:
+        plan = planned({"do": "scale", "replicas": 5})
+        self.cluster = PlayedCluster(plan.identity.name("target"))
+        self._perform = DeploymentEvents(self.cluster.typed, plan, namespace=NAMESPACE).perform
+        self._load: list[asyncio.Task[None]] = []
+
+    async def begin(self, replicas: int, **more: str) -> EventRun:
+        """Begin an event, which lasts until the load ends unless it has a duration."""
         changed = asyncio.Event()
-        event = Event.model_validate({"at": 0, "do": "scale", "replicas": replicas})
-        runs.append(EventRun(0, event, changed=changed))
-        load.append(asyncio.create_task(runs[-1].carry_out(perform), name="event"))
-        while not runs[-1].report.evidence:
+        event = {"at": 0, "do": "scale", "replicas": replicas, **more}
+        run = EventRun(0, Event.model_validate(event), changed=changed)
+        self._load.append(asyncio.create_task(run.carry_out(self._perform), name="event"))
+        while not run.report.evidence:
             await changed.wait()
             changed.clear()
-        assert len(cluster.pods) == replicas
-    for task in load:
-        task.cancel()
-    await asyncio.gather(*load, return_exceptions=True)
-    assert len(cluster.pods) == 2
-    assert cluster.objects[ROOT]["metadata"]["annotations"] == {f"{UNDO}-d-1": None}
+        assert run.report.evidence.startswith(f"{replicas} pods exist")
+        return run
+
+    async def end_load(self) -> None:
+        for task in self._load:
+            task.cancel()
+        await asyncio.gather(*self._load, return_exceptions=True)
+
+    async def until_over(self) -> None:
+        """Wait for the end of the last event."""
+        await self._load[-1]
+
+    @property
+    def records(self) -> tuple[str | None, str | None]:
+        """What the stack's root and the Deployment have on how to undo them."""
+        root, found = (
+            self.cluster.objects[path]["metadata"]["annotations"]
+            for path in (ROOT, self.cluster.deployment)
+        )
+        return root[f"{UNDO}-d-1"], found[UNDO]
+
+
+async def test_scale_without_duration_lasts_until_the_load_ends() -> None:
+    scales = Scales()
+    runs = [await scales.begin(replicas) for replicas in (5, 3)]
+    await scales.end_load()
+    assert len(scales.cluster.pods) == 2
+    assert scales.records == (None, None)
     for run in runs:
         # It has no end: what follows is measured with these replicas.
         assert (run.report.problem, run.report.end_wall_ns, run.report.is_over) == ("", 0, True)
+
+
+async def test_timed_scale_keeps_the_lasting_record() -> None:
+    scales = Scales()
+    await scales.begin(5)
+    records = scales.records
+    timed = await scales.begin(3, duration="1ms")
+    await scales.until_over()
+    assert (timed.report.problem, timed.report.evidence) == ("", "3 pods exist; 5 again after it")
+    assert (len(scales.cluster.pods), scales.records) == (5, records)
+    await scales.end_load()
+    assert (len(scales.cluster.pods), scales.records) == (2, (None, None))
+
+
+async def test_load_end_undoes_a_scale_inside_another() -> None:
+    scales = Scales()
+    await scales.begin(5)
+    await scales.begin(3, duration="1h")
+    await scales.end_load()
+    assert (len(scales.cluster.pods), scales.records) == (2, (None, None))
+
+
+async def test_change_not_undone_is_no_original() -> None:
+    event = {"do": "scale", "replicas": 5, "duration": "1ms"}
+    plan = planned(event)
+    cluster = PlayedCluster(plan.identity.name("target"))
+    cluster.objects[cluster.deployment]["metadata"]["labels"] = {UNDO: "other"}
+    report, _ = await carry_out(event, plan, cluster)
+    assert report.problem.endswith("an event of stack other is not undone yet")
+    assert cluster.calls == []
 
 
 async def test_restart_replaces_every_pod() -> None:
@@ -272,7 +330,7 @@ async def test_server_as_process_1_gets_no_signal() -> None:
 
 async def undo(uid: str) -> tuple[bool, Any]:
     cluster = PlayedCluster("d")
-    cluster.objects[NODE]["spec"]["unschedulable"] = True
+    await CORDON.change(cluster.typed, "bench", {"unschedulable": True})
     found = await Undo(kind="uncordon", name="node-1", uid=uid).carry_out(cluster.typed)
     return found, cluster.objects[NODE]["spec"]["unschedulable"]
 
@@ -311,7 +369,7 @@ async def test_each_recorded_event_is_undone_once() -> None:
     admit = Undo(kind="admit", name="d", namespace=NAMESPACE, uid="np-1", ingress=INGRESS)
     undos = (CORDON, scale, admit)
     for undo in undos:
-        cluster.objects[undo.path]["spec"] |= dict.fromkeys(undo.spec, "changed")
+        await undo.change(cluster.typed, "bench", dict.fromkeys(undo.spec, 7))
         await record_undo(cluster.typed, ROOT, undo.key, undo.encoded)
     annotations = cluster.objects[ROOT]["metadata"]["annotations"]
     for _ in range(2):
