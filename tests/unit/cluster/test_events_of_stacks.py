@@ -342,6 +342,13 @@ async def test_only_the_cordoned_node_is_uncordoned() -> None:
     assert not await gone.carry_out(PlayedCluster("d").typed)
 
 
+async def test_node_that_others_cordoned_stays_cordoned() -> None:
+    cluster = PlayedCluster("d")
+    cluster.objects[NODE]["spec"]["unschedulable"] = True
+    assert not await CORDON.carry_out(cluster.typed)
+    assert cluster.objects[NODE]["spec"]["unschedulable"]
+
+
 @pytest.mark.parametrize(("text", "said"), [("", 0), ("{}", 1), ("no json", 1)])
 async def test_unreadable_undo_record_changes_nothing(text: str, said: int) -> None:
     lines: list[str] = []

@@ -75,11 +75,12 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         await cluster.patch(self.path, {"metadata": record, "spec": spec})
 
     async def carry_out(self, cluster: Cluster) -> bool:
-        """Undo it; False if the object is gone or another one. Raises Refused, Unreachable."""
+        """Undo it; False if the object is gone, another one, or has no record: it was not changed,
+        or that is undone, and what it has now is its owner's. Raises Refused, Unreachable."""
         nothing = {"labels": {UNDO: None}, "annotations": {UNDO: None}}
         try:
-            found = await cluster.get(self.path)
-            if found["metadata"]["uid"] != self.uid:
+            metadata = (await cluster.get(self.path))["metadata"]
+            if metadata["uid"] != self.uid or not (metadata.get("annotations") or {}).get(UNDO):
                 return False
             await cluster.patch(self.path, {"metadata": nothing, "spec": self.spec})
         except Refused as error:
