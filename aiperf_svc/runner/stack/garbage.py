@@ -317,7 +317,7 @@ class _Removal:
                 f"{record.cluster}) than this context's ({self._cluster.identity}); use --context "
                 "or --kubeconfig"
             )
-        first = await find_left(self._cluster, record)
+        first = await find_left(self._cluster, record, timeout_s=GONE_S)
         if first.unverified and not first.left:
             # An update of the state without the right to read would forget existing objects.
             raise await unverified(record, first, self._cluster)

@@ -36,6 +36,9 @@ OUTSIDE = "secrets outside namespace n (not allowed)"
         (OUTSIDE, False),
         (NODES, False),
         ("podtemplates (not allowed)", False),
+        ("/v1 (its API server does not respond)", True),
+        ("apps/v1 (its API server does not respond)", True),
+        ("metrics.k8s.io/v1beta1 (its API server does not respond)", False),
     ],
 )
 def test_own_types_count_in_the_stacks_namespace(line: str, is_one: bool) -> None:
@@ -71,6 +74,10 @@ class Api:
     """A cluster that lists nothing of these types, and has or hides the stack's namespace."""
 
     objects: tuple[ObjectRef, ...] = ()
+    inside: tuple[str, ...] = ()
+    """Types that it does not list in the namespace only."""
+    failed: tuple[str, ...] = ()
+    """Those of all types that the user may list."""
 
     def __init__(self, *not_listed: str, status: int = 404, allowed: bool = True) -> None:
         self.not_listed, self.status, self.allowed = not_listed, status, allowed
@@ -88,18 +95,15 @@ class Api:
 
 @pytest.fixture(autouse=True)
 def lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def list_objects(cluster: Api, *_: object, **__: object) -> Listed:
-        return Listed(cluster.objects, cluster.not_listed)
+    async def list_objects(cluster: Api, *_: object, **where: object) -> Listed:
+        inside = cluster.inside if "namespace" in where else ()
+        return Listed(cluster.objects, (*cluster.not_listed, *inside), cluster.failed)
 
     async def read_catalog(_: object) -> Catalog:
         return Catalog((), ())
 
-    async def take_inventory(cluster: Api, namespace: str) -> Inventory:
-        return Inventory(namespace=namespace, objects=(), not_listed=cluster.not_listed)
-
     monkeypatch.setattr(leaks, "list_objects", list_objects)
     monkeypatch.setattr(leaks, "read_catalog", read_catalog)
-    monkeypatch.setattr(leaks, "take_inventory", take_inventory)
 
 
 async def _left(api: Api, **more: Any) -> LeakReport:
@@ -114,6 +118,16 @@ async def test_existing_namespace_needs_all_types_listed() -> None:
     assert set(report.not_checked) == {NODES, OUTSIDE, PODS, JOBS}
     assert (await _left(Api(JOBS), types=("jobs.batch",))).unverified == (JOBS,)
     assert (await _left(Api(NODES, OUTSIDE))).unverified == ()
+    api = Api()
+    api.inside = (PODS,)
+    assert (await _left(api)).unverified == (PODS,)
+
+
+async def test_failed_types_of_the_stack_are_told() -> None:
+    api = Api(PODS, "secrets (500)", "graphs.example.com (500)")
+    api.failed = ("secrets (500)", "graphs.example.com (500)")
+    report = await _left(api)
+    assert (report.unverified, report.failed) == ((PODS, "secrets (500)"), ("secrets (500)",))
 
 
 async def test_pods_that_outlive_their_owners_are_left() -> None:
@@ -144,26 +158,39 @@ async def test_gone_namespace_is_verified() -> None:
     # Its UID was never known, so that only its label tells.
     unnamed = await _left(Api("namespaces (not allowed)"), before=None)
     assert unnamed.unverified == ("namespaces (not allowed)",)
+    # What a release makes outside of its namespace does not go with it.
+    roles = "clusterroles.rbac.authorization.k8s.io"
+    outside = await _left(Api(f"{roles} (500)"), namespace_uid="own", before=None, types=(roles,))
+    assert outside.unverified == (f"{roles} (500)",)
+
+
+@pytest.mark.parametrize("how", [{}, {"namespace_uid": "own", "before": None}])
+async def test_failed_server_tells_nothing_of_volumes_and_namespaces(how: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="500"):
+        await _left(Api(status=500), **how)
 
 
 async def test_failed_look_is_repeated_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Refused("etcdserver: leader changed", status=500, reason="")
     denied = Refused("not allowed", status=403, reason="Forbidden")
-    looks: list[Exception] = []
+    unlisted = LeakReport(left=(), not_checked=(PODS,), unverified=(PODS,), failed=(PODS,))
+    looks: list[Exception | LeakReport] = []
 
-    async def find_left(*_: object) -> LeakReport:
-        if looks:
-            raise looks.pop(0)
-        return LeakReport(left=(), not_checked=())
+    async def look(*_: object) -> LeakReport:
+        found = looks.pop(0) if looks else LeakReport(left=(), not_checked=())
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    async def gone(*first: Exception, timeout_s: float) -> LeakReport:
+    async def gone(*first: Exception | LeakReport, timeout_s: float) -> LeakReport:
         looks[:] = first
         wanted = StackObjects(stack="s", namespace="n")
         return await wait_until_gone(Api().typed, wanted, timeout_s=timeout_s)
 
-    monkeypatch.setattr(leaks, "find_left", find_left)
+    monkeypatch.setattr(leaks, "_look", look)
     monkeypatch.setattr(leaks, "POLL_S", 0.0)
-    assert (await gone(failed, Unreachable("no response"), timeout_s=60.0)).is_clean
+    assert (await gone(failed, Unreachable("no response"), unlisted, timeout_s=60.0)).is_clean
+    assert await gone(unlisted, timeout_s=0.0) == unlisted
     for error, timeout_s in ((failed, 0.0), (denied, 60.0)):
         with pytest.raises(Refused, match=str(error)):
             await gone(error, timeout_s=timeout_s)

@@ -9,7 +9,13 @@ from typing import Final
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import Catalog, ObjectRef, list_objects, read_catalog
+from aiperf_svc.adapters.cluster.api.objects import (
+    Catalog,
+    Listed,
+    ObjectRef,
+    list_objects,
+    read_catalog,
+)
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
@@ -102,6 +108,11 @@ async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
     A namespace that does not exist is empty. Raises Refused, Unreachable.
     """
     listed = await list_objects(cluster, await read_catalog(cluster), namespace=namespace)
+    return inventory_of(namespace, listed)
+
+
+def inventory_of(namespace: str, listed: Listed) -> Inventory:
+    """Return what a list of all objects in a namespace has, except what Kubernetes puts there."""
     objects = tuple(each for each in listed.objects if (each.kind, each.name) not in AUTOMATIC)
     return Inventory(namespace=namespace, objects=objects, not_listed=listed.not_listed)
 

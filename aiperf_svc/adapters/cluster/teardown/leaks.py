@@ -29,19 +29,17 @@ from aiperf_svc.adapters.cluster.api.objects import (
     list_pods,
     object_ref,
     read_catalog,
-    try_list,
 )
 from aiperf_svc.adapters.cluster.teardown.inventory import (
-    AUTOMATIC,
     StackObjects,
     compare,
     hanging_on,
+    inventory_of,
     is_claim_of,
     made_by,
     made_outside,
     outliving_owners,
     roots_of,
-    take_inventory,
     take_outside,
 )
 from aiperf_svc.core.cluster.conditions import conditions_of
@@ -74,6 +72,8 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     """Types that could not be listed, each with the reason."""
     unverified: tuple[str, ...] = ()
     """Those of them that may hold objects of the stack."""
+    failed: tuple[str, ...] = ()
+    """Those of `unverified` that the user may list: the API server failed."""
     outside: tuple[ObjectRef, ...] = ()
     """New cluster-scoped objects, which operators of a release or others have made."""
     missing: tuple[ObjectRef, ...] = ()
@@ -106,8 +106,26 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{found}{scope}; {kinds}"
 
 
-async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
-    """Check once. Raises Refused, Unreachable."""
+async def find_left(
+    cluster: Cluster, wanted: StackObjects, *, timeout_s: float = 0.0
+) -> LeakReport:
+    """Check what is left. While nothing is found and the API server fails or does not respond, it
+    is asked again until the time is over. Raises Refused, and Unreachable if the last request got
+    no response."""
+    end_mono_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            report = await _look(cluster, wanted)
+        except (Refused, Unreachable) as error:
+            if not error.is_temporary or time.monotonic() >= end_mono_s:
+                raise
+        else:
+            if report.left or not report.failed or time.monotonic() >= end_mono_s:
+                return report
+        await asyncio.sleep(POLL_S)
+
+
+async def _look(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     stack, own, before = wanted.stack, wanted.own, wanted.before
     namespace = wanted.namespace or ""
     catalog = await read_catalog(cluster)
@@ -120,23 +138,27 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
     ours |= outliving_owners(labelled.objects, wanted)
     left = {each.uid: each for each in labelled.objects if each.uid in ours}
     strays = [each for each in labelled.objects if each.uid not in ours | theirs]
-    not_checked = dict.fromkeys(labelled.not_listed)
+    not_checked, failed = dict.fromkeys(labelled.not_listed), {*labelled.failed}
     missing: tuple[ObjectRef, ...] = ()
-    needed = (*USUAL_TYPES, *wanted.types, *(() if before is not None else (NAMESPACE.name,)))
-    unverified = tuple(each for each in labelled.not_listed if is_one_of(each, needed))
+    needed = {*USUAL_TYPES, *wanted.types, *(() if before is not None else (NAMESPACE.name,))}
+    unread: tuple[str, ...] = ()
     if wanted.namespace_uid:
         inside = await _own_namespace(cluster, catalog, namespace, wanted.namespace_uid)
         left |= {each.uid: each for each in inside.left}
         not_checked |= dict.fromkeys(inside.not_checked)
-        # Everything that the stack has made goes with its namespace.
-        unverified = inside.unverified
+        unread = inside.unverified
+        # All other objects that the stack has made go with its namespace.
+        needed = {*wanted.types} - {each.name for each in catalog.types if each.is_namespaced}
     elif before is not None:
-        after = await take_inventory(cluster, namespace)
+        listed = await list_objects(cluster, catalog, namespace=namespace)
+        after = inventory_of(namespace, listed)
         differences = compare(before, after, stack=stack, own=own)
         theirs = hanging_on(others, (*labelled.objects, *after.objects))
         left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
         missing = differences.missing
-        not_checked |= dict.fromkeys(after.not_listed)
+        not_checked |= dict.fromkeys(listed.not_listed)
+        failed |= {*listed.failed}
+    unverified = (*unread, *(each for each in not_checked if is_one_of(each, needed)))
     outside: tuple[ObjectRef, ...] = ()
     if wanted.outside is not None:
         # Objects that are named after a namespace which was there before may be others'.
@@ -150,6 +172,7 @@ async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
         left=tuple(sorted(left.values(), key=_sort_key)),
         not_checked=tuple(not_checked),
         unverified=unverified,
+        failed=tuple(each for each in unverified if each in failed),
         outside=outside,
         missing=missing,
         others=others,
@@ -203,19 +226,13 @@ async def wait_until_gone(
 ) -> LeakReport:
     """Check until nothing is left or the time is over, and return the last report.
 
-    Types that could not be listed do not prolong the wait. If the API server fails or does not
-    respond, it is asked again. Raises Refused, and Unreachable if the last request got no response.
+    Types that may not be listed do not prolong the wait. Raises as `find_left`.
     """
     end_mono_s = time.monotonic() + timeout_s
     while True:
-        try:
-            report = await find_left(cluster, wanted)
-        except (Refused, Unreachable) as error:
-            if not error.is_temporary or time.monotonic() >= end_mono_s:
-                raise
-        else:
-            if not report.left or time.monotonic() >= end_mono_s:
-                return report
+        report = await find_left(cluster, wanted, timeout_s=end_mono_s - time.monotonic())
+        if not report.left or time.monotonic() >= end_mono_s:
+            return report
         await asyncio.sleep(POLL_S)
 
 
@@ -223,11 +240,17 @@ async def _volumes(
     cluster: Cluster, *, stack: str, namespace: str, left: Collection[str]
 ) -> list[ObjectRef]:
     """Return the PersistentVolumes of the stack's claims that still exist. Without the right to
-    list them, the search by label has already reported them as not checked."""
-    found = await try_list(cluster, VOLUME.path())
+    list them, the search by label has already reported them as not checked. Raises Refused,
+    Unreachable."""
+    try:
+        found = (await cluster.get(VOLUME.path()))["items"]
+    except Refused as error:
+        if error.is_temporary:
+            raise
+        found = []
     return [
         object_ref(VOLUME, each["metadata"])
-        for each in found or ()
+        for each in found
         if is_own_volume(each["spec"], stack=stack, namespace=namespace, left=left)
     ]
 
@@ -249,16 +272,18 @@ async def _own_namespace(
     try:
         found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
     except Refused as error:
+        if error.is_temporary:
+            raise
         unread = (f"namespace {namespace} ({error})",)
         return LeakReport(left=(), not_checked=unread, unverified=unread)
     if found is None or found["metadata"]["uid"] != uid:
         return LeakReport(left=(), not_checked=())
-    inside = await list_objects(cluster, catalog, namespace=namespace)
-    survivors = [each for each in inside.objects if (each.kind, each.name) not in AUTOMATIC]
+    listed = await list_objects(cluster, catalog, namespace=namespace)
+    inside = inventory_of(namespace, listed)
     reference = msgspec.structs.replace(
         object_ref(NAMESPACE, found["metadata"]), detail=active_conditions(found)
     )
-    return LeakReport(left=(reference, *survivors), not_checked=inside.not_listed)
+    return LeakReport(left=(reference, *inside.objects), not_checked=inside.not_listed)
 
 
 def active_conditions(namespace: Json) -> str:
@@ -272,8 +297,12 @@ def active_conditions(namespace: Json) -> str:
 
 def is_one_of(not_listed: str, types: Collection[str]) -> bool:
     """Return whether a line of `Listed.not_listed` is about one of these types and the stack's
-    namespace. A type may have been listed in that namespace only."""
+    namespace. A type may have been listed in that namespace only; a group whose types are unknown
+    has a version: `apps/v1`."""
     name, _, rest = not_listed.partition(" ")
+    group, is_group, _ = name.partition("/")
+    if is_group:
+        return any(each.partition(".")[2] == group for each in types)
     return name in types and not rest.startswith("outside ")
 
 
