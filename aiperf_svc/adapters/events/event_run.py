@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.config.events import Event
 from aiperf_svc.core.events.report import EventReport
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import EnvironmentProblem, error_text
 
 T = TypeVar("T")
 PROOF_S = 10.0
@@ -85,12 +85,13 @@ class EventRun:
             self.end()
 
     async def carry_out(self, perform: "Perform") -> None:
-        """Do it, verify it and undo it. A problem becomes part of the report."""
+        """Do it, verify it and undo it. An error becomes part of the report: what was verified
+        before it is not all that was to happen."""
         try:
             await asyncio.sleep(max(0.0, -self.late_s - AHEAD_S))
             await perform(self)
-        except EnvironmentProblem as error:
-            self._report(problem=str(error))
+        except Exception as error:
+            self._report(problem=error_text(error))
         except asyncio.CancelledError:
             if not self.report.begin_wall_ns:
                 self._report(problem="the load ended before it")

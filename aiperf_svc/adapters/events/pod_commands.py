@@ -93,8 +93,11 @@ class PodCommand:
         self._errors = ""
 
     async def send(self, line: str) -> None:
-        """Write a line to its standard input."""
-        await self._socket.send_bytes(bytes([STDIN]) + line.encode() + b"\n")
+        """Write a line to its standard input. Raises EventFailed if the connection is lost."""
+        try:
+            await self._socket.send_bytes(bytes([STDIN]) + line.encode() + b"\n")
+        except (aiohttp.ClientError, OSError) as error:
+            raise EventFailed(f"{self._where}: the connection to the command is lost") from error
 
     async def line(self) -> str:
         """Wait for the next line of its output. Raises EventFailed if it ends first."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,8 @@ from aiperf_svc.adapters.cluster.teardown.event_undo import (
 )
 from aiperf_svc.adapters.events import deployments
 from aiperf_svc.adapters.events.deployments import DeploymentEvents
-from aiperf_svc.adapters.events.event_run import EventRun
+from aiperf_svc.adapters.events.event_run import EventFailed, EventRun
+from aiperf_svc.adapters.events.pod_commands import PodCommand
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.events import Event
 from aiperf_svc.core.events.report import EventReport
@@ -414,6 +415,15 @@ class FakePackets:
 
     async def line(self) -> str:
         return self._lines.pop(0)
+
+
+async def test_lost_connection_to_a_command_fails_its_event() -> None:
+    class Lost:
+        async def send_bytes(self, _: bytes) -> None:
+            raise ConnectionResetError("Cannot write to closing transport")
+
+    with pytest.raises(EventFailed, match="pod p: the connection to the command is lost"):
+        await PodCommand(cast(Any, Lost()), "pod p").send("go")
 
 
 DELAY = {"do": "delay", "duration": "1ms", "latency": "50ms"}

@@ -113,6 +113,18 @@ async def test_event_of_an_earlier_runner_is_not_done() -> None:
     await load.stop()
 
 
+async def test_unexpected_error_is_a_problem() -> None:
+    async def perform(run: EventRun) -> None:
+        await do_it(run)
+        raise KeyError("spec")
+
+    load = Load(KILL, perform=perform)
+    load.set_start(time_ns())
+    _, (report,) = await load.last_reports()
+    assert (report.evidence, report.problem) == ("gone", "unexpected KeyError: 'spec'")
+    await load.stop()
+
+
 async def test_event_after_the_load_is_a_problem() -> None:
     load = Load(KILL, LATER, perform=do_it)
     load.set_start(time_ns())
