@@ -176,7 +176,7 @@ class Step(StrEnum):
     LOST = "lost"
     """Another process holds it."""
     EXPIRED = "expired"
-    """Another process holds it and found nobody who did: this one had not renewed it in time."""
+    """Another process held it and found nobody who did: this one had not renewed it in time."""
 
 
 def next_step(
@@ -192,10 +192,12 @@ def next_step(
     if lease.holder == me.identity:
         is_due = lease.renewed is None or now >= lease.renewed + timedelta(seconds=RENEW_S)
         return Step.RENEW if is_due else Step.NOTHING
+    if held_until is not None and lease.acquired is not None and lease.acquired >= held_until:
+        # Also if that process has released it since, and keeps the stack.
+        return Step.EXPIRED
     if held_until is not None and lease.holder:
         # Before that time only an explicit take-over writes another holder.
-        is_late = lease.acquired is not None and lease.acquired >= held_until
-        return Step.EXPIRED if is_late else Step.LOST
+        return Step.LOST
     use = use_of(lease, now=now, me=me, is_own=True, is_running=is_running)
     return Step.LOST if use is Use.HELD else Step.CLAIM
 

@@ -123,8 +123,9 @@ def test_lease_taken_by_another_process_is_lost() -> None:
 def test_lease_taken_after_its_time_has_expired() -> None:
     assert step(lease(ALICE), held_until=ago(59.0)) is Step.LOST
     assert step(lease(ALICE), held_until=ago(60.0)) is Step.EXPIRED
-    # This process was suspended, and continues when nobody works on the stack.
-    assert step(lease(), held_until=ago(60.0)) is Step.CLAIM
+    # Another process has worked on it and kept it while this one was suspended.
+    assert step(lease(), held_until=ago(60.0)) is Step.EXPIRED
+    assert step(lease(), held_until=ago(59.0)) is Step.CLAIM
 
 
 def test_claim_has_the_version_and_the_process() -> None:
