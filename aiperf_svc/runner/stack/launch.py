@@ -420,10 +420,14 @@ class Launch:
         await self._end_measuring()
         if self._record.own is None:
             await self._find_own()
+        is_lost = self._keeper.loss is not None
         try:
-            if self._keeper.loss is None:  # Who has taken over the stack removes it too.
-                await records.refuse_used(self._record, self._cluster, self._cli, self._me)
+            await records.refuse_used(
+                self._record, self._cluster, self._cli, self._me, is_lost=is_lost
+            )
         except StackInUse as error:
+            if is_lost:  # Else it is the failure that is told.
+                self._say(str(error))
             self._failed(error)
             return StageResult.DECLINED
         except Exception as error:

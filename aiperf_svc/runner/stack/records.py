@@ -141,19 +141,24 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
 
 
-async def refuse_used(record: RunRecord, cluster: Cluster, cli: PulumiCli, me: Holder) -> None:
+async def refuse_used(
+    record: RunRecord, cluster: Cluster, cli: PulumiCli, me: Holder, *, is_lost: bool = False
+) -> None:
     """Raise StackInUse if another process than `me` works on what `pulumi destroy` would delete: on
-    the stack, or on one that has its state or its place since it is gone. Raises Refused,
-    Unreachable, PulumiFailed."""
+    the stack, or on one that has its state or its place since it is gone. `is_lost`: the stack
+    itself was taken over, and who has done so removes it too. Raises Refused, Unreachable,
+    PulumiFailed."""
     own = {*(record.own or ())}
     if not own:
         return
     there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
     others = [each for each in there if each.uid not in own]
     refuse_namesakes(record, others)
+    used: set[str] = set() if is_lost else own
     if others:
-        own |= await own_in_state(cluster, await cli.export(), others, stack=record.stack)
-    for namespace in namespaces_of(each for each in there if each.uid in own):
+        made = await own_in_state(cluster, await cli.export(), others, stack=record.stack)
+        used |= made - own
+    for namespace in namespaces_of(each for each in there if each.uid in used):
         await refuse_held(cluster, record.stack, namespace, me)
 
 

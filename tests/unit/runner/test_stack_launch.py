@@ -120,7 +120,7 @@ async def test_stack_in_use_is_not_removed(
     in_use, silent = StackInUse("bob works on stack s"), Unreachable("no response")
     raised: list[Exception] = [in_use, silent, KeyError("resources")]
 
-    async def refuse_used(*_: Any) -> None:
+    async def refuse_used(*_: Any, **__: Any) -> None:
         raise raised.pop(0)
 
     monkeypatch.setattr(records, "refuse_used", refuse_used)

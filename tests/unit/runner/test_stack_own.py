@@ -386,9 +386,9 @@ async def test_removal_is_refused_while_others_use_it(
         if namespace in held:
             raise StackInUse(f"{namespace} is held")
 
-    async def refuse_used(record: RunRecord, content: dict[str, Any]) -> None:
+    async def refuse_used(record: RunRecord, content: dict[str, Any], **how: bool) -> None:
         await records.refuse_used(
-            record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({})
+            record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({}), **how
         )
 
     monkeypatch.setattr(records, "refuse_held", refuse_held)
@@ -398,17 +398,22 @@ async def test_removal_is_refused_while_others_use_it(
     held.append("aiperf-s-1")
     with pytest.raises(StackInUse, match="aiperf-s-1 is held"):
         await refuse_used(own, state())
+    # Who has taken it over removes it too.
+    await refuse_used(own, state(), is_lost=True)
     # Another state has made this one.
     there[:], held[:] = [space("2")], ["aiperf-s-2"]
     await refuse_used(own, state())
     # Its own stack is gone, and somebody has made one with the same state since.
-    with pytest.raises(StackInUse, match="aiperf-s-2 is held"):
-        await refuse_used(own, state(made("core/v1:Namespace", "aiperf-s-2", "2")))
+    content = state(made("core/v1:Namespace", "aiperf-s-2", "2"))
+    for is_lost in (False, True):
+        with pytest.raises(StackInUse, match="aiperf-s-2 is held"):
+            await refuse_used(own, content, is_lost=is_lost)
     # Pulumi deletes by name what another state has made in the same namespace.
     there[:] = [ANCHOR]
     guest = msgspec.structs.replace(GUEST, own=("gone",))
-    with pytest.raises(StackInUse, match="another one of its name is there"):
-        await refuse_used(guest, state())
+    for is_lost in (False, True):
+        with pytest.raises(StackInUse, match="another one of its name is there"):
+            await refuse_used(guest, state(), is_lost=is_lost)
     # An `up` that was refused there has made nothing.
     await refuse_used(GUEST, state())
 
