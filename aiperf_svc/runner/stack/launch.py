@@ -8,13 +8,14 @@ The session decides which part is next on a stack that several parts share.
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import Cluster, retried
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse
-from aiperf_svc.adapters.cluster.teardown.event_undo import undo_recorded
+from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S, undo_recorded
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
@@ -77,6 +78,8 @@ class Launch:
         self._checked = CheckedShapes()
         self._collection = Collection(request, cluster, cli, self._interrupts, screen.say)
         self._removal = StackRemoval(home, cluster, cli, screen.say)
+        self._are_events_undone = True
+        """False if it is unknown."""
         self._running: int | None = None
         """Place of the part whose trials a killed runner has left running."""
         self._node: str | None = None
@@ -192,7 +195,7 @@ class Launch:
             is_last=lifecycle.is_kept,
             left=removal.left,
             is_unlisted=removal.is_unlisted,
-            is_unverified=is_gone and not removal.is_verified,
+            is_unverified=is_gone and not (removal.is_verified and self._are_events_undone),
             more=self.more,
         )
 
@@ -432,23 +435,26 @@ class Launch:
             return StageResult.DECLINED
         except Exception as error:
             self._say(f"whether another process uses the stack is unknown: {error_text(error)}")
-        await self._undo_events(self._record)
+        try:
+            await self._undo_events(self._record)
+        except Exception as error:
+            self._are_events_undone = False
+            self._say(f"whether an event is left to be undone is unknown: {error_text(error)}")
         await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE
 
     async def _undo_events(self, record: RunRecord) -> None:
-        """Undo what an event has left, if it could not be undone when it ended."""
-        config = self._request.config.inference
+        """Undo what an event has left, if it could not be undone when it ended. Raises
+        EnvironmentProblem if that is unknown."""
+        config, stack = self._request.config.inference, record.stack
         if config is None or not config.events:
             return
-        try:
-            roots = await find_roots(
-                self._cluster, stack=record.stack, or_namespace=record.namespace
-            )
-            ours = [each for each in roots if each.uid in (record.own or ())]
-            await undo_recorded(self._cluster, ours, self._say)
-        except Exception as error:
-            self._say(f"whether an event is left to be undone is unknown: {error_text(error)}")
+        if record.own is None:
+            raise EnvironmentProblem(f"which objects of stack {stack} are its own is unknown")
+        finding = partial(find_roots, self._cluster, stack=stack, or_namespace=record.namespace)
+        roots = await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
+        ours = [each for each in roots if each.uid in record.own]
+        await undo_recorded(self._cluster, ours, self._say)
 
     async def _check(self) -> StageResult:
         assert self._record is not None
@@ -456,6 +462,11 @@ class Launch:
             # The state still lists them.
             await self._find_own()
         await self._removal.check(self._record)
+        if not self._are_events_undone:
+            stack = self._record.stack
+            raise EnvironmentProblem(
+                f"whether an event of stack {stack} is undone is unknown: aiperf-svc gc {stack}"
+            )
         if gpus := max(plan.totals.gpus for plan in self._request.plans):
             # A pod that is ending is listed, and the check has waited for it.
             self._say(f"the pods with {count(gpus, 'GPU')} have ended on their nodes")

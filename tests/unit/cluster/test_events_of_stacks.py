@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from aiperf_svc.adapters.cluster.api.connection import Refused
+from aiperf_svc.adapters.cluster.api.connection import Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight.event_checks import check_events
 from aiperf_svc.adapters.cluster.preflight.rights import event_rights, judge_rights
+from aiperf_svc.adapters.cluster.teardown import event_undo
 from aiperf_svc.adapters.cluster.teardown.event_undo import (
     UNDO,
     Undo,
@@ -90,6 +91,8 @@ class PlayedCluster(FakeCluster):
         """Pods that the selector of the Deployment matches, and that are not its own."""
         self.deployment, self._refuses = path, refuses_eviction
         self.pods = [self._pod(number) for number in (1, 2)]
+        self.failures: list[Exception] = []
+        """What the next reads raise."""
         self.calls: list[tuple[str, str]] = []
         self.selectors: list[str] = []
 
@@ -106,6 +109,8 @@ class PlayedCluster(FakeCluster):
         self.pods.append(self._pod(10 + len(self.calls)))
 
     async def get(self, path: str, **params: str) -> Json:
+        if self.failures:
+            raise self.failures.pop(0)
         if path == PODS:
             self.selectors.append(params["labelSelector"])
             return {"items": [*self.pods, *self.strangers]}
@@ -341,6 +346,26 @@ async def test_only_the_cordoned_node_is_uncordoned() -> None:
     assert await undo("n-2") == (False, True)
     gone = Undo(kind="uncordon", name="node-9", uid="n-9")
     assert not await gone.carry_out(PlayedCluster("d").typed)
+
+
+async def test_undo_is_repeated_while_the_server_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_undo, "POLL_S", 0.0)
+    cluster, lost = PlayedCluster("d"), Unreachable("no response")
+    await CORDON.change(cluster.typed, "bench", {"unschedulable": True})
+    cluster.failures = [lost, Refused("leader changed", status=500, reason=""), lost]
+    assert await CORDON.carry_out(cluster.typed)
+    assert cluster.objects[NODE]["spec"] == {"unschedulable": None}
+    cluster.failures = [Refused("not allowed", status=403, reason="Forbidden")]
+    with pytest.raises(Refused, match="not allowed"):
+        await CORDON.carry_out(cluster.typed)
+
+
+async def test_unlisted_changes_are_unknown() -> None:
+    cluster = PlayedCluster("d")
+    cluster.failures = [Refused("leader changed", status=500, reason="")]
+    with pytest.raises(Refused, match="leader changed"):
+        await changed_objects(cluster.typed)
+    assert await changed_objects(cluster.typed) == []
 
 
 async def test_node_that_others_cordoned_stays_cordoned() -> None:

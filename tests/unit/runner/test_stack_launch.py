@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.ownership import StackInUse, TakenOver
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
@@ -197,6 +197,29 @@ async def test_failed_leak_check_decides_exit_code(
     assert outcome.as_json()["not_checked"] == ["everything (the cluster does not respond)"]
     assert "look with: aiperf-svc gc s" in capsys.readouterr().err
     assert stack_run.home.load("s") is not None
+
+
+async def test_unknown_undo_of_events_decides_exit_code(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[Exception | None] = [None, Refused("nodes", status=403, reason="Forbidden")]
+
+    async def undo_recorded(*_: Any) -> None:
+        if error := ends.pop(0):
+            raise error
+
+    monkeypatch.setattr(launch, "find_roots", returning(()))
+    monkeypatch.setattr(launch, "undo_recorded", undo_recorded)
+    benchmark = stack_run.benchmark | {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"request_rate": 10, "duration": "1m"},
+        "events": [{"at": "20s", "do": "scale", "replicas": 3}],
+        "deployment": {"target": {"kind": "mock"}},
+    }
+    stack_run.request = replace(stack_run.request, config=parse_config(benchmark, ""))
+    outcome = await stack_run.launched()
+    assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, ["destroy", "check"])
+    assert outcome.reason == "whether an event of stack s is undone is unknown: aiperf-svc gc s"
 
 
 async def test_unfetched_results_keep_their_stack(

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from yarl import URL
@@ -23,6 +24,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 
+_T = TypeVar("_T")
 CONNECT_S = 10.0
 RESPONSE_S = 30.0
 """Longest time for one response; streams have none."""
@@ -314,6 +316,19 @@ def _words(error: BaseException) -> str:
         case aiohttp.ClientResponseError():
             return one_line(f"its response is not HTTP: {error.message}")
     return one_line(str(error)) or type(error).__name__
+
+
+async def retried(call: Callable[[], Awaitable[_T]], *, within_s: float, pause_s: float) -> _T:
+    """Call again while the API server fails or does not respond, until the time is over. Its
+    storage elects a leader within seconds. Raises Refused, Unreachable."""
+    end_mono_s = time.monotonic() + within_s
+    while True:
+        try:
+            return await call()
+        except (Refused, Unreachable) as error:
+            if not error.is_temporary or time.monotonic() >= end_mono_s:
+                raise
+        await asyncio.sleep(pause_s)
 
 
 @contextlib.asynccontextmanager

@@ -267,6 +267,18 @@ async def try_list(cluster: Cluster, path: str, **params: str) -> list[Json] | N
     return items
 
 
+async def list_allowed(cluster: Cluster, path: str, **params: str) -> list[Json]:
+    """Return the whole objects of a list; none if the user may not list them. Raises Refused if
+    the API server fails, Unreachable."""
+    try:
+        items: list[Json] = (await cluster.get(path, **params))["items"]
+    except Refused as error:
+        if error.is_temporary:
+            raise
+        return []
+    return items
+
+
 def label_selector(labels: Mapping[str, str]) -> str:
     """Return labels as the API takes them: `a=b,c=d`."""
     return ",".join(f"{key}={value}" for key, value in labels.items())

@@ -8,10 +8,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable, retried
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     IMAGE_STATES,
     StartupFailureDetector,
@@ -44,8 +45,7 @@ DEADLINE_S = 90
 """Deadline of the pod itself, so that it ends even if the runner is gone."""
 POLL_S = 0.5
 REMOVE_S = 10.0
-"""Time in which a failed removal is tried again. The API server's storage elects a leader within
-seconds."""
+"""Time in which a failed removal is tried again."""
 UNPLACED_S = 10.0
 """Longest time until the pod has a node."""
 
@@ -216,18 +216,13 @@ async def remove_made(
 ) -> None:
     """Delete what a check has made, or may have made although the API server reported an error.
     Raises EnvironmentProblem that names it if it may be left."""
-    end_mono_s = time.monotonic() + REMOVE_S
-    while True:
-        try:
-            await cluster.delete(path, uid=uid, grace_s=grace_s)
-            return
-        except (Refused, Unreachable) as error:
-            if not error.is_temporary or time.monotonic() >= end_mono_s:
-                raise EnvironmentProblem(
-                    f"what a check has made may be left, remove it: kubectl delete --raw {path}: "
-                    f"{error}"
-                ) from error
-        await asyncio.sleep(POLL_S)
+    removing = partial(cluster.delete, path, uid=uid, grace_s=grace_s)
+    try:
+        await retried(removing, within_s=REMOVE_S, pause_s=POLL_S)
+    except (Refused, Unreachable) as error:
+        raise EnvironmentProblem(
+            f"what a check has made may be left, remove it: kubectl delete --raw {path}: {error}"
+        ) from error
 
 
 def end_message(pod: Json) -> str:

@@ -10,17 +10,20 @@ finds on Nodes and Deployments.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Literal
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, try_list
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, retried
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_allowed
 from aiperf_svc.domain.json_objects import Json
 
 UNDO = "aiperf.dev/undo"
 """Annotation of what is changed, with its record, and label with the name of the stack. Annotations
 of a root begin with it."""
+RETRY_S, POLL_S = 10.0, 0.5
+"""Time in which a failed undo is tried again, and time between two attempts."""
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,8 +78,12 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         await cluster.patch(self.path, {"metadata": record, "spec": spec})
 
     async def carry_out(self, cluster: Cluster) -> bool:
-        """Undo it; False if the object is gone, another one, or has no record: it was not changed,
-        or that is undone, and what it has now is its owner's. Raises Refused, Unreachable."""
+        """Undo it, also if the API server fails for a while; False if the object is gone, another
+        one, or has no record: it was not changed, or that is undone, and what it has now is its
+        owner's. Raises Refused, Unreachable."""
+        return await retried(partial(self._undo, cluster), within_s=RETRY_S, pause_s=POLL_S)
+
+    async def _undo(self, cluster: Cluster) -> bool:
         nothing = {"labels": {UNDO: None}, "annotations": {UNDO: None}}
         try:
             metadata = (await cluster.get(self.path))["metadata"]
@@ -120,10 +127,10 @@ async def undo_recorded(
 
 async def changed_objects(cluster: Cluster, stack: str = "") -> list[tuple[str, Undo]]:
     """Return the records on Nodes and Deployments, each with the name of its stack, as far as these
-    may be listed; of one stack if it is named. Raises Unreachable."""
+    may be listed; of one stack if it is named. Raises Refused, Unreachable."""
     found, selector = [], f"{UNDO}={stack}" if stack else UNDO
     for path in ("/api/v1/nodes", "/apis/apps/v1/deployments"):
-        for each in await try_list(cluster, path, labelSelector=selector) or ():
+        for each in await list_allowed(cluster, path, labelSelector=selector):
             metadata = each["metadata"]
             undo = _decoded((metadata.get("annotations") or {}).get(UNDO, ""))
             if undo is not None:

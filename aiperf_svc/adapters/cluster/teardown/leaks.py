@@ -25,6 +25,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
     ObjectRef,
     ResourceType,
     find_object,
+    list_allowed,
     list_objects,
     list_pods,
     object_ref,
@@ -242,15 +243,9 @@ async def _volumes(
     """Return the PersistentVolumes of the stack's claims that still exist. Without the right to
     list them, the search by label has already reported them as not checked. Raises Refused,
     Unreachable."""
-    try:
-        found = (await cluster.get(VOLUME.path()))["items"]
-    except Refused as error:
-        if error.is_temporary:
-            raise
-        found = []
     return [
         object_ref(VOLUME, each["metadata"])
-        for each in found
+        for each in await list_allowed(cluster, VOLUME.path())
         if is_own_volume(each["spec"], stack=stack, namespace=namespace, left=left)
     ]
 
