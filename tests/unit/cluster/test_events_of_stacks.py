@@ -11,7 +11,7 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight.event_checks import check_events
-from aiperf_svc.adapters.cluster.preflight.rights import event_rights, judge_rights
+from aiperf_svc.adapters.cluster.preflight.rights import event_rights, judge_rights, made_types
 from aiperf_svc.adapters.cluster.teardown import event_undo
 from aiperf_svc.adapters.cluster.teardown.event_undo import (
     UNDO,
@@ -506,6 +506,11 @@ def test_rights_of_each_event_are_checked(event: dict[str, Any], rights: set[str
     check = judge_rights(plan, frozenset(needed))
     assert check.state == "failed"
     assert str(needed[-1]) in check.detail
+
+
+def test_rights_of_events_are_no_types_of_the_stack() -> None:
+    plan = planned({"do": "kill"}, {"at": "40s", "do": "evict"})
+    assert made_types([plan]) == made_types([planned()])
 
 
 def test_rights_on_others_are_in_their_namespace() -> None:

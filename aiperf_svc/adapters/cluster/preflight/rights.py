@@ -122,7 +122,7 @@ def made_types(plans: Iterable[StackPlan]) -> tuple[str, ...]:
         f"{right.resource}.{right.group}" if right.group else right.resource
         for plan in plans
         for right in needed_rights(plan)
-        if right.verb == "create" and right.resource != "namespaces"
+        if right.verb == "create" and right.resource != "namespaces" and "/" not in right.resource
     }
     return tuple(sorted(made))
 
