@@ -19,7 +19,13 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     take_outside,
     without_own,
 )
-from aiperf_svc.adapters.cluster.teardown.leaks import find_roots, list_root_types, wait_until_gone
+from aiperf_svc.adapters.cluster.teardown.leaks import (
+    USUAL_TYPES,
+    find_roots,
+    is_one_of,
+    list_root_types,
+    wait_until_gone,
+)
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed
@@ -37,9 +43,10 @@ async def first_record(
 ) -> RunRecord:
     """Record what is needed to remove the stack, before any object of it is created.
 
-    Raises EnvironmentProblem when a stack of this name is up that belongs to another state.
+    Raises EnvironmentProblem when a stack of this name is up that belongs to another state, or when
+    it would or may take over objects of others.
     """
-    wanted = request.plan.config.deployment.namespace
+    wanted, types = request.plan.config.deployment.namespace, made_types(request.plans)
     known, before = home.load(request.stack), None
     if wanted.mode == "existing" and wanted.name:
         if known and known.before and known.before.namespace == wanted.name:
@@ -47,6 +54,12 @@ async def first_record(
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
+            own_types = (*USUAL_TYPES, *types)
+            if unread := [each for each in before.not_listed if is_one_of(each, own_types)]:
+                raise EnvironmentProblem(
+                    f"namespace {wanted.name}: it is unknown whether the stack would take over "
+                    f"objects that are there and delete them: {', '.join(unread)}"
+                )
     outside = None
     if any(plan.release is not None for plan in request.plans):
         outside = (known.outside if known else None) or await take_outside(cluster)
@@ -60,7 +73,7 @@ async def first_record(
         namespace=wanted.name,
         before=before,
         outside=outside,
-        types=made_types(request.plans),
+        types=types,
         own=(known.own or ()) if known else (),
     )
     there = await find_roots(cluster, stack=request.stack, or_namespace=wanted.name)

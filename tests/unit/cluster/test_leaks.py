@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import Catalog, Listed, ObjectRef
-from aiperf_svc.adapters.cluster.teardown import leaks
+from aiperf_svc.adapters.cluster.teardown import leaks, removal
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects, is_name_of
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
@@ -17,7 +17,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
     wait_in_words,
     wait_until_gone,
 )
-from aiperf_svc.adapters.cluster.teardown.removal import remove_roots
+from aiperf_svc.adapters.cluster.teardown.removal import list_stacks, remove_roots
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.domain.errors import Unverified
 from aiperf_svc.runner.stack.teardown import unverified
@@ -128,6 +128,15 @@ async def test_failed_types_of_the_stack_are_told() -> None:
     api.failed = ("secrets (500)", "graphs.example.com (500)")
     report = await _left(api)
     assert (report.unverified, report.failed) == ((PODS, "secrets (500)"), ("secrets (500)",))
+
+
+async def test_stacks_whose_roots_failed_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("list_objects", "read_catalog"):
+        monkeypatch.setattr(removal, name, getattr(leaks, name))
+    api = Api("namespaces (500)")
+    api.failed = api.not_listed
+    with pytest.raises(Unreachable, match=r"cannot be searched for: namespaces \(500\)"):
+        await list_stacks(api.typed)
 
 
 async def test_pods_that_outlive_their_owners_are_left() -> None:

@@ -28,7 +28,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, OnEvent, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.progress import LEASE
-from aiperf_svc.adapters.pulumi.state_home import RunRecord
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.core.cluster.lease import Holder, StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
@@ -310,6 +310,21 @@ def test_existing_objects_with_stack_names_are_refused() -> None:
     before = Inventory(namespace="n", objects=(other, taken), not_listed=())
     with pytest.raises(EnvironmentProblem, match="namespace n has Deployment worker-s already"):
         refuse_taken(before, stack="s", plans=())
+
+
+async def test_unlisted_objects_may_be_taken_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def take_inventory(_: Cluster, namespace: str) -> Inventory:
+        return Inventory(namespace=namespace, objects=(), not_listed=("secrets (500)",))
+
+    monkeypatch.setattr(records, "take_inventory", take_inventory)
+    deployment = {"namespace": {"name": "n", "mode": "existing"}}
+    config = small_config("http://10.0.0.1:8000", deployment=deployment)
+    request = StackRequest(stack="s", config=config, environ={})
+    home = StateHome({"XDG_STATE_HOME": str(tmp_path)})
+    with pytest.raises(EnvironmentProblem, match=r"namespace n: .* delete them: secrets \(500\)"):
+        await records.first_record(request, CLUSTER, home, cast("PulumiCli", Cli({})))
 
 
 def test_objects_of_dead_runner_are_not_foreign() -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import (
     Catalog,
     ObjectRef,
@@ -24,7 +24,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     made_by,
     roots_of,
 )
-from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE, POLL_S
+from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE, POLL_S, is_one_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.queue import GROUP_LABEL, KUEUE, MANAGED_LABEL
@@ -54,10 +54,13 @@ class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
 async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tuple[FoundStack, ...]:
     """List every stack with an object anywhere, or in `namespace` if not all may be listed.
 
-    Raises Refused, Unreachable.
+    Raises Refused, and Unreachable, also if the API server fails to list the roots of stacks.
     """
     catalog = await read_catalog(cluster)
     listed = await list_objects(cluster, catalog, selector=STACK_LABEL, or_namespace=namespace)
+    roots = (NAMESPACE.name, CONFIG_MAP.name)
+    if failed := [each for each in listed.failed if is_one_of(each, roots)]:
+        raise Unreachable(f"stacks cannot be searched for: {', '.join(failed)}")
     return group_stacks(listed.objects, now=await cluster.now())
 
 
