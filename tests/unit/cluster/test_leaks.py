@@ -139,7 +139,7 @@ async def test_stacks_whose_roots_failed_are_unknown(monkeypatch: pytest.MonkeyP
         await list_stacks(api.typed)
 
 
-async def test_pods_that_outlive_their_owners_are_left() -> None:
+async def test_objects_that_outlive_their_owners_are_left() -> None:
     def ref(uid: str, owner: str, namespace: str = "n") -> ObjectRef:
         owners = (owner,) if owner else ()
         return msgspec.structs.replace(
@@ -150,12 +150,13 @@ async def test_pods_that_outlive_their_owners_are_left() -> None:
     before = Inventory(namespace="n", objects=(old,), not_listed=())
     api.objects = (
         old, ref("held", "gone"), ref("by-hand", ""), ref("of-old", "old"),
+        ref("of-root", "anchor", ""), ref("of-other-root", "gone", ""),
         ref("elsewhere", "gone", "m"), ref("of-elsewhere", "elsewhere", "m"),
     )  # fmt: skip
     report = await _left(api, before=before)
-    assert [each.uid for each in report.left] == ["held"]
+    assert [each.uid for each in report.left] == ["of-root", "held"]
     assert [each.uid for each in report.strays] == [
-        "elsewhere", "of-elsewhere", "by-hand", "of-old", "old"
+        "of-other-root", "elsewhere", "of-elsewhere", "by-hand", "of-old", "old"
     ]  # fmt: skip
     assert (await _left(api, before=before, own=())).left == ()
 

@@ -181,8 +181,9 @@ def made_by(
 
 
 def outliving_owners(objects: Collection[ObjectRef], wanted: StackObjects) -> frozenset[str]:
-    """Return the UIDs of objects in the stack's namespace that its runs have created and whose
-    owners are gone, from all objects with its label. Kueue holds pods that have never run."""
+    """Return the UIDs of objects that its runs have created in the stack's namespace, or for its
+    roots, and whose owners are gone, from all objects with its label. Kueue holds pods that have
+    never run, and what is in no namespace goes after the stack's."""
     if not wanted.own:
         return frozenset()
     known = wanted.before.uids if wanted.before else frozenset()
@@ -190,7 +191,7 @@ def outliving_owners(objects: Collection[ObjectRef], wanted: StackObjects) -> fr
     return frozenset(
         each.uid
         for each in objects
-        if each.namespace == wanted.namespace
+        if (each.namespace == wanted.namespace or {*wanted.own} & {*each.owners})
         and RUN_LABEL in each.labels
         and each.owners
         and not uids & set(each.owners)
