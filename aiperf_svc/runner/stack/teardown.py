@@ -215,7 +215,8 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
             lines.insert(0, f"it could not be removed: {right}")
     until = f"; it removes itself at {record.expires}" if record.expires else ""
     lines[0] = f"stack {stack}: {lines[0]}"
-    lines.append(f"when the rights are restored: aiperf-svc gc {stack}{until}")
+    when = "the API server lists them" if report.failed else "the rights are restored"
+    lines.append(f"when {when}: aiperf-svc gc {stack}{until}")
     return Unverified("\n  ".join(lines))
 
 

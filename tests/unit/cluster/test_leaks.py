@@ -224,6 +224,12 @@ async def test_lost_rights_are_named_with_a_remedy() -> None:
         "  when the rights are restored: aiperf-svc gc s; it removes itself at "
         "2026-01-01 12:15 UTC",
     ]
+    failed = LeakReport(left=(), not_checked=(PODS,), unverified=(PODS,), failed=(PODS,))
+    assert str(await unverified(record, failed, Api().typed)).splitlines() == [
+        "stack s: it is unknown whether anything is left: pods could not be listed",
+        "  when the API server lists them: aiperf-svc gc s; it removes itself at "
+        "2026-01-01 12:15 UTC",
+    ]
 
 
 Json = dict[str, Any]
