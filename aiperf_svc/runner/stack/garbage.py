@@ -51,6 +51,7 @@ from aiperf_svc.runner.stack.teardown import (
     Teardown,
     WaitReports,
     refuse_namesakes,
+    refuse_strangers,
     unverified,
 )
 
@@ -401,6 +402,9 @@ class _Removal:
         if state:
             self.was_known = self._has_state = True
             deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)
+            for name in deployed.namespaces_in(deployed.resources(state, "kubernetes:")):
+                # Before a refresh takes it for the state's own.
+                await refuse_strangers(self._cluster, self._stack, name, record.own or ())
         return cli
 
     async def _refresh(self, cli: PulumiCli, record: RunRecord) -> bool:
@@ -497,7 +501,7 @@ class _Removal:
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         others = [each for each in roots if each.uid not in own]
         if not (self._request.take_over and self._stack in self._request.stacks):
-            refuse_namesakes(record, others)
+            await refuse_namesakes(self._cluster, record, others)
             return record
         there = [e.uid for e in others if record.namespace in namespaces_of([e])]
         self._is_proved &= not there

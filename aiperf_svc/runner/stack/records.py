@@ -166,7 +166,7 @@ async def refuse_used(
         return
     there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
     others = [each for each in there if each.uid not in own]
-    refuse_namesakes(record, others)
+    await refuse_namesakes(cluster, record, others)
     used: set[str] = set() if is_lost else own
     if others:
         made = await own_in_state(cluster, await cli.export(), others, stack=record.stack)

@@ -8,15 +8,16 @@ one, so each of its attempts is watched.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, object_ref
 from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
-from aiperf_svc.adapters.cluster.teardown.inventory import namespaces_of
+from aiperf_svc.adapters.cluster.teardown.inventory import is_labelled, namespaces_of, roots_of
 from aiperf_svc.adapters.cluster.teardown.leaks import (
+    NAMESPACE,
     USUAL_TYPES,
     LeakReport,
     describe_wait,
@@ -220,15 +221,37 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
     return Unverified("\n  ".join(lines))
 
 
-def refuse_namesakes(record: RunRecord, others: Iterable[ObjectRef]) -> None:
-    """Raise StackInUse if one of these roots of other stacks is where this one was. Pulumi reads
-    and deletes objects by their names, which both have in common."""
+async def refuse_namesakes(
+    cluster: Cluster, record: RunRecord, others: Iterable[ObjectRef]
+) -> None:
+    """Raise StackInUse if one of these roots of other stacks is where this one was, or a namespace
+    of no stack. Pulumi reads and deletes objects by their names, which both have in common. Raises
+    Refused, Unreachable."""
     if record.namespace in namespaces_of(others):
         raise StackInUse(
             f"stack {record.stack} is gone from namespace {record.namespace}, and another one of "
             "its name is there, whose objects Pulumi would delete with this state. The state is "
             f"left as it is; when the other stack is gone, aiperf-svc gc {record.stack} updates "
             "it, and --take-over removes the other stack too"
+        )
+    if record.before is None and record.namespace:
+        await refuse_strangers(cluster, record.stack, record.namespace, record.own or ())
+
+
+async def refuse_strangers(
+    cluster: Cluster, stack: str, namespace: str, own: Collection[str]
+) -> None:
+    """Raise StackInUse if the namespace that a stack has made is gone, and somebody has made one of
+    its name that is no stack's. Raises Refused, Unreachable."""
+    found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
+    if found is None or found["metadata"]["uid"] in own:
+        return
+    there = object_ref(NAMESPACE, found["metadata"])
+    if not (is_labelled(there, stack) and roots_of([there], stack)):
+        raise StackInUse(
+            f"namespace {namespace} of stack {stack} is gone, and another one of its name is "
+            "there, which Pulumi would delete with this state. The state is left as it is; when "
+            f"that namespace is gone too, aiperf-svc gc {stack} updates it"
         )
 
 
@@ -297,7 +320,7 @@ class StackRemoval:
             raise await unverified(record, report, self._cluster)
         self._say(f"leak check: {report.in_words}")
         if not self.is_destroyed:
-            refuse_namesakes(record, report.others)
+            await refuse_namesakes(self._cluster, record, report.others)
         if not self.is_destroyed and not await teardown.update_state():
             self.is_verified = False
             raise EnvironmentProblem(

@@ -78,6 +78,8 @@ class FakeStackRun:
         self.roots = [space("ours"), space("theirs")]
         self.changed: list[tuple[str, Undo]] = []
         """What events have changed and not undone, by the records on it."""
+        self.strangers: tuple[str, ...] = ()
+        """Names of namespaces that somebody has made again."""
         self.is_held = False
         """Whether a process of this machine holds the Lease."""
         self.on_taken: Callable[[], None] = lambda: None
@@ -174,6 +176,10 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
             raise StackInUse(stack_run.in_use)
         return bool(stack_run.in_use)
 
+    async def refuse_strangers(_: Any, stack: str, namespace: str, own: tuple[str, ...]) -> None:
+        if namespace in stack_run.strangers:
+            raise StackInUse(f"namespace {namespace} of stack {stack} is gone")
+
     async def take_from_process(*_: Any, **__: Any) -> bool:
         if stack_run.is_held:
             stack_run.on_taken()
@@ -189,11 +195,13 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
                        "watched_contact": watched_contact, "claim": claim,
                        "changed_objects": changed_objects, "LeaseKeeper": Keeper,
                        "take_from_process": take_from_process,
+                       "refuse_strangers": refuse_strangers,
                        "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
     monkeypatch.setattr(Undo, "carry_out", carry_out)
     monkeypatch.setattr(records, "find_roots", find_roots)
     monkeypatch.setattr(teardown, "denied", denied)
+    monkeypatch.setattr(teardown, "refuse_strangers", refuse_strangers)
     return stack_run
 
 
@@ -374,6 +382,17 @@ async def test_namesake_in_same_namespace_is_kept_from_pulumi(stack_run: FakeSta
     assert stack_run.removed == [("ours", "theirs")]
     assert stack_run.claims == [("theirs", False, True)]
     assert stack_run.home.load("s") is None
+
+
+async def test_namespace_of_strangers_is_kept_from_pulumi(stack_run: FakeStackRun) -> None:
+    stack_run.home.save(RECORD)
+    metadata = {"name": "n", "uid": "ours"}
+    made = {"type": "kubernetes:core/v1:Namespace", "outputs": {"metadata": metadata}}
+    stack_run.state, stack_run.strangers = {"deployment": {"resources": [made]}}, ("n",)
+    done = await stack_run.collected("s", take_over=True)
+    assert done.refused == {"s": "namespace n of stack s is gone"}
+    assert (stack_run.did, stack_run.removed) == ([], [])
+    assert stack_run.home.load("s") == RECORD
 
 
 async def test_gc_skips_stacks_of_live_runners(stack_run: FakeStackRun) -> None:

@@ -33,7 +33,7 @@ from aiperf_svc.core.cluster.lease import Holder, StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, records
+from aiperf_svc.runner.stack import bring_up, records, teardown
 from aiperf_svc.runner.stack.records import find_own
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.small_configs import small_config
@@ -395,7 +395,7 @@ async def test_deployed_run_is_refused_with_remedies(there: list[ObjectRef]) -> 
 async def test_removal_is_refused_while_others_use_it(
     there: list[ObjectRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = list[str]()
+    held, strangers = list[str](), list[str]()
 
     async def refuse_held(_: Cluster, stack: str, namespace: str, me: Holder) -> None:
         if namespace in held:
@@ -406,7 +406,12 @@ async def test_removal_is_refused_while_others_use_it(
             record, CLUSTER, cast("PulumiCli", Cli(content)), this_process({}), **how
         )
 
+    async def refuse_strangers(_: Cluster, stack: str, namespace: str, own: tuple[str]) -> None:
+        if namespace in strangers:
+            raise StackInUse(f"{namespace} was made again")
+
     monkeypatch.setattr(records, "refuse_held", refuse_held)
+    monkeypatch.setattr(teardown, "refuse_strangers", refuse_strangers)
     own = msgspec.structs.replace(RECORD, own=("1",), namespace="aiperf-s-1")
     there.append(space("1"))
     await refuse_used(own, state())
@@ -423,6 +428,9 @@ async def test_removal_is_refused_while_others_use_it(
     for is_lost in (False, True):
         with pytest.raises(StackInUse, match="aiperf-s-2 is held"):
             await refuse_used(own, content, is_lost=is_lost)
+    strangers.append("aiperf-s-1")
+    with pytest.raises(StackInUse, match="aiperf-s-1 was made again"):
+        await refuse_used(own, state(), is_lost=True)
     # Pulumi deletes by name what another state has made in the same namespace.
     there[:] = [ANCHOR]
     guest = msgspec.structs.replace(GUEST, own=("gone",))

@@ -10,15 +10,24 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.domain.errors import EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import teardown
-from aiperf_svc.runner.stack.teardown import StackRemoval, Teardown, WaitReports, are_gone
+from aiperf_svc.runner.stack.teardown import (
+    StackRemoval,
+    Teardown,
+    WaitReports,
+    are_gone,
+    refuse_strangers,
+)
+from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_stack_run import CLEAN, NOT_ALL, OTHER, RECORD
 
 FINE = Ended(code=0, out="", errors="")
@@ -179,6 +188,32 @@ async def test_slow_removal_names_the_blocking_objects(
 )
 def test_objects_match_by_kind_and_name_prefix(kind: str, name: str, expected: bool) -> None:
     assert are_gone([("Deployment", "worker")], [found(kind, name)]) is expected
+
+
+MADE = {STACK_LABEL: "s", RUN_LABEL: "r"}
+
+
+@pytest.mark.parametrize(
+    ("found", "is_refused"),
+    [
+        (None, False),
+        ({"uid": "ours"}, False),
+        ({"uid": "of another stack", "labels": MADE}, False),
+        ({"uid": "theirs"}, True),
+        ({"uid": "theirs", "labels": {STACK_LABEL: "s"}}, True),
+        ({"uid": "theirs", "labels": MADE | {STACK_LABEL: "t"}}, True),
+    ],
+)
+async def test_namespace_that_others_made_again_is_refused(
+    found: Json | None, is_refused: bool
+) -> None:
+    space = {"/api/v1/namespaces/n": {"metadata": {"name": "n", **(found or {})}}}
+    refusing = refuse_strangers(FakeCluster(space if found else {}).typed, "s", "n", ("ours",))
+    if not is_refused:
+        await refusing
+        return
+    with pytest.raises(StackInUse, match="which Pulumi would delete"):
+        await refusing
 
 
 class FakeTeardown:
