@@ -11,10 +11,12 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import made_while_killed, refuse_held, refuse_others
 from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
+    Inventory,
     StackObjects,
     expiry,
     namespaces_of,
     refuse_taken,
+    refuse_taken_outside,
     take_inventory,
     take_outside,
     without_own,
@@ -54,15 +56,13 @@ async def first_record(
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
-            own_types = (*USUAL_TYPES, *types)
-            if unread := [each for each in before.not_listed if is_one_of(each, own_types)]:
-                raise EnvironmentProblem(
-                    f"namespace {wanted.name}: it is unknown whether the stack would take over "
-                    f"objects that are there and delete them: {', '.join(unread)}"
-                )
+            _refuse_unread(before, types)
     outside = None
     if any(plan.release is not None for plan in request.plans):
-        outside = (known.outside if known else None) or await take_outside(cluster)
+        outside_now = await take_outside(cluster)
+        _refuse_unread(outside_now, types)
+        refuse_taken_outside(outside_now, stack=request.stack, plans=request.plans)
+        outside = (known.outside if known else None) or outside_now
     record = RunRecord(
         stack=request.stack,
         cluster=cluster.identity,
@@ -85,6 +85,16 @@ async def first_record(
         refuse_taken(before, stack=request.stack, plans=request.plans)
         record = msgspec.structs.replace(record, before=before)
     return record
+
+
+def _refuse_unread(there: Inventory, types: tuple[str, ...]) -> None:
+    """Raise EnvironmentProblem if types of the stack could not be listed."""
+    if unread := [e for e in there.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
+        where = f"namespace {there.namespace}" if there.namespace else "the cluster"
+        raise EnvironmentProblem(
+            f"{where}: it is unknown whether the stack would take over objects that are there and "
+            f"delete them: {', '.join(unread)}"
+        )
 
 
 async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli, say: Say) -> None:

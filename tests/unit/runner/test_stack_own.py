@@ -22,6 +22,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
     StackObjects,
     refuse_taken,
+    refuse_taken_outside,
     without_own,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
@@ -31,11 +32,12 @@ from aiperf_svc.adapters.pulumi.progress import LEASE
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.core.cluster.lease import Holder, StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.identity import RUN_ID
+from aiperf_svc.plan.identity import RUN_ID, STACK_LABEL
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, records, teardown
 from aiperf_svc.runner.stack.records import find_own
 from aiperf_svc.runner.stack.request import StackRequest
+from tests.support.releases import deployment, release_plan, release_target, simple
 from tests.support.small_configs import small_config
 
 RECORD = RunRecord(
@@ -312,6 +314,20 @@ def test_existing_objects_with_stack_names_are_refused() -> None:
         refuse_taken(before, stack="s", plans=())
 
 
+def test_existing_objects_of_a_release_are_refused() -> None:
+    role = simple("ClusterRole", "engine", "rbac.authorization.k8s.io/v1")
+    target = release_target(cluster_scoped=["ClusterRole/engine"])
+    plans = [release_plan(deployment("router"), role, target=target)]
+    found = ObjectRef(kind="ClusterRole", namespace="", name="engine", uid="1", path="")
+    theirs = Inventory(namespace="", objects=(found,), not_listed=())
+    with pytest.raises(EnvironmentProblem, match="the cluster has ClusterRole/engine already"):
+        refuse_taken_outside(theirs, stack="s", plans=plans)
+    refuse_taken_outside(theirs, stack="s", plans=[REQUEST.plan])
+    ours = msgspec.structs.replace(found, labels={STACK_LABEL: "s"})
+    own = Inventory(namespace="", objects=(ours,), not_listed=())
+    refuse_taken_outside(own, stack="s", plans=plans)
+
+
 async def test_unlisted_objects_may_be_taken_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -319,8 +335,8 @@ async def test_unlisted_objects_may_be_taken_over(
         return Inventory(namespace=namespace, objects=(), not_listed=("secrets (500)",))
 
     monkeypatch.setattr(records, "take_inventory", take_inventory)
-    deployment = {"namespace": {"name": "n", "mode": "existing"}}
-    config = small_config("http://10.0.0.1:8000", deployment=deployment)
+    theirs = {"namespace": {"name": "n", "mode": "existing"}}
+    config = small_config("http://10.0.0.1:8000", deployment=theirs)
     request = StackRequest(stack="s", config=config, environ={})
     home = StateHome({"XDG_STATE_HOME": str(tmp_path)})
     with pytest.raises(EnvironmentProblem, match=r"namespace n: .* delete them: secrets \(500\)"):

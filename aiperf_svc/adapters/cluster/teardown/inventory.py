@@ -306,6 +306,23 @@ def refuse_taken(before: Inventory, *, stack: str, plans: Iterable[StackPlan]) -
         )
 
 
+def refuse_taken_outside(outside: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
+    """Refuse names of a release's cluster-scoped objects that are in use, for the same reason. Helm
+    itself refuses those of what it installs. Raises EnvironmentProblem."""
+    made = {
+        name
+        for plan in plans
+        if plan.release is not None
+        for name in {*plan.release.cluster_scoped} - {*plan.release.installed}
+    }
+    names = [f"{each.kind}/{each.name}" for each in outside.objects if not is_labelled(each, stack)]
+    if taken := sorted(made & {*names}):
+        raise EnvironmentProblem(
+            f"the cluster has {', '.join(taken)} already, which stack {stack} would take over and "
+            "delete; give these objects of the release other names"
+        )
+
+
 def _with_owned(uids: Iterable[str], objects: Collection[ObjectRef]) -> set[str]:
     """Return UIDs together with those of the objects that they own, directly or indirectly."""
     found = set(uids)
