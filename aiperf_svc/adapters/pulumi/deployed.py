@@ -45,6 +45,18 @@ def namespaces_in(resources: Iterable[Json]) -> frozenset[str]:
     )
 
 
+def cluster_scoped_in(resources: Iterable[Json]) -> frozenset[str]:
+    """Return the objects among resources that are in no namespace, except namespaces, as
+    `KIND/NAME`."""
+    found = set[str]()
+    for each in resources:
+        metadata = (each.get("outputs") or {}).get("metadata") or {}
+        is_global = metadata.get("uid") and not metadata.get("namespace")
+        if is_global and each["type"] != ROOT_TYPES[0]:
+            found.add(f"{each['type'].rpartition(':')[2]}/{metadata.get('name')}")
+    return frozenset(found)
+
+
 def namespace_of(state: Json) -> tuple[str, str] | None:
     """Return the name and UID of the stack's own namespace."""
     for each in resources(state, "kubernetes:core/v1:Namespace"):

@@ -51,7 +51,7 @@ from aiperf_svc.runner.stack.teardown import (
     Teardown,
     WaitReports,
     refuse_namesakes,
-    refuse_strangers,
+    refuse_strangers_of,
     unverified,
 )
 
@@ -402,9 +402,8 @@ class _Removal:
         if state:
             self.was_known = self._has_state = True
             deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)
-            for name in deployed.namespaces_in(deployed.resources(state, "kubernetes:")):
-                # Before a refresh takes it for the state's own.
-                await refuse_strangers(self._cluster, self._stack, name, record.own or ())
+            # Before a refresh takes what others have made for the state's own.
+            await refuse_strangers_of(self._cluster, self._stack, state, record.own or ())
         return cli
 
     async def _refresh(self, cli: PulumiCli, record: RunRecord) -> bool:

@@ -15,7 +15,12 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, object_ref
 from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
-from aiperf_svc.adapters.cluster.teardown.inventory import is_labelled, namespaces_of, roots_of
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    is_labelled,
+    namespaces_of,
+    roots_of,
+    take_outside,
+)
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     NAMESPACE,
     USUAL_TYPES,
@@ -30,11 +35,13 @@ from aiperf_svc.adapters.cluster.teardown.removal import (
     remove_roots,
 )
 from aiperf_svc.adapters.host.tasks import Tasks
+from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
 from aiperf_svc.adapters.pulumi.progress import Progress
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, Unverified
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import count, counted
 from aiperf_svc.runner.signals import Interrupts
 
@@ -252,6 +259,24 @@ async def refuse_strangers(
             f"namespace {namespace} of stack {stack} is gone, and another one of its name is "
             "there, which Pulumi would delete with this state. The state is left as it is; when "
             f"that namespace is gone too, aiperf-svc gc {stack} updates it"
+        )
+
+
+async def refuse_strangers_of(
+    cluster: Cluster, stack: str, state: Json, own: Collection[str]
+) -> None:
+    """As `refuse_strangers`, for all that a state lists and that is in no namespace."""
+    listed = [*deployed.resources(state, "kubernetes:")]
+    for namespace in deployed.namespaces_in(listed):
+        await refuse_strangers(cluster, stack, namespace, own)
+    made = deployed.cluster_scoped_in(listed)
+    there = (await take_outside(cluster)).objects if made else ()
+    names = {f"{each.kind}/{each.name}" for each in there if not is_labelled(each, stack)}
+    if taken := sorted(made & names):
+        raise StackInUse(
+            f"stack {stack} is gone, and others have made {', '.join(taken)} again, which Pulumi "
+            "would delete with this state. The state is left as it is; when they are gone too, "
+            f"aiperf-svc gc {stack} updates it"
         )
 
 

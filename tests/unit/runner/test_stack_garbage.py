@@ -17,7 +17,7 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import StackInUse, TakenOver
 from aiperf_svc.adapters.cluster.preflight.rights import Right
 from aiperf_svc.adapters.cluster.teardown.event_undo import Undo
-from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
 from aiperf_svc.adapters.pulumi.cli import Ended
@@ -25,6 +25,7 @@ from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.runner.stack import garbage, records, teardown
 from aiperf_svc.runner.stack.garbage import (
     Collected,
@@ -195,7 +196,6 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
                        "watched_contact": watched_contact, "claim": claim,
                        "changed_objects": changed_objects, "LeaseKeeper": Keeper,
                        "take_from_process": take_from_process,
-                       "refuse_strangers": refuse_strangers,
                        "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
     monkeypatch.setattr(Undo, "carry_out", carry_out)
@@ -382,6 +382,26 @@ async def test_namesake_in_same_namespace_is_kept_from_pulumi(stack_run: FakeSta
     assert stack_run.removed == [("ours", "theirs")]
     assert stack_run.claims == [("theirs", False, True)]
     assert stack_run.home.load("s") is None
+
+
+async def test_objects_of_strangers_are_kept_from_pulumi(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = ObjectRef(kind="ClusterRole", namespace="", name="engine", uid="1", path="")
+
+    async def take_outside(_: Any) -> Inventory:
+        return Inventory(namespace="", objects=(role,), not_listed=())
+
+    monkeypatch.setattr(teardown, "take_outside", take_outside)
+    metadata = {"name": "engine", "uid": "0"}
+    kind = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
+    made = {"type": kind, "outputs": {"metadata": metadata}}
+    stack_run.state = {"deployment": {"resources": [made]}}
+    done = await stack_run.collected("s")
+    assert "others have made ClusterRole/engine again" in done.refused["s"]
+    assert (stack_run.did, stack_run.removed) == ([], [])
+    role = msgspec.structs.replace(role, labels={STACK_LABEL: "s"})
+    assert list((await stack_run.collected("s")).removed) == ["s"]
 
 
 async def test_namespace_of_strangers_is_kept_from_pulumi(stack_run: FakeStackRun) -> None:
