@@ -303,4 +303,7 @@ def test_tiers_are_in_every_export() -> None:
         line.split(",") for line in aiperf_exports.render_csv(summary).decode().splitlines()[-2:]
     )
     assert cells["Good Request Count [gold]"] == f"{tier.good_request_count:.2f}"
-    assert '<th>gold</th><td class="text">time_to_first_token 31ms</td>' in page.render(summary).decode()
+    assert (
+        '<th>gold</th><td class="text">time_to_first_token 31ms</td>'
+        in page.render(summary).decode()
+    )
