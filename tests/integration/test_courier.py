@@ -118,6 +118,14 @@ async def test_kept_files_may_have_any_name(courier: Courier) -> None:
     assert (last.piece, last.report and last.report.problem) == (2, "")
 
 
+async def test_file_of_several_patterns_comes_once(courier: Courier) -> None:
+    for name in ("result.json", "stdout"):
+        (place_of(courier).folder / "work" / name).write_text(name)
+    *pieces, last = await finished(courier, commands_of(courier, "*.json", "result.*", "std*"))
+    assert [(piece.file, piece.data) for piece in pieces] == [("result.json", b"result.json")]
+    assert last.piece == 1
+
+
 @pytest.mark.parametrize(
     ("is_container", "files"),
     [(True, {"inner.json", "volume.json"}), (False, {"inner.json", "volume.json", "key.json"})],

@@ -263,13 +263,15 @@ class StepCommands:
         work = self._place.folder / "work"
         for name, running in self._running.items():
             folder = self._shell.output(name)
-            paths = [(file, folder / file) for file in (STDOUT, STDERR)]
+            paths = {file: folder / file for file in (STDOUT, STDERR)}
             for pattern in running.command.keeps:
                 for path in sorted(work.glob(pattern)):
                     # Its name may have bytes that are not UTF-8, and messages cannot.
-                    kept = os.fsencode(path.relative_to(work))
-                    paths.append((kept.decode(errors="backslashreplace"), path))
-            for file, path in paths:
+                    kept = os.fsencode(path.relative_to(work)).decode(errors="backslashreplace")
+                    # Pieces of one name are one file: several patterns may match it, and a tool may
+                    # write a file `stdout` of its own.
+                    paths.setdefault(kept, path)
+            for file, path in paths.items():
                 if self._is_left(path):
                     yield from self._pieces_of(running, file, path)
 
