@@ -198,7 +198,8 @@ def _matches(tag: str, metric: CommandMetric, text: str, where: str) -> Iterator
         if value is not None:
             yield _number(tag, value, where)
     elif metric.json_lines is not None:
-        for line in text.splitlines():
+        # Only these end a line: JSON may have the other separators of `splitlines` in its texts.
+        for line in text.replace("\r", "\n").split("\n"):
             try:
                 document = json.loads(line)
             except ValueError:
@@ -215,7 +216,7 @@ def _number(tag: str, value: object, where: str) -> float:
         number = float(value)
         if number - number != 0:
             raise ValueError
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UnreadableOutput(
             f"metric {tag}: {value!r} in {where}: expected a finite number"
         ) from None

@@ -60,6 +60,12 @@ def test_other_lines_between_json_are_skipped() -> None:
     assert reading_of(config, 'starting\n{"n": 1}\n{"m": 5}\n{"n": 2}\n') == 3.0
 
 
+def test_texts_in_json_may_have_any_separator() -> None:
+    config = config_of(json_lines="n", take="sum")
+    lines = '{"n": 1, "text": "a\u2028b"}\r\n50%\r{"n": 2, "text": "a\x85b"}\n{"n": 4}'
+    assert reading_of(config, lines) == 7.0
+
+
 @pytest.mark.parametrize(
     ("metric", "text", "said"),
     [
@@ -67,6 +73,7 @@ def test_other_lines_between_json_are_skipped() -> None:
         ({"json_path": "a"}, "garbage", "standard output of rank 0 is not JSON"),
         ({"json_path": "a"}, '{"a": true}', "True in standard output of rank 0: expected a finite"),
         ({"json_path": "a"}, '{"a": NaN}', "expected a finite number"),
+        ({"json_path": "a"}, f'{{"a": {10**400}}}', "expected a finite number"),
         ({"pattern": r"x=(\S+)"}, "x=fast", "'fast' in standard output of rank 0"),
         ({"json_path": "a", "file": "r.json"}, "{}", "rank 0 left no file 'r.json'"),
     ],
