@@ -23,7 +23,8 @@ from aiperf_svc.protocol.messages.steps import (
 )
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.courier import Courier
-from aiperf_svc.workloads.steps import Command, PlannedStep, Step
+from aiperf_svc.workloads.command.workload import Command as CommandWorkload
+from aiperf_svc.workloads.steps import Command, PlannedStep, Step, UnreadableOutput
 from tests.support import fake_steps
 
 
@@ -164,6 +165,18 @@ async def test_step_with_unreadable_output_has_a_report(
     assert last.report is not None
     problem = "rank 0: PermissionError: [Errno 13] Permission denied: '2.json'"
     assert last.report.problem == problem
+
+
+async def test_unreadable_line_is_no_progress(
+    courier: Courier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise UnreadableOutput("no number")
+
+    monkeypatch.setattr(CommandWorkload, "progress", refuse)
+    (tmp_path / "1-0").mkdir()
+    (tmp_path / "1-0" / "stdout").write_text("a line\n")
+    assert courier._progress(commands_of(courier)) == ""
 
 
 async def test_launch_without_output_is_answered(courier: Courier) -> None:

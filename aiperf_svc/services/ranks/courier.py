@@ -49,7 +49,7 @@ from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.registry import tool_of
-from aiperf_svc.workloads.steps import PlannedStep
+from aiperf_svc.workloads.steps import PlannedStep, UnreadableOutput
 
 STATUS_S = 0.5
 _STAGES = tuple(StepStage)
@@ -283,8 +283,12 @@ class Courier(BaseService):
         config = self.context.ranks
         workload = tool_of(config)
         texts = (workload.progress(config, line) for line in step.last_lines())
-        if text := next(filter(None, texts), ""):
-            return text
+        try:
+            if text := next(filter(None, texts), ""):
+                return text
+        except UnreadableOutput:
+            # The same line fails the step when all output is read.
+            return ""
         return self._traffic.text() if workload.shows_traffic and self._traffic else ""
 
     async def _return(self, message: Message) -> None:

@@ -100,9 +100,11 @@ def _rows(text: str, ends_with: str) -> tuple[Row, ...]:
 
 def _placed(parts: list[str], line: str) -> Placed:
     time_us, algorithm, bus = (_number(part, line) for part in parts[:3])
-    if parts[3] != "N/A" and not parts[3].isdigit():
+    # A million and more of wrong values are printed as 1e+06.
+    wrong = None if parts[3] == "N/A" else _number(parts[3], line)
+    if wrong is not None and not wrong.is_integer():
         raise UnreadableOutput(f"expected a number of wrong values or N/A, found {line!r}")
-    return Placed(time_us, algorithm, bus, None if parts[3] == "N/A" else int(parts[3]))
+    return Placed(time_us, algorithm, bus, None if wrong is None else int(wrong))
 
 
 def _number(text: str, line: str) -> float:

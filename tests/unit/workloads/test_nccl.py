@@ -80,6 +80,8 @@ def test_output_without_a_version_is_read() -> None:
 def test_wrong_values_in_whole_table_are_errors() -> None:
     wrong = changed("  12.53      0 ", "  12.53      3 ")
     assert reading_of(wrong).errors == ("3 wrong values at 1048576 bytes, out of place",)
+    many = changed("  12.53      0 ", "  12.53  2e+06 ")
+    assert reading_of(many).errors == ("2000000 wrong values at 1048576 bytes, out of place",)
     failed = changed("bounds values : 0 OK", "bounds values : 3 FAILED")
     assert reading_of(failed).errors == ("3 values out of bounds: FAILED",)
 
