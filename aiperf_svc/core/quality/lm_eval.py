@@ -73,6 +73,8 @@ class _Results(msgspec.Struct):
     counts: dict[str, _Count] = msgspec.field(name="n-samples", default_factory=dict)
     versions: Json = {}
     task_hashes: dict[str, str] = {}
+    higher_is_better: dict[str, Json] = {}
+    """Task to the direction of each of its metrics, by names without filters."""
 
 
 class _Sample(msgspec.Struct):
@@ -161,6 +163,11 @@ def _score(task: str, found: _Results, metric: str | None) -> TaskScore:
             f"{', '.join(scores)}"
         )
     name, _, of_filter = key.partition(",")
+    if found.higher_is_better.get(task, {}).get(name) is False:
+        raise ValueError(
+            f"task {task}: smaller values of {key} are better, so it is no score; name another "
+            f"one in `metric`: {', '.join(scores)}"
+        )
     stderr = values.get(f"{name}{_STDERR},{of_filter}")
     count = found.counts.get(task)
     return TaskScore(

@@ -84,6 +84,11 @@ def test_several_tasks_have_their_scores_and_the_mean() -> None:
             {},
             "word_perplexity,none is 12.5, no score from 0 to 1",
         ),
+        (
+            left_by(higher_is_better={"sums": {"exact_match": False}}),
+            {},
+            "smaller values of exact_match,last-number are better",
+        ),
     ],
 )
 def test_results_without_a_score_are_unreadable(
