@@ -76,6 +76,9 @@ class GatheredStep:
                 reading = tool_of(config).read(config, plan.step, outputs)
             except UnreadableOutput as error:
                 problem = str(error)
+            except Exception as error:
+                # A reader may be of another package. The other steps do not depend on it.
+                problem = f"the reader of {config.kind} failed: {type(error).__name__}: {error}"
             else:
                 problem = "; ".join(reading.errors)
         return FinishedStep(
