@@ -29,9 +29,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts a command workload, and sees that no process of it is left at the end."""
     started: list[Command] = []
 
-    def run(script: str, *, repetitions: int = 1, **keys: Any) -> Command:
+    def run(script: str, *, repetitions: int = 1, ranks_on: Any = None, **keys: Any) -> Command:
         workload = {"kind": "command", "command": ["sh", "-c", script], "metrics": SPEED, **keys}
-        config = {"workload": workload, "repetitions": repetitions}
+        deployment = {"ranks": ranks_on or {}}
+        config = {"workload": workload, "repetitions": repetitions, "deployment": deployment}
         path = tmp_path / "input.jsonl"  # The one name besides the artifacts that is expected.
         path.write_text(json.dumps(config))
         started.append(Command(tmp_path, None, "--config", str(path)))
@@ -136,6 +137,21 @@ def test_failed_step_is_retried_as_configured(start: Callable[..., Command]) -> 
         (1, True),
         (2, False),
     ]
+
+
+def test_host_path_keeps_nothing_of_a_run(
+    start: Callable[..., Command], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    disk = tmp_path_factory.mktemp("disk")
+    (disk / "others").write_text("speed: 7\n")
+    script = 'echo >>"$AIPERF_VOLUME/data"; ls "$AIPERF_VOLUME"; cat "$AIPERF_VOLUME/../others"'
+    volume = {"kind": "host-path", "path": str(disk)}
+    command = start(script, repetitions=2, ranks_on={"volume": volume})
+    printed = command.finish()
+    assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
+    (metric,) = printed["results"]["metrics"]
+    assert [value["value"] for value in metric["values"]] == [7.0, 7.0]
+    assert [path.name for path in disk.iterdir()] == ["others"]
 
 
 def test_background_processes_of_a_command_are_ended(

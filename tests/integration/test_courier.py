@@ -10,9 +10,10 @@ import pytest
 import pytest_asyncio
 
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode
-from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place
+from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, with_own_volume
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
@@ -177,6 +178,26 @@ async def test_unreadable_line_is_no_progress(
     (tmp_path / "1-0").mkdir()
     (tmp_path / "1-0" / "stdout").write_text("a line\n")
     assert courier._progress(commands_of(courier)) == ""
+
+
+async def test_own_folder_of_a_host_path_is_removed(courier: Courier, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (disk / "of others").touch()
+    place = local_place(tmp_path, "rank-0", str(disk))
+    for _ in range(2):  # Ranks of one machine share it.
+        courier._place = own = with_own_volume(place, "run")
+    (own.volume / "aiperf-0.0.0").write_text("data")
+    courier._shell = None
+    for _ in range(2):
+        await courier.close()
+    assert [path.name for path in disk.iterdir()] == ["of others"]
+
+
+def test_missing_host_path_is_named(tmp_path: Path) -> None:
+    place = local_place(tmp_path, "rank-0", str(tmp_path / "gone"))
+    with pytest.raises(EnvironmentProblem, match="volume.path: cannot make .*gone/aiperf-run: No"):
+        with_own_volume(place, "run")
 
 
 async def test_launch_without_output_is_answered(courier: Courier) -> None:

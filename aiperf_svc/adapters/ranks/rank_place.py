@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiperf_svc.adapters.host.machine import usable_cores
@@ -19,6 +19,8 @@ class RankPlace:
     folder: Path
     """What the courier and the rank's loop share; the same path for both."""
     volume: Path
+    is_volume_removed: bool = False
+    """Whether the volume is a folder that is removed with the run."""
     address: str
     interface: str
     node: str
@@ -69,6 +71,21 @@ def pod_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
         )
     except KeyError as error:
         raise EnvironmentProblem(f"{error.args[0]} is not set in this pod") from error
+
+
+def with_own_volume(place: RankPlace, run_id: str) -> RankPlace:
+    """The place with a new folder in its volume in place of the volume, which is a folder of the
+    machine: what a tool writes there must not stay, nor replace what others have there. Raises
+    EnvironmentProblem."""
+    volume = place.volume / f"aiperf-{run_id}"
+    try:
+        # Ranks of one machine share it: each finds the files of the others.
+        volume.mkdir(exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"deployment.ranks.volume.path: cannot make {volume}: {error.strerror}"
+        ) from error
+    return replace(place, volume=volume, is_volume_removed=True)
 
 
 def address_on(network: str, status: str) -> str:

@@ -8,6 +8,7 @@ are, so that a lost message causes only a short delay.
 
 import asyncio
 import os
+import shutil
 from collections.abc import Coroutine
 from typing import Any
 
@@ -17,7 +18,7 @@ import zmq
 from aiperf_svc.adapters.host.clocks import read_clocks
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
-from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place
+from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place, with_own_volume
 from aiperf_svc.adapters.ranks.rank_shell import RankShell, make_folder
 from aiperf_svc.adapters.ranks.step_commands import Piece, StepCommands
 from aiperf_svc.adapters.ranks.traffic import Traffic
@@ -103,14 +104,14 @@ class Courier(BaseService):
     # --- configuring -----------------------------------------------------------------------------
 
     async def _configure(self) -> None:
-        config = self.context.ranks
+        volume = self.context.ranks.deployment.ranks.volume
         if "AIPERF_RANK_DIR" in os.environ:
-            self._place = place = pod_place()
+            place = pod_place()
         else:
-            volume = config.deployment.ranks.volume
-            self._place = place = local_place(
-                self.context.state, self.id, volume.path if volume else None
-            )
+            place = local_place(self.context.state, self.id, volume.path if volume else None)
+        if volume is not None and volume.kind == "host-path":
+            place = with_own_volume(place, self.context.run_id)
+        self._place = place
         reply = decode(await ask(self._dataset, encode(RankFilesRequested(*self.header))))
         assert isinstance(reply, RankFiles)
         self._files = reply.files
@@ -388,3 +389,5 @@ class Courier(BaseService):
         if self._launches is not None:
             self._launches.close()
             self._launches = None
+        if self._place is not None and self._place.is_volume_removed:
+            await asyncio.to_thread(shutil.rmtree, self._place.volume, ignore_errors=True)
