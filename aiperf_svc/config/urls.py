@@ -1,8 +1,12 @@
-"""The address in a URL."""
+"""The URL of a server: its address, and what is wrong with it."""
 
+import re
 from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+_VISIBLE = re.compile(r"[!-~]*")
+"""Characters of a URL."""
 
 
 class Address(NamedTuple):
@@ -26,3 +30,29 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def url_problem(url: str, *, remedy: str) -> str:
+    """Return what is wrong with the base URL of a server; empty if nothing is. `remedy` is what to
+    do with a key of the server."""
+    if not _VISIBLE.fullmatch(url):
+        return f"{url!r}: expected no spaces and ASCII only (%20 in a path, xn-- in a host's name)"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{url!r}: expected an address such as http://host:8000 or http://[::1]:8000"
+    if parts.password or parts.username:
+        return (
+            "holds a name or password, which would be kept in plain text in the results; " + remedy
+        )
+    try:
+        has_port = parts.port != 0
+    except ValueError:
+        has_port = False
+    if not has_port:
+        return f"{url!r}: expected a port from 1 to 65,535"
+    if not parts.hostname:
+        return f"{url!r}: names no host; expected http://host:port"
+    if parts.query or parts.fragment:
+        return f"{url!r}: expected no ? or # after the path"
+    return ""

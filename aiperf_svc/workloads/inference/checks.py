@@ -1,6 +1,5 @@
 """Checks of the config of an inference load beyond its models, and what it needs of a machine."""
 
-import re
 from urllib.parse import urlsplit
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -9,7 +8,7 @@ from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.events import LOCAL, OF_OWN_TARGET, ON_CLUSTERS, Kind
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
-from aiperf_svc.config.urls import is_loopback
+from aiperf_svc.config.urls import is_loopback, url_problem
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems
 from aiperf_svc.core.endpoints.paths import other_api
@@ -17,9 +16,6 @@ from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.workloads.workload import LocalNeeds, NeededFile, NeededProgram, NeededVariable
-
-VISIBLE = re.compile(r"[!-~]*")
-"""Characters of a URL."""
 
 
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
@@ -40,7 +36,10 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         text += "endpoint.api_key_header"
         found.append(Problem(key, text))
     for url in endpoint.all_urls:
-        found += _url_problems(url) or _api_problems(url, endpoint)
+        if problem := url_problem(url, remedy="use --api-key"):
+            found.append(Problem("endpoint.url", problem))
+        else:
+            found += _api_problems(url, endpoint)
     return found
 
 
@@ -207,28 +206,3 @@ def _api_problems(url: str, endpoint: Endpoint) -> list[Problem]:
         return []
     text = f"{{endpoint.url}}: {url!r} is of the {other} API; expected {{endpoint.type}} {other}, "
     return [Problem("", f"{text}or a URL without this path", names_keys=True)]
-
-
-def _url_problems(url: str) -> list[Problem]:
-    if not VISIBLE.fullmatch(url):
-        text = "expected no spaces and ASCII only (%20 in a path, xn-- in a host's name)"
-        return [Problem("endpoint.url", f"{url!r}: {text}")]
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        text = "expected an address such as http://host:8000 or http://[::1]:8000"
-        return [Problem("endpoint.url", f"{url!r}: {text}")]
-    if parts.password or parts.username:
-        text = "holds a name or password, which would be kept in plain text in the results; "
-        return [Problem("endpoint.url", text + "use --api-key")]
-    try:
-        has_port = parts.port != 0
-    except ValueError:
-        has_port = False
-    if not has_port:
-        return [Problem("endpoint.url", f"{url!r}: expected a port from 1 to 65,535")]
-    if not parts.hostname:
-        return [Problem("endpoint.url", f"{url!r}: names no host; expected http://host:port")]
-    if parts.query or parts.fragment:
-        return [Problem("endpoint.url", f"{url!r}: expected no ? or # after the path")]
-    return []

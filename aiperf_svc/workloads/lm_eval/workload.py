@@ -11,6 +11,7 @@ from pydantic import Field
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.quality import SETTINGS_FILE, LmEvalTasks, metric_tag
+from aiperf_svc.config.urls import url_problem
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.core.results.measured import MetricInfo
@@ -112,6 +113,16 @@ class LmEval(ToolWorkload[LmEvalSpec]):
             )
             for task in (tasks if len(tasks) > 1 else ())
         )
+
+    def problems(self, config: Config) -> list[str]:
+        endpoint = config.workload.endpoint
+        remedy = f"name the server's key in workload.secret_env: {{{lm_eval.KEY_VARIABLE}: NAME}}"
+        problem = url_problem(endpoint.url, remedy=remedy)
+        found = [f"workload.url: {problem}"] if problem else []
+        for key in endpoint.secrets_in_clear:
+            own = key.replace("endpoint.", "workload.", 1)
+            found.append(f"{own}: would be kept in plain text in the results; {remedy}")
+        return found
 
     def outside(self, config: Config) -> tuple[OutsideUrl, ...]:
         spec = config.workload

@@ -186,6 +186,20 @@ def test_samples_are_graded_answers(task: str, texts: str, grades: list[bool]) -
     assert [each.question for each in answers if each.error] == ([11] if task == "sums" else [])
 
 
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"url": "http://me:pw@s:8000"}, "workload.url: holds a name or password"),
+        ({"url": "http://[::1"}, "workload.url: 'http://[::1': expected an address such as"),
+        ({"extra_inputs": {"api_key": "x"}}, "workload.extra_inputs.api_key: would be kept in"),
+    ],
+)
+def test_secret_in_plain_text_is_refused(spec: dict[str, Any], problem: str) -> None:
+    (found,) = WORKLOAD.problems(config_of(**spec))
+    assert found.startswith(problem)
+    assert WORKLOAD.problems(config_of(extra_inputs={"top_k": 1})) == []
+
+
 def test_ranks_reach_the_server_and_the_hub() -> None:
     assert [each.url for each in WORKLOAD.outside(config_of())] == [
         "http://s:8000/v1",
