@@ -104,3 +104,23 @@ async def test_prepared_command_waits_and_discarded_one_never_runs(tmp_path: Pat
         await shell.close()
     assert ran.read_text() == "1-1\n"
     assert started.empty()
+
+
+async def test_number_of_an_ended_group_is_forgotten(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    started: asyncio.Queue[Event] = asyncio.Queue()
+    ended: asyncio.Queue[Event] = asyncio.Queue()
+    shell = RankShell(tmp_path, on_started=noted_in(started), on_ended=noted_in(ended))
+    async with asyncio.timeout(ENDED_S):
+        await shell.open(starts_loop=True)
+        shell.run("1-0", ("sh", "-c", "exit 3"), {}, tmp_path)
+        assert await ended.get() == ("1-0", 3)
+        assert (shell.output("1-0") / "pid").read_text() == "\n"
+        shell.run("1-1", ("sh", "-c", "sleep 1000 & echo $!"), {}, tmp_path)
+        assert await ended.get() == ("1-1", 0)
+        left = os.pidfd_open(int((shell.output("1-1") / "stdout").read_text()))
+        shell.signal("1-0", "KILL")
+        shell.signal("1-1", "KILL")
+        assert (await asyncio.to_thread(select.select, [left], [], [], ENDED_S))[0]
+        os.close(left)
+        await shell.close()

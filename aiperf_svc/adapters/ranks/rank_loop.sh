@@ -37,7 +37,7 @@ send() {
     kill -s "$1" -- -1
   elif [ -f "commands/$2/pid" ]; then
     read -r pid <"commands/$2/pid"
-    kill -s "$1" -- "-$pid"
+    [ -z "$pid" ] || kill -s "$1" -- "-$pid"
   fi
 } 2>/dev/null
 
@@ -86,7 +86,10 @@ run() {
     pid=$!
     exec 2>/dev/null # Some shells print what a signal did.
     wait "$pid"
-    echo "ended $1 $?" >&4
+    code=$?
+    # Nothing of its group is left, so its number may be another's soon.
+    kill -s 0 -- "-$pid" || echo >"commands/$1/pid"
+    echo "ended $1 $code" >&4
     echo "gone $1" >&3
   ) &
   waiters="$waiters $1:$!"
