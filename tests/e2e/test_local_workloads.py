@@ -164,6 +164,16 @@ def test_background_processes_of_a_command_are_ended(
     wait_ended(pid)
 
 
+def test_daemon_of_a_command_is_ended(start: Callable[..., Command], tmp_path: Path) -> None:
+    own = tmp_path / "tmp/pid"
+    command = start(f"setsid sh -c 'sleep 1000 & echo $! >{own}'; echo speed: 1")
+    command.finish()
+    assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
+    pid = int(own.read_text())
+    own.unlink()
+    wait_ended(pid)
+
+
 def test_interrupt_ends_the_step_and_keeps_its_output(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -46,6 +47,33 @@ def adopt_orphans(is_wanted: bool) -> bool:
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
+
+
+def end_children() -> None:
+    """Kill the children of this process, then those that it adopts by that, until it has none."""
+    while killed := [pid for pid in _children() if _is_killed(pid)]:
+        for pid in killed:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name, in parentheses, may hold anything; state and parent follow it.
+            _state, parent, *_ = path.read_text().rpartition(")")[2].split()
+            if int(parent) == os.getpid():
+                found.append(int(path.parent.name))
+    return found
+
+
+def _is_killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:  # Gone, or of another user.
+        return False
+    return True
 
 
 def set_command_line(words: Sequence[str]) -> None:

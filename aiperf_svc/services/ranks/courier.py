@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from aiperf_svc.adapters.host.child_processes import adopt_orphans, end_children
 from aiperf_svc.adapters.host.clocks import read_clocks
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
@@ -118,6 +119,8 @@ class Courier(BaseService):
         if not place.is_container:
             # In a pod the init container has made it, and the loop may already run there.
             await asyncio.to_thread(make_folder, place.folder)
+            # A command may leave daemons, in groups of their own.
+            adopt_orphans(True)
         self._shell = RankShell(place.folder, on_started=self._on_started, on_ended=self._on_ended)
         self._launches = LaunchRequests(place.folder, self._on_launch_asked)
         await self._shell.open(starts_loop=not place.is_container)
@@ -386,6 +389,8 @@ class Courier(BaseService):
             has_others = self.context.experiment is not None
             await self._shell.close(leaves_loop=is_container and has_others)
             self._shell = None
+            if not is_container:
+                await asyncio.to_thread(end_children)
         if self._launches is not None:
             self._launches.close()
             self._launches = None
