@@ -206,4 +206,15 @@ async def test_launch_without_output_is_answered(courier: Courier) -> None:
     (ended,) = cast(Sent, courier._returns).messages
     assert isinstance(ended, LaunchEnded)
     assert (ended.launch, ended.exit_code, ended.stdout) == ("1-7", 255, b"")
-    assert ended.stderr.startswith(b"rank 0: [Errno 2] No such file or directory")
+    assert ended.stderr == b"rank 0: launch-1-7 left no output\n"
+
+
+async def test_launch_in_a_pod_reads_no_key(courier: Courier, tmp_path: Path) -> None:
+    courier._place = replace(place_of(courier), is_container=True)
+    courier._launch(CommandLaunched(*courier.header, 1, "1-7", "true"))
+    (tmp_path / "key").write_text("secret")
+    for name in ("stdout", "stderr"):
+        (tmp_path / "launch-1-7" / name).symlink_to(tmp_path / "key")
+    await courier._return_launch("launch-1-7", 0)
+    (ended,) = cast(Sent, courier._returns).messages
+    assert (ended.exit_code, ended.stdout) == (255, b"")

@@ -26,3 +26,16 @@ async def test_command_for_another_rank_runs_at_its_courier(
     assert agent.returncode == seen
     launches.close()
     assert list((tmp_path / "launches").iterdir()) == []
+
+
+async def test_request_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    asked: asyncio.Queue[Launch] = asyncio.Queue()
+    launches = LaunchRequests(tmp_path, asked.put_nowait)
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "launches/1.command").symlink_to(tmp_path / "key")
+    (tmp_path / "launches/2.command").write_text("true\n")
+    with pytest.raises(OSError, match=r"1\.command"):
+        launches._take(["1 10.0.0.7"])
+    launches._take(["2 10.0.0.7"])
+    assert [asked.get_nowait(), asked.empty()] == [Launch("2", "10.0.0.7", "true"), True]
+    launches.close()

@@ -89,7 +89,10 @@ class LaunchRequests:
             reply.unlink(missing_ok=True)
             make_fifo(reply)
             self._replies[number] = open_fifo(reply)
-            command = self._path(number, "command").read_text().strip()
+            # A link may lead to files of the courier's own container, such as its keys.
+            fd = os.open(self._path(number, "command"), os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(fd) as file:
+                command = file.read().strip()
             self._on_asked(Launch(number, address.strip(), command))
 
     def reply(self, number: str, exit_code: int, stdout: bytes, stderr: bytes) -> None:

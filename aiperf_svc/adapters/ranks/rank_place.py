@@ -31,6 +31,15 @@ class RankPlace:
     is_shared_network: bool
     """Whether other programs use the same interfaces."""
 
+    def is_left(self, path: Path) -> bool:
+        """Whether a command left this file. In a pod, a link may lead out of what the rank's
+        container shares, to files of the courier's own container such as its keys."""
+        if not path.is_file():
+            return False
+        found = path.resolve()
+        shared = self.folder, self.volume
+        return not self.is_container or any(map(found.is_relative_to, shared))
+
 
 def local_place(state: Path, instance: str, volume: str | None) -> RankPlace:
     """The place of a rank on this machine. `volume` is the folder that the config names."""

@@ -212,7 +212,7 @@ class StepCommands:
             for name, running in self._running.items():
                 for file in (STDOUT, STDERR):
                     path = self._shell.output(name) / file
-                    if self._is_left(path) and path.stat().st_size > self._limit:
+                    if self._place.is_left(path) and path.stat().st_size > self._limit:
                         self.note(self._too_large(running, file, path.stat().st_size))
 
     async def finish(self, *, abort_reason: str) -> None:
@@ -272,17 +272,8 @@ class StepCommands:
                     # write a file `stdout` of its own.
                     paths.setdefault(kept, path)
             for file, path in paths.items():
-                if self._is_left(path):
+                if self._place.is_left(path):
                     yield from self._pieces_of(running, file, path)
-
-    def _is_left(self, path: Path) -> bool:
-        """Whether a command left this file. In a pod, a link may lead out of what the rank's
-        container shares, to files of the courier's own container such as its keys."""
-        if not path.is_file():
-            return False
-        shared = self._place.folder, self._place.volume
-        found = path.resolve()
-        return not self._place.is_container or any(map(found.is_relative_to, shared))
 
     def _pieces_of(self, running: _Running, file: str, path: Path) -> Iterator[Piece]:
         size = path.stat().st_size
@@ -315,7 +306,7 @@ class StepCommands:
         """The last whole lines that each measured command has printed, newest first."""
         for name, running in self._running.items():
             path = self._shell.output(name) / STDOUT
-            if not running.is_server and self._is_left(path):
+            if not running.is_server and self._place.is_left(path):
                 yield from newest_lines(_tail(path, LINES_BYTES))
 
     # --- counters --------------------------------------------------------------------------------
@@ -377,8 +368,8 @@ class StepCommands:
 
     def _how_it_ended(self, running: _Running) -> str:
         folder = self._shell.output(f"{self.plan.number}-{running.index}")
-        paths = (folder / STDERR, folder / STDOUT)
-        said = next((path for path in paths if self._is_left(path) and path.stat().st_size), None)
+        left = filter(self._place.is_left, (folder / STDERR, folder / STDOUT))
+        said = next((path for path in left if path.stat().st_size), None)
         text = _tail(said, TAIL_BYTES) if said else ""
         return how_it_ended(running.command, running.exit_code, text)
 

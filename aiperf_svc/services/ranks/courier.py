@@ -369,9 +369,13 @@ class Courier(BaseService):
 
     async def _return_launch(self, command: str, exit_code: int) -> None:
         assert self._shell is not None
+        assert self._place is not None
         launch, folder = self._launched.pop(command), self._shell.output(command)
+        paths = folder / "stdout", folder / "stderr"
         try:
-            output = (folder / "stdout").read_bytes(), (folder / "stderr").read_bytes()
+            if not all(map(self._place.is_left, paths)):
+                raise OSError(f"{command} left no output")
+            output = paths[0].read_bytes(), paths[1].read_bytes()
         except OSError as error:
             # As ssh reports an error of its own. Without a reply, the other rank would wait.
             exit_code, output = 255, (b"", f"rank {self._rank}: {error}\n".encode())
