@@ -65,10 +65,12 @@ class StepReader(BaseService):
                 await self._conclude(step)
 
     async def _conclude(self, step: GatheredStep) -> None:
-        if not step.is_complete(self._lost):
+        is_here = step.number in self._steps  # Another task may have concluded it meanwhile.
+        if not is_here or not step.is_complete(self._lost):
             return
         del self._steps[step.number]
-        finished = step.finish(self.context.ranks)
+        # Large output takes seconds, and a processor without heartbeats for so long is lost.
+        finished = await asyncio.to_thread(step.finish, self.context.ranks)
         await self._records.send(
             encode(
                 StepRecord(

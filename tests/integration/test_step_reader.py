@@ -1,0 +1,93 @@
+"""The record processor of a benchmark on ranks goes on while it reads the output of a step."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages.steps import (
+    CommandEnd,
+    RankReport,
+    RankWitness,
+    StepOutput,
+    StepRecord,
+)
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.ranks.step_reader import StepReader
+from aiperf_svc.workloads.command import WORKLOAD
+from aiperf_svc.workloads.steps import Command, Output, PlannedStep, Reading, Step
+from tests.support import fake_steps
+
+WAIT_S = 30.0
+
+
+class Records:
+    """A socket that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    async def send(self, frame: bytes) -> None:
+        self.messages.append(decode(frame))
+
+
+def last_piece() -> StepOutput:
+    step = Step(name="only", commands=(Command(rank=0, argv=("x",)),), timeout_ns=60 * 10**9)
+    plan = PlannedStep(number=1, attempt=1, repetition=1, step=step)
+    report = RankReport(
+        plan=msgspec.json.encode(plan),
+        problem="",
+        witness=RankWitness(rank=0),
+        ends=(CommandEnd(index=0, exit_code=0, started_wall_ns=1, ended_wall_ns=2),),
+    )
+    return StepOutput(
+        *("run", "rank-0", 1),
+        step=1,
+        rank=0,
+        piece=0,
+        command=-1,
+        file="",
+        data=b"",
+        is_last=True,
+        report=report,
+    )
+
+
+async def test_heartbeats_continue_while_output_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read(_self: object, _config: object, _step: Step, _outputs: Sequence[Output]) -> Reading:
+        begun.set()
+        assert may_end.wait(WAIT_S)
+        return Reading(values={"m": 1.0})
+
+    monkeypatch.setattr(type(WORKLOAD), "read", read)
+    context = RunContext(
+        run_id="run",
+        instance="record-processor-0",
+        config=fake_steps.config(),
+        topology=cast(Topology, None),
+        addresses=Addresses(f"inproc://{tmp_path.name}"),
+        artifacts=tmp_path / "artifacts",
+        state=tmp_path,
+    )
+    bus = Bus(context.addresses)
+    reader = StepReader(context, bus)
+    reader._records = records = cast(Any, Records())
+    handled = asyncio.create_task(reader._handle_output(last_piece(), b""))
+    assert await asyncio.to_thread(begun.wait, WAIT_S)
+    may_end.set()
+    await handled
+    await bus.close(linger_ms=0)
+    _, record = records.messages
+    assert isinstance(record, StepRecord)
+    assert record.problem == ""
+    assert msgspec.json.decode(record.reading, type=Reading).values == {"m": 1.0}
