@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode
+from aiperf_svc.adapters.ranks.counters import Counters
 from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, with_own_volume
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
@@ -166,6 +167,14 @@ async def test_step_with_unreadable_output_has_a_report(
     assert last.report is not None
     problem = "rank 0: PermissionError: [Errno 13] Permission denied: '2.json'"
     assert last.report.problem == problem
+
+
+async def test_memory_peak_is_of_its_step(courier: Courier) -> None:
+    step = commands_of(courier)
+    step._before = step._after = Counters(memory_peak_bytes=5)
+    assert step.witness(clock_uncertainty_ns=0).memory_peak_bytes == 0
+    step._after = Counters(memory_peak_bytes=7)
+    assert step.witness(clock_uncertainty_ns=0).memory_peak_bytes == 7
 
 
 async def test_unreadable_line_is_no_progress(

@@ -17,7 +17,8 @@ _PROC = Path("/proc")
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since some moment in the past; only differences mean something."""
+    """Counts since some moment in the past; only differences mean something, and of a peak whether
+    it has grown."""
 
     mono_ns: int = 0
     """When they were read."""
@@ -32,6 +33,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int = 0
     throttled_ns: int = 0
     oom_kills: int = 0
+    memory_peak_bytes: int = 0
+    """Most memory of the container since its start."""
     pressure_us: dict[str, int] = {}
     """`cpu`, `io`, `memory` to the time in which some task waited for it."""
     stolen_ns: int = 0
@@ -56,6 +59,7 @@ def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Co
         cpu_ns=container_cpu_ns(container) if container is not None else 0,
         throttled_ns=throttled_ns() if container is None else container_throttled_ns(container),
         oom_kills=container_oom_kills(container) if container is not None else 0,
+        memory_peak_bytes=container_memory_peak(container) if container is not None else 0,
         pressure_us=_pressures(proc / "pressure"),
         stolen_ns=stolen_ns(proc / "stat"),
         own_cpu_ns=time.process_time_ns(),

@@ -12,13 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from aiperf_svc.adapters.host.tasks import cancel
-from aiperf_svc.adapters.ranks.counters import (
-    Counters,
-    container_memory_peak,
-    listens,
-    pressure_shares,
-    read_counters,
-)
+from aiperf_svc.adapters.ranks.counters import Counters, listens, pressure_shares, read_counters
 from aiperf_svc.adapters.ranks.rank_place import RankPlace
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness
@@ -102,7 +96,6 @@ class StepCommands:
         self._due_wall_ns = 0
         self._before: Counters | None = None
         self._after: Counters | None = None
-        self._memory_peak = 0
         self._restarts = shell.restarts
 
     # --- events of the shell ---------------------------------------------------------------------
@@ -312,14 +305,12 @@ class StepCommands:
     # --- counters --------------------------------------------------------------------------------
 
     async def _count_after(self) -> None:
-        container = await self._container("after")
-        self._after = read_counters(container)
+        self._after = read_counters(await self._container("after"))
         if self._was_restarted and self._before is not None:
             # The counters are those of a new container.
             self._before = msgspec.structs.replace(
-                self._before, cpu_ns=0, throttled_ns=0, oom_kills=0
+                self._before, cpu_ns=0, throttled_ns=0, oom_kills=0, memory_peak_bytes=0
             )
-        self._memory_peak = container_memory_peak(container or {})
 
     async def _container(self, name: str) -> dict[str, str] | None:
         if not self._place.is_container:
@@ -329,6 +320,7 @@ class StepCommands:
     def witness(self, *, clock_uncertainty_ns: int) -> RankWitness:
         """What this courier saw of the step."""
         before, after = self._before or Counters(), self._after or self._before or Counters()
+        peak = after.memory_peak_bytes
         offset_ns = self._to_reference_ns()
         commands = [r for r in self._running.values() if not r.is_server and r.started_wall_ns]
         started = max((r.started_wall_ns for r in commands), default=0)
@@ -349,7 +341,7 @@ class StepCommands:
             udp_errors=after.udp_errors - before.udp_errors,
             cpu_ns=after.cpu_ns - before.cpu_ns,
             throttled_ns=after.throttled_ns - before.throttled_ns,
-            memory_peak_bytes=self._memory_peak,
+            memory_peak_bytes=peak if peak > before.memory_peak_bytes else 0,
             memory_limit_bytes=self._place.memory_bytes,
             oom_kills=after.oom_kills - before.oom_kills,
             cpu_pressure=waited.get("cpu"),

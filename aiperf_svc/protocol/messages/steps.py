@@ -135,6 +135,8 @@ class RankWitness(Value, frozen=True):
     throttled_ns: int = 0
     """Taken by the CPU quota, summed over CPUs."""
     memory_peak_bytes: int = 0
+    """Most memory of the rank's container, if it was reached in this step; 0: it was not, or is not
+    known."""
     memory_limit_bytes: int = 0
     oom_kills: int = 0
     cpu_pressure: float | None = None
