@@ -44,18 +44,22 @@ class Sent:
 
 
 class Shell:
-    """Commands that have ended, without any output."""
+    """Commands that have ended, without any output, and what they were told."""
 
     restarts = 0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.signals: list[tuple[str, str]] = []
 
     def output(self, command: str) -> Path:
         return self._folder / command
 
     def run(self, command: str, *_: object) -> None:
         self.output(command).mkdir()
+
+    def signal(self, command: str, name: str) -> None:
+        self.signals.append((command, name))
 
 
 @pytest_asyncio.fixture
@@ -216,6 +220,12 @@ async def test_launch_without_output_is_answered(courier: Courier) -> None:
     assert isinstance(ended, LaunchEnded)
     assert (ended.launch, ended.exit_code, ended.stdout) == ("1-7", 255, b"")
     assert ended.stderr == b"rank 0: launch-1-7 left no output\n"
+
+
+async def test_step_ends_what_it_has_launched(courier: Courier) -> None:
+    courier._launch(CommandLaunched(*courier.header, 1, "1-7", "sleep 1000"))
+    await finished(courier, commands_of(courier))
+    assert cast(Shell, courier._shell).signals == [("launch-1-7", "TERM")]
 
 
 async def test_launch_in_a_pod_reads_no_key(courier: Courier, tmp_path: Path) -> None:

@@ -302,6 +302,10 @@ class Courier(BaseService):
         """End the step, and send all its output and last the courier's own report."""
         number = 0
         try:
+            assert self._shell is not None
+            for command in self._launched:
+                # `mpirun` ends its daemons, unless it was killed or cannot reach them.
+                self._shell.signal(command, "TERM")
             await step.finish(abort_reason=order.abort_reason)
             for piece in step.pieces():
                 await self._send_piece(step, number, piece)
@@ -358,8 +362,7 @@ class Courier(BaseService):
         self._spawn(self._return(asked))
 
     def _launch(self, ordered: CommandLaunched) -> None:
-        """Run a command for another rank. It ends when that rank's command ends: `mpirun` ends its
-        daemons."""
+        """Run a command for another rank. It ends with the step at the latest."""
         assert self._shell is not None
         assert self._place is not None
         name = f"launch-{ordered.launch}"
