@@ -265,6 +265,10 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         """Return the longest time of all steps. How long they usually take is unknown."""
         return TrialTimes(None, self._steps_ns(config))
 
+    def longest_waits_ns(self, config: WorkloadConfig[SpecT], *, is_held: bool) -> int:
+        """Return how long couriers may wait for the containers of their ranks."""
+        return config.deployment.ready_timeout
+
     def topology(self, config: WorkloadConfig[SpecT], facts: Facts) -> Topology:
         """Return a topology with a worker for each rank."""
         return plan_ranks(config.deployment, len(self.role_names(config)), facts)

@@ -9,23 +9,24 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode, encode
 from aiperf_svc.adapters.ranks.counters import Counters
 from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, with_own_volume
-from aiperf_svc.adapters.ranks.rank_shell import RankShell
+from aiperf_svc.adapters.ranks.rank_shell import READY_S, RankShell
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
     LaunchEnded,
+    RankFiles,
     StepOrder,
     StepOutput,
     StepStage,
 )
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.courier import Courier
-from aiperf_svc.workloads.command.workload import Command as CommandWorkload
+from aiperf_svc.workloads.command import WORKLOAD
 from aiperf_svc.workloads.steps import Command, PlannedStep, Step, UnreadableOutput
 from tests.support import fake_steps
 
@@ -113,6 +114,33 @@ async def finished(courier: Courier, step: StepCommands) -> list[StepOutput]:
     return cast(Sent, courier._raw).messages
 
 
+async def test_courier_waits_for_the_image_of_its_rank(
+    courier: Courier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Starting(Shell):
+        def __init__(self, folder: Path, **_: object) -> None:
+            super().__init__(folder)
+
+        async def open(self, *, starts_loop: bool, longest_s: float) -> None:
+            raise EnvironmentProblem(f"{starts_loop} {longest_s:g}")
+
+    async def give_files(*_: object) -> bytes:
+        return encode(RankFiles(*courier.header, files={}))
+
+    for name in ("ADVERTISE", "NODE", "RANK_DIR", "RANK_VOLUME"):
+        monkeypatch.setenv(f"AIPERF_{name}", str(tmp_path))
+    monkeypatch.setattr("aiperf_svc.services.ranks.courier.ask", give_files)
+    monkeypatch.setattr("aiperf_svc.services.ranks.courier.RankShell", Starting)
+    ready_s = courier.context.ranks.deployment.ready_timeout / 1e9
+    with pytest.raises(EnvironmentProblem, match=f"False {ready_s:g}"):
+        await courier._configure()
+    assert ready_s > READY_S
+    controller_waits_ns = WORKLOAD.longest_waits_ns(courier.context.ranks, is_held=False)
+    assert controller_waits_ns == ready_s * 1e9
+    assert courier._launches is not None
+    courier._launches.close()
+
+
 async def test_kept_files_may_have_any_name(courier: Courier) -> None:
     for name in (b"a\xff.json", b"a\xfe.json"):
         path = place_of(courier).folder / "work" / name.decode(errors="surrogateescape")
@@ -187,7 +215,7 @@ async def test_unreadable_line_is_no_progress(
     def refuse(*_: object) -> str:
         raise UnreadableOutput("no number")
 
-    monkeypatch.setattr(CommandWorkload, "progress", refuse)
+    monkeypatch.setattr(type(WORKLOAD), "progress", refuse)
     (tmp_path / "1-0").mkdir()
     (tmp_path / "1-0" / "stdout").write_text("a line\n")
     assert courier._progress(commands_of(courier)) == ""

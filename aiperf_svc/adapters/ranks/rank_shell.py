@@ -24,7 +24,7 @@ from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 
 LOOP = Path(__file__).with_name("rank_loop.sh")
 READY_S = 120.0
-"""Longest time for the loop to begin; on a cluster the rank's image is pulled meanwhile."""
+"""Longest time for the loop to begin where no image is pulled meanwhile."""
 _SIGNALS = {128 + number: -number for number in signal.valid_signals()}
 ORDERS, EVENTS, GATE = "orders", "events", "gate"
 _GO = "go"
@@ -78,20 +78,21 @@ class RankShell:
         self.restarts = -1
         """Number of restarts of the loop: its container ended and was started again."""
 
-    async def open(self, *, starts_loop: bool) -> None:
+    async def open(self, *, starts_loop: bool, longest_s: float = READY_S) -> None:
         """Connect to the loop, or start it as a child first; end what it still does for another
-        courier. Raises EnvironmentProblem."""
+        courier. Raises EnvironmentProblem if it has not begun after `longest_s`."""
         self._orders = open_fifo(self.folder / ORDERS)
         self._events = FifoLines(self.folder / EVENTS, self._take_events)
         if starts_loop:
             self._child = self._start_loop()
         self._order(f"reset {self._token}")
         try:
-            async with asyncio.timeout(READY_S):
+            async with asyncio.timeout(longest_s):
                 await self._is_ready.wait()
         except TimeoutError:
             raise EnvironmentProblem(
-                f"the rank's loop did not begin within {READY_S:g} s; its image needs a POSIX shell"
+                f"the rank's loop did not begin within {longest_s:g} s; its image needs a POSIX "
+                "shell"
             ) from None
 
     def _start_loop(self) -> "subprocess.Popen[bytes]":

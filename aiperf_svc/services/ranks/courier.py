@@ -20,7 +20,7 @@ from aiperf_svc.adapters.host.clocks import read_clocks
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
 from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place, with_own_volume
-from aiperf_svc.adapters.ranks.rank_shell import RankShell, make_folder
+from aiperf_svc.adapters.ranks.rank_shell import READY_S, RankShell, make_folder
 from aiperf_svc.adapters.ranks.step_commands import Piece, StepCommands
 from aiperf_svc.adapters.ranks.traffic import Traffic
 from aiperf_svc.core.control.clock_offset import ClockOffset
@@ -123,7 +123,9 @@ class Courier(BaseService):
             adopt_orphans(True)
         self._shell = RankShell(place.folder, on_started=self._on_started, on_ended=self._on_ended)
         self._launches = LaunchRequests(place.folder, self._on_launch_asked)
-        await self._shell.open(starts_loop=not place.is_container)
+        # In a pod, the image of the rank's container may be pulled when the courier already runs.
+        longest_s = max(READY_S, self.context.ranks.deployment.ready_timeout / 1e9)
+        await self._shell.open(starts_loop=not place.is_container, longest_s=longest_s)
         await self._check_tools()
         await self._clock_known.wait()
         attached = RankAttached(
