@@ -59,6 +59,9 @@ class Shell:
     def run(self, command: str, *_: object) -> None:
         self.output(command).mkdir()
 
+    def prepare(self, command: str, *_: object) -> None:
+        pass
+
     def signal(self, command: str, name: str) -> None:
         self.signals.append((command, name))
 
@@ -179,6 +182,15 @@ async def test_links_in_a_pod_stay_in_shared_folders(
         (place.folder / "work" / name).symlink_to(target)
     *pieces, _ = await finished(courier, commands_of(courier, "*.json"))
     assert {piece.file for piece in pieces} == files
+
+
+async def test_output_of_earlier_steps_is_removed(courier: Courier) -> None:
+    folder = place_of(courier).folder
+    for name in ("commands/0-0", "work/out"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "stdout").write_text("of the step before")
+    await commands_of(courier).prepare()
+    assert [*(folder / "commands").iterdir(), *(folder / "work").iterdir()] == []
 
 
 async def test_step_with_unreadable_output_has_a_report(

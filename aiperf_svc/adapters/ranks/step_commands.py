@@ -115,10 +115,12 @@ class StepCommands:
     # --- stages ----------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Empty the work folder, put the files there, make the commands' processes, start the
-        servers and wait until each listens."""
+        """Empty the work folder and that of output, put the files there, make the commands'
+        processes, start the servers and wait until each listens."""
         work = self._place.folder / "work"
-        await asyncio.to_thread(_empty, work)
+        # What the commands of earlier steps left and printed has been sent.
+        for folder in (work, self._place.folder / "commands"):
+            await asyncio.to_thread(_empty, folder)
         for name, data in self._files.items():
             path = work / name
             path.parent.mkdir(parents=True, exist_ok=True)
