@@ -49,6 +49,14 @@ def adopt_orphans(is_wanted: bool) -> bool:
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
 
 
+def reap_children() -> None:
+    """Reap the children of this process that have ended. Those that it has adopted have nobody else
+    who does."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def end_children() -> None:
     """Kill the children of this process, then those that it adopts by that, until it has none."""
     while killed := [pid for pid in _children() if _is_killed(pid)]:

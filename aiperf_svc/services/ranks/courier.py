@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from aiperf_svc.adapters.host.child_processes import adopt_orphans, end_children
+from aiperf_svc.adapters.host.child_processes import adopt_orphans, end_children, reap_children
 from aiperf_svc.adapters.host.clocks import read_clocks
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
@@ -100,6 +100,7 @@ class Courier(BaseService):
             probe_clock(self, self._orders),
             self._carry_out_orders(),
             every(STATUS_S, self._send_status),
+            every(STATUS_S, reap_children),
         ]
 
     # --- configuring -----------------------------------------------------------------------------

@@ -111,3 +111,35 @@ def test_names_of_processes_may_be_any_bytes() -> None:
         assert os.getpgrp() in processes._living_groups()
     finally:
         own.write_bytes(name)
+
+
+ADOPTING = """
+import os, subprocess
+from aiperf_svc.adapters.host.child_processes import adopt_orphans, end_children, reap_children
+
+def orphan(command):
+    script = f"setsid {command} <&3 >/dev/null & echo $!"
+    shell = subprocess.run(["sh", "-c", f"exec 3<&{held[0]}; {script}"], pass_fds=held[:1],
+                           stdout=subprocess.PIPE)
+    return int(shell.stdout)
+
+adopt_orphans(True)
+held = os.pipe()
+ended = orphan("cat")
+os.close(held[1])
+os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+reap_children()
+print(os.path.exists(f"/proc/{ended}"))
+daemon = orphan("sleep 1000")
+reap_children()
+print(os.path.exists(f"/proc/{daemon}"))
+end_children()
+print(os.path.exists(f"/proc/{daemon}"))
+"""
+
+
+def test_adopted_processes_are_reaped_and_ended() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ADOPTING], stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["False", "True", "False"]
