@@ -5,10 +5,13 @@ import asyncio
 import os
 import select
 import signal
+import subprocess
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from aiperf_svc.adapters.ranks.launches import open_fifo
 from aiperf_svc.adapters.ranks.rank_shell import EVENTS, LOOP, ORDERS, RankShell, make_folder
@@ -18,9 +21,9 @@ Event = tuple[str, int]
 
 
 @asynccontextmanager
-async def loop_in(folder: Path, *how: str) -> AsyncIterator[Process]:
+async def loop_in(folder: Path, *how: str, within: Sequence[str] = ()) -> AsyncIterator[Process]:
     """The loop, whom no signal tells to end."""
-    program = ("sh", str(folder / LOOP.name), str(folder), *how)
+    program = (*within, "sh", str(folder / LOOP.name), str(folder), *how)
     loop = await asyncio.create_subprocess_exec(*program, stdin=asyncio.subprocess.PIPE)
     try:
         yield loop
@@ -79,6 +82,37 @@ async def test_commands_end_with_their_restarted_container(tmp_path: Path) -> No
             assert await second.wait() == 0
     # No container has taken it along. The command itself: its group may not be there yet.
     os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def container() -> tuple[str, ...]:
+    """The program that makes a command the first process of a pid namespace, as a container's."""
+    program = ("unshare", "--pid", "--fork", "--kill-child")
+    program += () if os.geteuid() == 0 else ("--map-root-user",)
+    done = subprocess.run([*program, "true"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        assert not os.environ.get("CI"), f"CI must be able to make a namespace: {done.stderr}"
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+    return program
+
+
+async def test_next_trial_has_no_old_daemons(tmp_path: Path, container: tuple[str, ...]) -> None:
+    make_folder(tmp_path)
+    ended: asyncio.Queue[Event] = asyncio.Queue()
+    shell = RankShell(tmp_path, on_started=lambda *_: None, on_ended=noted_in(ended))
+    alive = tmp_path / "alive"
+    os.mkfifo(alive)
+    daemon = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
+    async with asyncio.timeout(ENDED_S), loop_in(tmp_path, within=container):
+        await shell.open(starts_loop=False)
+        script = f"setsid sh -c 'echo up; exec sleep 1000' >{alive} & true"
+        shell.run("1-0", ("sh", "-c", script), {}, tmp_path)
+        assert await ended.get() == ("1-0", 0)
+        for expected in (b"up\n", b""):
+            assert (await asyncio.to_thread(select.select, [daemon], [], [], ENDED_S))[0]
+            assert os.read(daemon, 100) == expected
+            await shell.close(leaves_loop=True)
+    os.close(daemon)
 
 
 async def test_prepared_command_waits_and_discarded_one_never_runs(tmp_path: Path) -> None:

@@ -42,9 +42,8 @@ send() {
 } 2>/dev/null
 
 end_commands() {
-  if [ -z "$has_setsid" ]; then
-    kill -s KILL -- -1 2>/dev/null
-  fi
+  # In a container all else belongs to a command, daemons in groups of their own too.
+  [ $$ -ne 1 ] || kill -s KILL -- -1 2>/dev/null
   # By the process that waits for each command: the files here may be gone already.
   for waiter in $waiters; do kill -s TERM "${waiter#*:}" 2>/dev/null; done
   for waiter in $waiters; do wait "${waiter#*:}"; done
