@@ -87,8 +87,8 @@ async def test_commands_end_with_their_restarted_container(tmp_path: Path) -> No
 @pytest.fixture(scope="module")
 def container() -> tuple[str, ...]:
     """The program that makes a command the first process of a pid namespace, as a container's."""
-    program = ("unshare", "--pid", "--fork", "--kill-child")
-    program += () if os.geteuid() == 0 else ("--map-root-user",)
+    rights = () if os.geteuid() == 0 else ("--map-root-user",)
+    program = ("unshare", "--pid", "--fork", "--kill-child", *rights)
     done = subprocess.run([*program, "true"], capture_output=True, text=True, check=False)
     if done.returncode:
         assert not os.environ.get("CI"), f"CI must be able to make a namespace: {done.stderr}"
