@@ -508,7 +508,7 @@ def test_rights_of_each_event_are_checked(event: dict[str, Any], rights: set[str
     assert str(needed[-1]) in check.detail
 
 
-def test_rights_of_events_are_no_types_of_the_stack() -> None:
+def test_rights_of_events_are_no_types_of_stacks() -> None:
     plan = planned({"do": "kill"}, {"at": "40s", "do": "evict"})
     assert made_types([plan]) == made_types([planned()])
 
