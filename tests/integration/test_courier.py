@@ -27,6 +27,7 @@ from aiperf_svc.protocol.messages.steps import (
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.courier import Courier
 from aiperf_svc.workloads.command import WORKLOAD
+from aiperf_svc.workloads.registry import tool_of
 from aiperf_svc.workloads.steps import Command, PlannedStep, Step, UnreadableOutput
 from tests.support import fake_steps
 
@@ -138,7 +139,8 @@ async def test_courier_waits_for_the_image_of_its_rank(
     with pytest.raises(EnvironmentProblem, match=f"False {ready_s:g}"):
         await courier._configure()
     assert ready_s > READY_S
-    controller_waits_ns = WORKLOAD.longest_waits_ns(courier.context.ranks, is_held=False)
+    ranks = courier.context.ranks
+    controller_waits_ns = tool_of(ranks).longest_waits_ns(ranks, is_held=False)
     assert controller_waits_ns == ready_s * 1e9
     assert courier._launches is not None
     courier._launches.close()
