@@ -53,7 +53,10 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     needed = console.measure(in_two, options=console.options.update(max_width=WIDE)).maximum
     console.print(in_two if needed <= console.width else _scalars(found, columns=1))
     _print_notes(found, console)
-    print_tables([*found.shown_tables, *event_tables(found.events)], console)
+    tables = [*found.shown_tables, *event_tables(found.events)]
+    if found.slo or any(each.rows for each in tables):
+        console.print()
+    print_tables(tables, console)
     _print_quality(found.quality, console)
     _print_groups(found, console)
     if found.errors:
