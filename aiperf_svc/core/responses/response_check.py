@@ -25,9 +25,10 @@ from aiperf_svc.protocol.records import READ_DTYPE
 _EDGE_BYTES: Final = 4_096
 """Bytes at the beginning and the end of a stream in which its first content and its finish reason
 are looked for."""
-_ERROR: Final = re.compile(rb'"error"(?!\s*:\s*null)')
-_OTHER_ERRORS: Final = (b'"detail"', b"event: error", b"event:error", b"\nerror:")
-"""What errors without it have. A search for each takes less time than one for all."""
+_ERROR: Final = re.compile(rb'error(?!"\s*:\s*null)')
+"""What errors have: as a member, a type or a field of an event. In a text it costs the reading."""
+_DETAIL: Final = b'"detail"'
+"""What errors without it have. Two searches take less time than one for both."""
 _NO_GOOD_END: Final = FAILURES | {FinishReason.NONE}
 
 
@@ -52,7 +53,7 @@ def error_of(raw: bytes, *, body_offset: int, framing: int, format: ResponseForm
 
 def _is_good_stream(body: bytes, format: ResponseFormat) -> bool:
     """Return whether a stream is certainly good."""
-    if _ERROR.search(body) or any(each in body for each in _OTHER_ERRORS):
+    if _ERROR.search(body) or _DETAIL in body:
         return False
     first, last = (part.split(b"data:")[1:] for part in (body[:_EDGE_BYTES], body[-_EDGE_BYTES:]))
     with suppress(MalformedResponse, RecursionError):
