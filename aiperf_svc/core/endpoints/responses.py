@@ -243,8 +243,7 @@ def _items_of(message: Mapping[str, Any]) -> list[Json]:
     check_message(message, EndpointType.RESPONSES)
     role, content = message.get("role"), message.get("content")
     if isinstance(content, list):
-        kind = "output_text" if role == "assistant" else "input_text"
-        content = [_part(part, kind) for part in content]
+        content = _in_one(content) if role == "assistant" else list(map(_part, content))
     if role == "tool":
         call = message.get("tool_call_id")
         return [{"type": "function_call_output", "call_id": call, "output": content}]
@@ -264,14 +263,20 @@ def _items_of(message: Mapping[str, Any]) -> list[Json]:
     return items
 
 
-def _part(part: Any, kind: str) -> Any:
+def _in_one(parts: list[Any]) -> Any:
+    """Return the parts of an assistant's content as one text, if they are texts: vLLM takes them in
+    parts only with the id and the status that a response of its own has."""
+    texts = [part.get("text", part.get("refusal")) for part in parts if isinstance(part, Mapping)]
+    is_text = len(texts) == len(parts) and all(isinstance(text, str) for text in texts)
+    return "\n".join(texts) if is_text else parts
+
+
+def _part(part: Any) -> Any:
     """Return a part of a content of the chat API as this one has it."""
     if not isinstance(part, Mapping) or part.get("type") not in ("text", "image_url"):
         return part
     if part["type"] == "text":
-        # Without annotations, strict servers take no text of an assistant.
-        required: Json = {"annotations": []} if kind == "output_text" else {}
-        return {**required, **part, "type": kind}
+        return {**part, "type": "input_text"}
     image = part.get("image_url")
     image = image if isinstance(image, Mapping) else {"url": image}
     # The default of the API, which vLLM does not have.

@@ -27,6 +27,7 @@ def test_chat_messages_become_messages_of_this_api() -> None:
         {"role": "system", "content": "be brief"},
         {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "a"}, image]},
         {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "c"}]},
     )
     assert body(Prompt(messages=messages))["input"] == [
         {"role": "system", "content": "be brief"},
@@ -37,10 +38,8 @@ def test_chat_messages_become_messages_of_this_api() -> None:
                 {"type": "input_image", "image_url": "data:x", "detail": "low"},
             ],
         },
-        {
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "b", "annotations": []}],
-        },
+        {"role": "assistant", "content": "b"},
+        {"role": "assistant", "content": "c"},
     ]
 
 
