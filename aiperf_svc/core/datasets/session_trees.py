@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from aiperf_svc.core.datasets.multi_turn import MAX_TURNS, ROLES
+from aiperf_svc.core.endpoints.history import is_arguments
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
@@ -188,11 +189,9 @@ def _call_problem(call: Any) -> str:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         return "has no `function.name`"
     arguments = function.get("arguments")
-    try:
-        msgspec.json.decode(arguments if isinstance(arguments, str) else b"")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return f"has `arguments` that are not JSON: {str(arguments)[:80]!r}"
-    return ""
+    if isinstance(arguments, str) and is_arguments(arguments):
+        return ""
+    return f"has `arguments` that are not JSON: {str(arguments)[:80]!r}"
 
 
 def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -179,7 +179,7 @@ def _plain(message: Any) -> Json:
 def _plain_call(call: Any) -> Any:
     try:
         function = call["function"]
-        arguments = msgspec.json.decode(function["arguments"])
+        arguments = msgspec.json.decode(function["arguments"] or b"{}")
     except (msgspec.DecodeError, LookupError, TypeError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}}

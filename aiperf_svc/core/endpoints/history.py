@@ -155,11 +155,13 @@ def check_message(message: Mapping[str, Any], api: str) -> None:
     parts = message.get("content")
     if isinstance(parts, list) and any(map(_is_sound, parts)):
         raise ValueError(f"`input_audio`: sounds need endpoint.type chat, not {api}")
+    if not (stated := message.get("tool_calls")):
+        return
     try:
-        calls = msgspec.convert(message.get("tool_calls") or [], list[_ChatCall])
+        calls = msgspec.convert(stated, list[_ChatCall])
     except msgspec.ValidationError as error:
         raise ValueError(f"`tool_calls`: {error}") from None
-    if not all(is_json(call.function.arguments) for call in calls):
+    if not all(is_arguments(call.function.arguments) for call in calls):
         raise ValueError("`tool_calls` have `arguments` that are not JSON")
 
 
@@ -204,6 +206,11 @@ def decode_valid(decode: Callable[[bytes], T], data: bytes) -> T:
             raise base.malformed(error, data) from None
 
 
+def is_arguments(text: str) -> bool:
+    """Return whether a text has the arguments of a tool call. An empty one is none of them."""
+    return not text or is_json(text)
+
+
 def is_json(text: str | bytes) -> bool:
     try:
         msgspec.json.decode(text)
@@ -215,8 +222,7 @@ def is_json(text: str | bytes) -> bool:
 def defects_of(ids: Sequence[str], arguments: Sequence[str]) -> list[Defect]:
     """Return what is wrong with tool calls of these ids and arguments."""
     found = []
-    # Servers take an empty text for no arguments.
-    if not all(is_json(each) for each in arguments if each):
+    if not all(map(is_arguments, arguments)):
         found.append(Defect.ARGUMENTS)
     if not all(ids):
         found.append(Defect.NO_ID)

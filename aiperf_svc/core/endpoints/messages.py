@@ -245,7 +245,7 @@ def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
                     "type": "tool_use",
                     "id": call["id"],
                     "name": call["function"]["name"],
-                    "input": msgspec.Raw(call["function"]["arguments"].encode()),
+                    "input": msgspec.Raw(call["function"]["arguments"].encode() or b"{}"),
                 }
                 for call in calls
             ]

@@ -208,15 +208,17 @@ def test_template_gets_calls_as_servers_decode_them(
 ) -> None:
     text = (
         "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or () "
-        "%}{{ call.function.arguments.city }}{% endfor %}{% endfor %}"
+        "%}{{ call.function.arguments.city }}{% if call.function.arguments is mapping %} object"
+        "{% endif %}{% endfor %}{% endfor %}"
     )
     template = template_in(tmp_path, chat_template=text)
     templated = LibraryTokenCounter("tiny", counter._tokenizer, template)
     call = {"id": "c", "function": {"name": "f", "arguments": '{"city": "Bern"}'}}
     cut = {"id": "d", "function": {"name": "f", "arguments": "{"}}
-    message = {"role": "assistant", "content": None, "tool_calls": [call, cut]}
+    none = {"id": "e", "function": {"name": "f", "arguments": ""}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call, cut, none]}
     entries = [PromptConversation("a", (PromptTurn(Prompt(messages=(message,))),))]
-    assert templated_tokens(entries, templated) == [counter.count("Bern")]
+    assert templated_tokens(entries, templated) == [counter.count("Bern object object")]
 
 
 def test_complete_later_prompt_is_counted_alone(templated: LibraryTokenCounter) -> None:

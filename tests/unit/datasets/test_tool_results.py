@@ -89,6 +89,12 @@ def test_bad_tool_turns_are_named(old: bytes, new: bytes, wrong: str | None) -> 
         turns(line)
 
 
+def test_call_may_have_no_arguments() -> None:
+    line = TALK.replace(b'"arguments": "{}"', b'"arguments": ""')
+    (first, *_) = turns(line, history="recorded")
+    assert first[0].recorded.count(b'"arguments":""') == 2
+
+
 def test_recorded_history_needs_all_responses() -> None:
     line = b'{"turns": ["a", "b", {"role": "assistant", "text": "x"}, "c"]}'
     with pytest.raises(DatasetError, match="f:1: turn 1 has no recorded response"):

@@ -457,3 +457,12 @@ def test_recorded_messages_have_the_form_of_the_api(
     api: Conversations, expected: list[Any]
 ) -> None:
     assert json.loads(b"[%b]" % api.render_messages(RECORDED)) == expected
+
+
+def test_recorded_call_may_have_no_arguments() -> None:
+    function = {"name": "f", "arguments": ""}
+    message = {"role": "assistant", "content": None, "tool_calls": [CALL | {"function": function}]}
+    (item,) = json.loads(b"[%b]" % RESPONSES.render_messages([message]))
+    assert item == FUNCTION | {"arguments": ""}
+    (made,) = json.loads(b"[%b]" % MESSAGES.render_messages([message]))
+    assert made["content"] == [{"type": "tool_use", "id": "c1", "name": "f", "input": {}}]
