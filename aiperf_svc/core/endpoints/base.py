@@ -492,8 +492,8 @@ def error_message(body: bytes) -> str:
     one.
 
     Knows `{"error": …}`, `{"object": "error", "message": …}` (or `"type": "error"`) and
-    `{"detail": …}`, and the text of a page in HTML; anything else is quoted from its beginning.
-    Empty for an empty body.
+    `{"detail": …}`, each also as the one item of a list, and the text of a page in HTML; anything
+    else is quoted from its beginning. Empty for an empty body.
     """
     found = find_error(body)
     if found:
@@ -510,6 +510,8 @@ def find_error(body: bytes) -> str:
         response = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
+    if isinstance(response, list) and len(response) == 1:
+        response = response[0]  # as Gemini writes it
     if not isinstance(response, dict):
         return ""
     if response.get("error"):

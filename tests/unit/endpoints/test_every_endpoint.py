@@ -171,6 +171,7 @@ def test_harmless_extra_inputs_are_no_problem(endpoint: Endpoint) -> None:
         (b"", ""),
         (b"  Bad Gateway \n", "Bad Gateway"),
         (b'{"error":{"message":"no key"}}', "no key"),
+        (b'[{"error":{"code":400,"message":"no key","details":[]}}]', "no key"),
         (b'{"detail":[{"msg":"x"}]}', '{"detail":[{"msg":"x"}]}'),
         (b'{"status":"bad"}', '{"status":"bad"}'),
         (b"\xff\xfe", "\ufffd\ufffd"),
