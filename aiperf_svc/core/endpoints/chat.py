@@ -33,10 +33,14 @@ class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Any = None
     """A text; of some servers an object."""
+    input: Any = None
+    """The text that a custom tool has in their place."""
 
 
 class _ToolCall(msgspec.Struct, gc=False):
     function: _Function | None = None
+    custom: _Function | None = None
+    """Of a custom tool, in OpenAI's API."""
 
 
 class _Thought(msgspec.Struct, gc=False):
@@ -108,7 +112,9 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
                 calls = message.tool_calls
                 if isinstance(calls, _ToolCall):
                     calls = [calls]
-                delta.tool_calls += "".join(_call_text(call.function) for call in calls)
+                delta.tool_calls += "".join(
+                    _call_text(call.function or call.custom) for call in calls
+                )
             if message.function_call:
                 delta.tool_calls += _call_text(message.function_call)
             if message.audio:
@@ -141,7 +147,8 @@ def _add_audio(delta: Delta, audio: _Audio) -> None:
 def _call_text(function: _Function | None) -> str:
     if function is None:
         return ""
-    return (function.name or "") + base.arguments_text(function.arguments)
+    stated = function.input if function.arguments is None else function.arguments
+    return (function.name or "") + base.arguments_text(stated)
 
 
 parse = base.choices_parser(msgspec.json.Decoder(_Response).decode, _delta_of)
@@ -198,15 +205,19 @@ class _CallPart(msgspec.Struct, gc=False):
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
+    custom: _Function | None = None
     extra_content: Any = None
     """Signature of the thoughts before it, without which Gemini refuses the call."""
 
     @property
     def sent(self) -> Json:
         """The call as it goes back."""
-        name = self.function.name if self.function else None
-        function = {"name": name or "", "arguments": _arguments(self)}
-        made: Json = {"id": self.id or "", "type": self.type or "function", "function": function}
+        made: Json = {"id": self.id or "", "type": self.type or "function"}
+        if self.custom is not None:
+            made["custom"] = {"name": self.custom.name or "", "input": self.custom.input or ""}
+        else:
+            name = self.function.name if self.function else None
+            made["function"] = {"name": name or "", "arguments": _arguments(self.function)}
         return made | ({"extra_content": self.extra_content} if self.extra_content else {})
 
 
@@ -334,7 +345,7 @@ def _reply(
         made["content"] = "" if content is None else content
     else:
         made["content"] = None
-    arguments = [base.arguments_text(_arguments(call)) for call in calls]
+    arguments = [base.arguments_text(_arguments(call.function)) for call in calls]
     defects = [*defects, *defects_of([call.id or "" for call in calls], arguments)]
     return Reply(
         msgspec.json.encode(made),
@@ -382,20 +393,25 @@ def _add_call(calls: dict[int, _CallPart], part: _CallPart, defects: list[Defect
     known.id = known.id or part.id
     known.type = known.type or part.type
     known.extra_content = known.extra_content or part.extra_content
-    if part.function is not None:
-        if known.function is None:
-            known.function = part.function
-        else:
-            known.function.name = known.function.name or part.function.name
-            begun, more = _arguments(known), _arguments(part)
-            if begun != "" and more != "":
-                more = base.arguments_text(begun) + base.arguments_text(more)
-            known.function.arguments = begun if more == "" else more
+    known.function = _joined(known.function, part.function)
+    known.custom = _joined(known.custom, part.custom)
 
 
-def _arguments(call: _CallPart) -> Any:
+def _joined(known: _Function | None, added: _Function | None) -> _Function | None:
+    if known is None or added is None:
+        return known or added
+    known.name = known.name or added.name
+    begun, more = _arguments(known), _arguments(added)
+    if begun != "" and more != "":
+        more = base.arguments_text(begun) + base.arguments_text(more)
+    known.arguments = begun if more == "" else more
+    known.input = base.arguments_text(known.input) + base.arguments_text(added.input)
+    return known
+
+
+def _arguments(function: _Function | None) -> Any:
     """Return the arguments of a call as they came; an empty text without any."""
-    stated = call.function.arguments if call.function is not None else None
+    stated = function.arguments if function is not None else None
     return "" if stated is None else stated
 
 

@@ -104,6 +104,13 @@ def test_tool_calls_are_output() -> None:
     assert not delta.content
 
 
+def test_calls_of_custom_tools_are_output() -> None:
+    begin = {"index": 0, "id": "1", "type": "custom", "custom": {"name": "patch", "input": ""}}
+    more = {"index": 0, "id": None, "function": None, "custom": {"input": "*** a"}}
+    deltas = [CHAT.parse_event(event({"tool_calls": [call]})) for call in (begin, more)]
+    assert [delta.tool_calls for delta in deltas] == ["patch", "*** a"]
+
+
 def test_a_refusal_is_content() -> None:
     assert CHAT.parse_event(event({"refusal": "No."})).content == "No."
 

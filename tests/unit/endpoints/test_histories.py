@@ -160,6 +160,21 @@ def test_chat_joins_a_call_without_a_list() -> None:
     assert items(reply) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
 
+def test_chat_joins_calls_of_custom_tools() -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "*** a {"}}
+    parts = [
+        {"index": 0, "id": "c1", "type": "custom", "custom": {"name": "patch", "input": ""}},
+        {"index": 0, "id": None, "type": None, "function": None, "custom": {"input": "*** a"}},
+        {"index": 0, "custom": {"input": " {"}},
+    ]
+    for reply in (
+        whole(CHAT, {"choices": [{"message": {"content": None, "tool_calls": [call]}}]}),
+        events(CHAT, *(delta(tool_calls=[each]) for each in parts)),
+    ):
+        assert items(reply)[0]["tool_calls"] == [call]
+        assert (reply.calls, reply.defects) == ((Call("c1"),), ())
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_chat_keeps_signatures_of_calls(place: int) -> None:
     """As Gemini asks for."""
