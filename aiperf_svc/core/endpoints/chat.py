@@ -55,6 +55,13 @@ class _Part(msgspec.Struct, gc=False):
     thinking: str | list[_Thought] | None = None
 
 
+class _Detail(msgspec.Struct, gc=False):
+    """Detail of reasoning; an encrypted one has no text."""
+
+    text: str | None = None
+    summary: str | None = None
+
+
 class _Audio(msgspec.Struct, gc=False):
     """Sound, and its text."""
 
@@ -71,6 +78,8 @@ class _Message(msgspec.Struct, gc=False):
     """Text, or a list in the API of Mistral."""
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_details: list[_Detail] | None = None
+    """The same in details: beside one of these at OpenRouter, alone at MiniMax."""
     refusal: str | None = None
     tool_calls: list[_ToolCall] | _ToolCall | None = None
     """A list; in the streams of TGI before 2025 one call."""
@@ -108,6 +117,9 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
             reasoning = message.reasoning_content or message.reasoning
             if reasoning:
                 delta.reasoning += reasoning
+            elif message.reasoning_details:
+                details = message.reasoning_details
+                delta.reasoning += "".join(each.text or each.summary or "" for each in details)
             if message.tool_calls:
                 calls = message.tool_calls
                 if isinstance(calls, _ToolCall):

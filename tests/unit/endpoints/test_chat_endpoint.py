@@ -92,6 +92,15 @@ def test_reasoning_under_both_names_counts_once() -> None:
     assert CHAT.parse_event(event({"reasoning": "hm", "reasoning_content": "hm"})).reasoning == "hm"
 
 
+def test_reasoning_may_be_in_details_alone() -> None:
+    text, other = {"type": "reasoning.text", "text": "hm"}, {"type": "reasoning.encrypted"}
+    details = [text, other | {"data": "x"}, {"type": "reasoning.summary", "summary": "!"}]
+    alone = CHAT.parse_event(event({"content": "", "reasoning_details": details}))
+    assert (alone.reasoning, alone.is_blank) == ("hm!", False)
+    both = CHAT.parse_event(event({"reasoning": "hm", "reasoning_details": [text]}))
+    assert both.reasoning == "hm"
+
+
 def test_tool_calls_are_output() -> None:
     calls = [
         {"index": 0, "id": "1", "function": {"name": "add", "arguments": '{"a"'}},
