@@ -302,6 +302,8 @@ def test_webhook_without_url_is_refused_before_run(
         ("https://host/hush x", ""),
         ("https://host/hush-é", ""),
         ("https://[host/hush", ""),
+        ("https://a..b/hush", ""),
+        (f"https://{'a' * 64}/hush", ""),
         ("https://host/x", "hush-€"),
     ],
 )
@@ -312,8 +314,15 @@ def test_unusable_webhook_is_refused_without_its_secrets(url: str, secret: str) 
     assert "hush" not in found
 
 
-def test_webhook_url_may_end_with_a_line() -> None:
-    url = "https://tenant.webhook.office.com/webhookb2/a@b/IncomingWebhook/c\n"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://tenant.webhook.office.com/webhookb2/a@b/IncomingWebhook/c\n",
+        "HTTPS://Host_1.example.:8443?x=1",
+        "http://[::1]:80/x",
+    ],
+)
+def test_usable_webhook_urls_are_no_problem(url: str) -> None:
     assert not webhook.problem(Webhook(), {webhook.URL_VARIABLE: url})
 
 

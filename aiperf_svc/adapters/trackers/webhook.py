@@ -46,9 +46,11 @@ TIMEOUT_S: Final = 10.0
 PAUSE_S: Final = 2.0
 """Time between two attempts."""
 _URL: Final = re.compile(
-    r"https?://(\[[0-9a-fA-F:.]+\]|[^/@?#\s:\[\]]+)(:\d{1,5})?([/?][!-~]*)?", re.ASCII
+    r"https?://(\[[0-9a-f:.]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?)(:\d{1,5})?([/?][!-~]*)?",
+    re.ASCII | re.IGNORECASE,
 )
-"""Without a user and a password: the library's message about them would quote the password."""
+"""Without a user and a password: the library's message about them would quote the password. Its
+exception for a label of a host that is empty or longer is no OSError."""
 
 
 class End(NamedTuple):
