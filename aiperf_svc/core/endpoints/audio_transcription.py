@@ -44,15 +44,12 @@ class _Response(msgspec.Struct, gc=False):
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = base.body_decoder(_Response)
+_decode_body = msgspec.json.Decoder(_Response).decode
 
 
 def parse_event(data: bytes) -> Delta:
     """Parse one event of a stream. Types without text, usage or an end give an empty Delta."""
-    try:
-        event = _decode_event(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, data) from None
+    event = _decode_event(data)
     if not event.type:
         return chat.parse(data)
     delta = Delta()

@@ -62,12 +62,16 @@ class MalformedResponse(ValueError):
     """Raised for invalid UTF-8, invalid JSON, or JSON of another shape than the endpoint's."""
 
 
+UNREADABLE = (MalformedResponse, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the functions of an endpoint raise for such data; `parse_again` makes it the first."""
+
+
 def parse_odd(parse: Callable[[bytes], "Delta"], data: bytes) -> "Delta":
     """Parse data that may be harmless without being JSON, see `parse_again`. Raises
     MalformedResponse."""
     try:
         return parse(data)
-    except (MalformedResponse, RecursionError) as error:
+    except UNREADABLE as error:
         return parse_again(parse, data, error)
 
 
@@ -79,9 +83,9 @@ def parse_again(parse: Callable[[bytes], "Delta"], data: bytes, error: Exception
     if not data.strip():
         return Delta()
     if (valid := valid_json(data)) != data:
-        with suppress(MalformedResponse, RecursionError):
+        with suppress(*UNREADABLE):
             return parse(valid)
-    raise error
+    raise error if isinstance(error, MalformedResponse) else malformed(error, data) from None
 
 
 def valid_json(data: bytes) -> bytes:
@@ -252,9 +256,9 @@ class Endpoint:
     """Renders a prompt. Raises ValueError, with the reason, for a prompt that this API does not
     support."""
     parse_event: Callable[[bytes], Delta]
-    """Parses the data of one server-sent event. Raises MalformedResponse."""
+    """Parses the data of one server-sent event. Raises UNREADABLE."""
     parse_body: Callable[[bytes], Delta]
-    """Parses a whole response that is not a stream. Raises MalformedResponse."""
+    """Parses a whole response that is not a stream. Raises UNREADABLE."""
     passages_key: str = ""
     """Member that holds the texts to rank, if the API ranks."""
     stream_path: str = ""
@@ -464,20 +468,6 @@ def malformed(error: Exception, data: bytes) -> MalformedResponse:
     return MalformedResponse(f"{error}: {shown}{'…' if len(data) > 80 else ''}")
 
 
-def body_decoder(shape: type[Shape]) -> Callable[[bytes], Shape]:
-    """Return a function that decodes a whole response of this shape. It raises MalformedResponse.
-    Events of a stream have no such function: its call would be paid for each token."""
-    decode = msgspec.json.Decoder(shape).decode
-
-    def decoded(body: bytes) -> Shape:
-        try:
-            return decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise malformed(error, body) from None
-
-    return decoded
-
-
 def error_text(error: object) -> str:
     """Return the message inside an `error` member, which may be a string or an object."""
     if isinstance(error, dict):
@@ -530,10 +520,7 @@ def choices_parser(
     function for both because it runs once per token."""
 
     def parse(data: bytes) -> Delta:
-        try:
-            response = decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise malformed(error, data) from None
+        response = decode(data)
         choices = response.choices
         delta = delta_of(choices or ())
         if choices is None and response.usage is None and not response.error:

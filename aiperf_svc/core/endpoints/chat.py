@@ -164,7 +164,7 @@ def _call_text(function: _Function | None) -> str:
 
 
 parse = base.choices_parser(msgspec.json.Decoder(_Response).decode, _delta_of)
-"""Parses one `chat.completion.chunk` or one `chat.completion`. Raises MalformedResponse."""
+"""Parses one `chat.completion.chunk` or one `chat.completion`. Raises UNREADABLE."""
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:

@@ -40,7 +40,7 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
 
 
 parse = base.choices_parser(msgspec.json.Decoder(_Response).decode, _delta_of)
-"""Parses one `text_completion`, whole or an event of a stream. Raises MalformedResponse."""
+"""Parses one `text_completion`, whole or an event of a stream. Raises UNREADABLE."""
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:

@@ -203,10 +203,7 @@ class _Parser:
         return delta
 
     def _parse(self, data: bytes) -> Delta:
-        try:
-            response = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise base.malformed(error, data) from None
+        response = msgspec.json.decode(data)
         try:
             is_chat = not self._has_own and _is_chat(response)
             delta = chat.parse(data) if is_chat else self._found_in(response, data)

@@ -17,7 +17,7 @@ class _Response(base.Ending, gc=False):
     data: list[_Item] | None = None
 
 
-_decode = base.body_decoder(_Response)
+_decode = msgspec.json.Decoder(_Response).decode
 _NO_VECTOR = (b"null", b"[]", b'""')
 
 

@@ -40,15 +40,12 @@ class _Response(msgspec.Struct, gc=False):
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = base.body_decoder(_Response)
+_decode_body = msgspec.json.Decoder(_Response).decode
 
 
 def parse_event(data: bytes) -> Delta:
     """Parse one event of a stream: one token."""
-    try:
-        event = _decode_event(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, data) from None
+    event = _decode_event(data)
     delta = Delta()
     if event.error or (event.token is None and event.details is None):
         delta.error = base.error_instead_of("token", data)

@@ -43,15 +43,12 @@ _NO_PICTURE = (b"", b"null", b'""')
 _PARTIAL, _COMPLETED = "image_generation.partial_image", "image_generation.completed"
 _ONE = "a stream is one picture; leave it out, or endpoint.streaming"
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = base.body_decoder(_Response)
+_decode_body = msgspec.json.Decoder(_Response).decode
 
 
 def parse_event(data: bytes) -> Delta:
     """Parse one event of a stream. Types without a picture give an empty Delta."""
-    try:
-        event = _decode_event(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, data) from None
+    event = _decode_event(data)
     delta = Delta()
     if event.type in (_PARTIAL, _COMPLETED):
         if not event.is_there:

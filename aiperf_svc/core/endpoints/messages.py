@@ -86,18 +86,18 @@ _ABOUT: Final = {
 _NO_ARGUMENTS: Final = (b"", b"{}")
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = base.body_decoder(_Message)
+_decode_body = msgspec.json.Decoder(_Message).decode
 
 
 def parse_event(data: bytes) -> Delta:
     """Parse one event of a stream. Types without output, usage or an end give an empty Delta."""
     try:
         event = _decode_event(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         # The `message` of other APIs' error objects is a text.
         if found := base.find_error(data):
             return Delta(error=found)
-        raise base.malformed(error, data) from None
+        raise
     delta, kind = Delta(), event.type
     if kind in _ABOUT and getattr(event, _ABOUT[kind]) is None:
         raise base.malformed(ValueError(f"{kind} without {_ABOUT[kind]}"), data)

@@ -42,11 +42,8 @@ _decode_list = msgspec.json.Decoder(list[_Score]).decode
 
 def parse_body(body: bytes) -> Delta:
     """Count the ranked passages in a body."""
-    try:
-        is_list = body.lstrip()[:1] == b"["
-        response = _Response(results=_decode_list(body)) if is_list else _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
+    is_list = body.lstrip()[:1] == b"["
+    response = _Response(results=_decode_list(body)) if is_list else _decode(body)
     delta = Delta()
     found = response.results if response.results is not None else response.rankings
     if found is not None:

@@ -105,18 +105,15 @@ class _Event(msgspec.Struct, gc=False):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_ending = msgspec.json.Decoder(_Ending).decode
-_decode_body = base.body_decoder(_Response)
+_decode_body = msgspec.json.Decoder(_Response).decode
 
 
 def parse_event(data: bytes) -> Delta:
     """Parse one event of a stream. Types without output, usage or an end give an empty Delta."""
-    try:
-        event = _decode_event(data)
-        kind = event.type
-        if kind in _ENDINGS:
-            return _ended(_decode_ending(data).response, kind.removeprefix("response."))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, data) from None
+    event = _decode_event(data)
+    kind = event.type
+    if kind in _ENDINGS:
+        return _ended(_decode_ending(data).response, kind.removeprefix("response."))
     delta = Delta()
     if kind in _CONTENT:
         delta.content = _text(event.delta, "delta", data)

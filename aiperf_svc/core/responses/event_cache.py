@@ -11,7 +11,7 @@ time.
 from collections.abc import Callable
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import Delta, MalformedResponse
+from aiperf_svc.core.endpoints.base import UNREADABLE, Delta
 
 CUT: Final = b"["
 _CLOSE: Final = b"[]}"
@@ -44,7 +44,7 @@ class EventMemo:
         """Content and reasoning of all choices up to an index."""
 
     def parse(self, data: bytes) -> Delta:
-        """Decode an event as `parse_event` does. Raises MalformedResponse."""
+        """Decode an event as `parse_event` does. Raises UNREADABLE."""
         beginning, _, rest = data.partition(CUT)
         if not self.is_meaningless(beginning):
             return self._parse_event(data)
@@ -88,7 +88,7 @@ class EventMemo:
             return False
         try:
             delta = self._parse_event(beginning + _CLOSE)
-        except (MalformedResponse, RecursionError):
+        except UNREADABLE:
             return False
         if delta != _NO_MEANING:
             return False

@@ -12,6 +12,7 @@ from typing import Final
 
 from aiperf_svc.core.endpoints.base import (
     DONE,
+    UNREADABLE,
     Delta,
     MalformedResponse,
     error_message,
@@ -92,7 +93,7 @@ class ResponseEvents:
             else:
                 try:
                     delta = self._memo.parse(payload)
-                except (MalformedResponse, RecursionError) as error:
+                except UNREADABLE as error:
                     if (unusual := self._parse_again(payload, error)) is None:
                         break
                     delta = unusual
@@ -147,7 +148,7 @@ class ResponseEvents:
                 else:
                     try:
                         delta = memo.parse(payload)
-                    except (MalformedResponse, RecursionError) as error:
+                    except UNREADABLE as error:
                         if (unusual := self._parse_again(payload, error)) is None:
                             return at
                         delta = unusual

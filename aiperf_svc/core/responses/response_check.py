@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from aiperf_svc.core.endpoints.base import DONE, Delta, MalformedResponse
+from aiperf_svc.core.endpoints.base import DONE, UNREADABLE, Delta
 from aiperf_svc.core.responses.read_times import ReadTimes
 from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.core.responses.response_format import STREAM, ResponseFormat
@@ -56,7 +56,7 @@ def _is_good_stream(body: bytes, format: ResponseFormat) -> bool:
     if _ERROR.search(body) or _DETAIL in body:
         return False
     first, last = (part.split(b"data:")[1:] for part in (body[:_EDGE_BYTES], body[-_EDGE_BYTES:]))
-    with suppress(MalformedResponse, RecursionError):
+    with suppress(*UNREADABLE):
         words = (delta.finish_reason for delta in _deltas(reversed(last), format))
         end = finish_reason_of(next(filter(None, words), ""))
         return end not in _NO_GOOD_END and any(each.has_output for each in _deltas(first, format))

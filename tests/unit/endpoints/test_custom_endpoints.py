@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.config import templates
 from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import Endpoint, MalformedResponse, Prompt
+from aiperf_svc.core.endpoints.base import UNREADABLE, Endpoint, MalformedResponse, Prompt
 from aiperf_svc.core.endpoints.custom import custom_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of
 
@@ -182,7 +182,7 @@ def test_event_without_output_has_no_token() -> None:
     assert not raw().parse_event(b'{"choices": [{"delta": {"role": "assistant"}}]}').has_output
     assert raw().parse_event(b'{"error": {"message": "no"}}').error == "no"
     assert raw().parse_body(b'{"error": {"message": "no"}}').error == "no"
-    with pytest.raises(MalformedResponse):
+    with pytest.raises(UNREADABLE):
         raw().parse_event(b"{")
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from aiperf_svc.core.endpoints.base import (
+    UNREADABLE,
     Endpoint,
-    MalformedResponse,
     Media,
     Prompt,
     error_message,
@@ -238,13 +238,13 @@ def test_invalid_response_is_malformed(endpoint: Endpoint) -> None:
     lists = () if endpoint.type in RANKINGS else ("[]",)
     for data in anywhere + lists + OTHER_FORMS[endpoint.type]:
         for parse in (endpoint.parse_event, endpoint.parse_body):
-            with pytest.raises(MalformedResponse):
+            with pytest.raises(UNREADABLE):
                 parse(data.encode("latin-1"))
 
 
 @EVERY
 def test_only_apis_that_stream_have_events(endpoint: Endpoint) -> None:
-    with pytest.raises(MalformedResponse) as raised:
+    with pytest.raises(UNREADABLE) as raised:
         endpoint.parse_event(b"{}")
     assert ("does not stream" in str(raised.value)) == (endpoint.type in NOT_STREAMED)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from aiperf_svc.core.endpoints.base import Delta, MalformedResponse
+from aiperf_svc.core.endpoints.base import UNREADABLE, Delta
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
 from aiperf_svc.core.endpoints.huggingface_generate import HUGGINGFACE_GENERATE
@@ -59,7 +59,7 @@ TRICKY = [
 def said(parse: object, data: bytes) -> Delta | str:
     try:
         return parse(data)  # type: ignore[operator]
-    except MalformedResponse as error:
+    except UNREADABLE as error:
         return str(error)
 
 
