@@ -507,7 +507,7 @@ def find_error(body: bytes) -> str:
     if response.get("error"):
         return error_text(response["error"])
     is_error = "error" in (response.get("object"), response.get("type"))
-    if is_error or "detail" in response:
+    if is_error or response.get("detail"):
         return error_text(response)
     return ""
 

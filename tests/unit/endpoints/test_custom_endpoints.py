@@ -180,6 +180,7 @@ def test_zero_is_output_and_empty_is_not() -> None:
 
 def test_event_without_output_has_no_token() -> None:
     assert not raw().parse_event(b'{"choices": [{"delta": {"role": "assistant"}}]}').has_output
+    assert not raw().parse_event(b'{"status": "busy", "error": null, "detail": null}').error
     assert raw().parse_event(b'{"error": {"message": "no"}}').error == "no"
     assert raw().parse_body(b'{"error": {"message": "no"}}').error == "no"
     with pytest.raises(UNREADABLE):
