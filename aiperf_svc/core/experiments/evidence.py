@@ -66,10 +66,15 @@ def is_held(runs: Sequence[Evidence]) -> bool | None:
 
     Beside runs with batches, one that has too few requests for them tells nothing, so that longer
     runs decide. A run that misses its objective for another reason than the values, such as failed
-    requests, or whose value is unknown, has no batches either: then the runs must agree.
+    requests, or whose value is unknown, has no batches either: then the runs must agree. A run that
+    was ended early by another objective tells nothing.
     """
     batched = [run for run in runs if run.counts]
-    others = [run for run in runs if not run.counts and (run.text or run.is_met is not None)]
+    others = [
+        run
+        for run in runs
+        if not run.counts and (run.is_met is not None or (run.text and run.measured is None))
+    ]
     if batched:
         others = [run for run in others if run.text]
         if not others:

@@ -299,23 +299,6 @@ def test_further_trials_confirm_where_none_can_be_longer() -> None:
     assert search.next() == {"load.request_rate": 200}
 
 
-def test_reason_is_a_value_beyond_the_limit() -> None:
-    # 300 of 10,000 requests are beyond the limit in the first trial, 270 of 30,000 in the longer
-    # one, which is 0.9%: together 570 of 40,000, 1.425%, where 1% may be. Each of the 20 batches is
-    # 15.75 requests off that share, so the variance is 20 / 19 x 20 x (15.75 / 40,000) ** 2, at a
-    # share of 1% that / 1.425: a standard error of 0.151%, and with 19 degrees of freedom 95% lie
-    # within 2.093 of these, 0.317%.
-    first = evidence(30, measured=540.0)
-    longer = evidence(27, requests=3_000, measured=490.0)
-    assert is_held([longer]) is None
-    assert is_held([first, longer]) is False
-    search = searched(low=100, high=200)
-    search.add({"load.request_rate": 100}, SearchedTrial(evidence=(first,)))
-    search.add({"load.request_rate": 100, **LONGER}, SearchedTrial(evidence=(longer,)))
-    (point,) = search.points
-    assert (point.holds, point.reason) == (False, "p99 TTFT 540 ms > 500 ms")
-
-
 def test_single_failing_trial_is_undecided_until_runs_agree() -> None:
     said = [msgspec.structs.replace(evidence(0), counts=(), is_met=is_met) for is_met in (1, 0)]
     assert is_held([said[0]])
@@ -338,6 +321,17 @@ def test_longer_runs_decide_without_a_short_one() -> None:
     assert is_held([few, evidence(0, requests=100)]) is True
     failed = msgspec.structs.replace(few, text="leaves out 80 of 90 requests")
     assert is_held([failed, evidence(0, requests=100)]) is None
+
+
+def test_run_ended_by_another_objective_decides_nothing() -> None:
+    ended = msgspec.structs.replace(
+        evidence(0), is_met=None, counts=(), totals=(), text="ended early: p99 TTFT breaks"
+    )
+    assert is_held([ended]) is None
+    assert is_held([ended, evidence(0)]) is True
+    rate = msgspec.structs.replace(evidence(0), counts=(), totals=(), is_met=True)
+    assert is_held([ended, rate]) is True
+    assert is_held([msgspec.structs.replace(ended, measured=None), rate]) is None
 
 
 def test_few_clusters_of_slow_requests_prove_nothing() -> None:
