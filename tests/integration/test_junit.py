@@ -181,14 +181,6 @@ def test_comparison_of_single_runs_keeps_its_rows(tmp_path: Path) -> None:
     assert broken(file)["Time to First Token p99"].startswith("single runs: ")
 
 
-def test_unjudged_row_names_its_reason(tmp_path: Path) -> None:
-    file = tmp_path / "junit.xml"
-    failing = side("bad", (9,), verdict=Severity.INVALID, cause="target-failing")
-    base, new = side("a", (100, 101, 99)), side("b", (150, 151, 149))
-    file.write_bytes(render(comparison_cases(compare_groups([Group("", [*base, *failing], new)]))))
-    assert "left out: 1 run in which the target failed" in broken(file)["Latency p50"]
-
-
 def test_text_of_a_server_stays_xml(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
     file.write_bytes(render([Case("a", "b", "]]><x>\x00\x1b[31m & \n\ud800 second")]))

@@ -285,10 +285,10 @@ def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
     held = [is_held(list(objective)) for objective in objectives]
     holds = _all_held(held)
     deciding = held.index(False) if False in held else held.index(None) if None in held else 0
-    by_length = [result for _, result in sorted(usable, key=lambda run: not run[0])]
+    by_length = sorted(usable, key=lambda run: not run[0])
     # A result beside a decision is on its side: that of another run would contradict it.
-    sides = ((result, result.evidence[deciding].is_within) for result in by_length)
-    shown = next((result for result, is_within in sides if is_within is held[deciding]), longest)
+    on_side = (r for _, r in by_length if r.evidence[deciding].is_within is held[deciding])
+    shown = next(on_side, longest)
     for is_longer, result in usable:
         alone = [is_held([one]) for one in result.evidence]
         if is_longer and holds is not None and _all_held(alone) is (not holds):

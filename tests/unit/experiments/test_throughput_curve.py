@@ -30,9 +30,7 @@ def combination(parameters: dict[str, Any], **values: float) -> CombinationResul
     return CombinationResult(parameters=parameters, trials=(1,), left_out=(), values=means)
 
 
-def at(
-    users: float | None, throughput: float, latency_ms: float, **others: Any
-) -> CombinationResult:
+def at(users: float, throughput: float, latency_ms: float, **others: Any) -> CombinationResult:
     """Trials with so many users."""
     return combination(
         {"load.concurrency": users, **others},
@@ -56,13 +54,6 @@ def test_load_with_a_failed_target_has_no_point() -> None:
     trials = (trial(1), trial(6, verdict="invalid", cause="target-failing"))
     (curve,) = curves_of_result(ExperimentResult(combinations=tuple(loads), trials=trials))
     assert [point.level for point in curve.points] == [1.0, 2.0]
-
-
-def test_level_that_a_trial_leaves_out_is_none() -> None:
-    rates = [at(None, 90.0, 10.0, **{"load.request_rate": rate}) for rate in (1, 2)]
-    (curve,) = curves(*rates)
-    assert [point.level for point in curve.points] == [1.0, 2.0]
-    assert curve.parameters == {"load.concurrency": None}
 
 
 def test_other_parameters_make_separate_curves() -> None:
