@@ -12,8 +12,8 @@ from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup
 from aiperf_svc.adapters.comparison.run_folders import (
     answers_agreement,
     find_runs,
+    left_out_runs,
     read_runs,
-    runs_without_results,
     with_requests,
 )
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
@@ -80,16 +80,8 @@ def folder_groups(
     find_runs([each for each in everything if not is_experiment(each)])
     for folder in filter(is_experiment, everything):
         experiments.refuse_several_combinations(folder)
-    failed = _failed(base), _failed(new)
-    return [FolderGroup("", find_runs(base), find_runs(new), failed)]
-
-
-def _failed(folders: Sequence[Path]) -> list[MeasuredRun]:
-    """Return the trials of experiments among the folders, and the runs in the other ones, that did
-    not come to their end."""
-    found = filter(is_experiment, folders)
-    trials = [run for folder in found for _, run in experiments.failed_trials(folder)]
-    return trials + runs_without_results(folders)
+    left_out = [[run for each in side for run in left_out_runs(each)] for side in (base, new)]
+    return [FolderGroup("", find_runs(base), find_runs(new), (left_out[0], left_out[1]))]
 
 
 def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path], ...]:

@@ -9,7 +9,7 @@ from aiperf_svc.adapters.exports.experiment_file import NAME, read_experiment_fi
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.outcomes import DONE
-from aiperf_svc.core.experiments.trials import TRIALS, block_of
+from aiperf_svc.core.experiments.trials import TRIALS, Trial, block_of, folder_of
 from aiperf_svc.core.verdict.check_result import RUN_FAILED, Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
@@ -33,7 +33,7 @@ class FolderGroup(NamedTuple):
     base: list[Path]
     new: list[Path]
     failed: tuple[list[MeasuredRun], list[MeasuredRun]]
-    """The trials of each side that did not run to their end."""
+    """The trials and attempts of each side that do not count."""
     blocks: Mapping[str, int] = MappingProxyType({})
     """Block of each folder, of an experiment that has blocks."""
 
@@ -62,20 +62,23 @@ def read_experiment(folder: Path) -> list[TrialFolder]:
 
 
 def failed_trials(folder: Path) -> list[tuple[Parameters, MeasuredRun]]:
-    """Return the trials that did not run to their end, with their parameters. Raises
-    ConfigError."""
-    return [
-        (
-            each.parameters,
-            failed_run(
+    """Return the trials that did not run to their end, and the attempts in whose place others were
+    run, with their parameters. Raises ConfigError."""
+    found: list[tuple[Parameters, MeasuredRun]] = []
+    for each in read_experiment_file(folder).trials:
+        trial = Trial(each.number, each.parameters, each.repetition)
+        for attempt, reason in enumerate(each.replaced, 1):
+            place = folder / TRIALS / folder_of(trial, attempt)
+            run = failed_run(place, f"{reason}; run again", cause="")
+            found.append((each.parameters, run))
+        if each.state != DONE:
+            run = failed_run(
                 folder / TRIALS / each.folder,
                 f"{each.state}: {each.reason}".removesuffix(": "),
                 cause=RUN_FAILED if each.state == RunState.FAILED else "",
-            ),
-        )
-        for each in read_experiment_file(folder).trials
-        if each.state != DONE
-    ]
+            )
+            found.append((each.parameters, run))
+    return found
 
 
 def failed_run(folder: Path, failure: str, *, cause: str = RUN_FAILED) -> MeasuredRun:

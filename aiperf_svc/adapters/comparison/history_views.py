@@ -107,15 +107,15 @@ def render_csv(runs: Sequence[MeasuredRun]) -> bytes:
 
 def left_out(found: History) -> list[str]:
     """Return which runs were left out and why, a line each."""
-    return [
-        f"left out: {one_line(run.folder)}: "
-        + (
-            f"its verdict is {one_line(run.verdict)}"
-            if run.verdict.startswith(Severity.INVALID)
-            else f"it has no value of {found.metric}"
-        )
-        for run in found.left_out
-    ]
+    lines = []
+    for run in found.left_out:
+        why = one_line(run.verdict)
+        if why.startswith((Severity.VALID, Severity.DEGRADED)):
+            why = f"it has no value of {found.metric}"
+        elif why.startswith(Severity.INVALID):
+            why = f"its verdict is {why}"
+        lines.append(f"left out: {one_line(run.folder)}: {why}")
+    return lines
 
 
 def render_page(found: History) -> bytes:

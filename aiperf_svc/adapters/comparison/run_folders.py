@@ -10,7 +10,11 @@ from arro3.io import read_parquet
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from aiperf_svc.adapters.comparison.experiment_folders import failed_run, read_experiment
+from aiperf_svc.adapters.comparison.experiment_folders import (
+    failed_run,
+    failed_trials,
+    read_experiment,
+)
 from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, check_records
@@ -53,7 +57,7 @@ HEADLINE = (
     RowKey("quality_score"),
 )
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 101), 1 - np.geomspace(1e-6, 1e-2, 41))))
-_RESULTS = (*FILES, EXPERIMENT, "joint.json")
+_OF_SEVERAL = (EXPERIMENT, "joint.json")
 _TOPOLOGY = ("layout", "workers", "record_processors", "raw_route")
 
 
@@ -107,15 +111,22 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def runs_without_results(folders: Sequence[Path]) -> list[MeasuredRun]:
-    """Return the runs directly in these folders of which there are logs and no results."""
-    return [
-        failed_run(each, "failed: it has no results")
-        for folder in folders
-        if not is_experiment(folder) and not find_results(folder)
-        for each in sorted(folder.iterdir())
-        if (each / "logs").is_dir() and not any((each / name).is_file() for name in _RESULTS)
-    ]
+def left_out_runs(folder: Path) -> list[MeasuredRun]:
+    """Return what `find_runs` leaves out of a folder: the trials of an experiment that do not
+    count; of another folder the runs directly in it of which there are logs and no results, and the
+    results of several runs. Raises ConfigError."""
+    if is_experiment(folder):
+        return [run for _, run in failed_trials(folder)]
+    if find_results(folder):
+        return []
+    found: list[MeasuredRun] = []
+    for each in sorted(folder.iterdir()):
+        if any((each / name).is_file() for name in _OF_SEVERAL):
+            text = "results of several runs; name this folder by itself"
+            found.append(failed_run(each, text, cause=""))
+        elif (each / "logs").is_dir() and not find_results(each):
+            found.append(failed_run(each, "failed: it has no results"))
+    return found
 
 
 def answers_agreement(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> Agreement | None:

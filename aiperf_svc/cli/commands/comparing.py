@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 from types import ModuleType
 
 from msgspec.structs import replace
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.comparison import history_views as views
 from aiperf_svc.adapters.comparison import markdown, page
 from aiperf_svc.adapters.comparison.comparing import compare_folders, curves_of
-from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs
+from aiperf_svc.adapters.comparison.run_folders import find_runs, left_out_runs, read_runs
 from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification
 from aiperf_svc.adapters.rules.points import read_points
 from aiperf_svc.adapters.storage import junit_file
@@ -107,11 +106,13 @@ def history(args: argparse.Namespace) -> int:
     """Read the runs, find the changes, print and write."""
     with local_folders(args.folders) as names:
         named = {
-            run: f"{name.rstrip('/')}{str(run).removeprefix(str(folder))}"
+            run.folder: replace(
+                run, folder=f"{name.rstrip('/')}{run.folder.removeprefix(str(folder))}"
+            )
             for folder, name in names.items()
-            for run in find_runs([folder])
+            for run in (*read_runs(find_runs([folder])), *left_out_runs(folder))
         }
-        runs = [replace(run, folder=named[Path(run.folder)]) for run in read_runs(list(named))]
+    runs = list(named.values())
     found = changes_over_time(runs, args.metric, tolerance=read_tolerance(args.tolerance))
     if args.html is not None:
         write_file(args.html, lambda: views.render_page(found))

@@ -72,7 +72,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of the part that each run belongs to."""
     changes: tuple[Change, ...]
     left_out: tuple[RunName, ...]
-    """Runs whose verdict is `invalid`, or that do not have the metric."""
+    """Runs whose verdict is `invalid`, that do not have the metric, or that have no results."""
 
 
 def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> History:
@@ -84,7 +84,7 @@ def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> Hi
     """
     ordered = sorted(runs, key=lambda run: (run.start_wall_ns, run.run_id))
     if not metric:
-        _refuse_several_kinds(ordered)
+        _refuse_several_kinds([run for run in ordered if not run.failure])
     key = _key(ordered, metric)
     used = [run for run in ordered if run.is_usable and key in run.values]
     _refuse_several_kinds(used)

@@ -9,6 +9,7 @@ import pytest
 from aiperf_svc.adapters.exports.result_files import read_run
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.provenance_file import write_provenance
+from aiperf_svc.cli.main import main
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.groups import Group, compare_groups, group_of
@@ -103,6 +104,34 @@ def test_failed_trials_are_left_out_and_named(
     assert (code, out.count("failed:")) == (0, 2)
     gate = "--by", "endpoint.model", "--fail-on", "worse"
     assert compare_folders(capsys, folder, *gate)[0] == 8
+
+
+def test_history_names_failed_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = experiment(tmp_path / "nightly", "nightly", {("a", 4): 30.0})
+    content = json.loads((folder / "experiment.json").read_text())
+    failed = {"number": 7, "folder": "0007", "state": "failed", "reason": "no server"}
+    content["trials"].append(content["trials"][0] | failed)
+    (folder / "experiment.json").write_text(json.dumps(content))
+    assert main(["history", str(folder)]) == 0
+    said = "".join(capsys.readouterr().out.split())
+    assert f"leftout:{folder}/trials/0007:failed:noserver" in said
+
+
+def test_attempt_that_was_run_again_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = experiment(tmp_path / "both", "both", {("a", 4): 30.0, ("b", 4): 30.0})
+    content = json.loads((folder / "experiment.json").read_text())
+    content["trials"][0] |= {"replaced": ["failed: no server"], "folder": "again"}
+    again = folder / TRIALS / "again"
+    (folder / TRIALS / Trial(1, content["trials"][0]["parameters"]).folder).rename(again)
+    (folder / "experiment.json").write_text(json.dumps(content))
+    by = "--by", "endpoint.model", "--json", "--fail-on", "worse"
+    code, out, _ = compare_folders(capsys, folder, *by)
+    (group,) = json.loads(out)["groups"]
+    (attempt,) = group["base"]["left_out"]
+    assert (code, attempt["verdict"]) == (0, "failed: no server; run again")
+    assert not group["new"]["left_out"]
 
 
 def test_variants_are_compared_at_each_other_parameter(

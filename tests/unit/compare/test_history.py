@@ -215,6 +215,16 @@ def test_the_command_prints_plots_and_writes(
     assert main(["history", str(tmp_path / "nothing")]) == 2
 
 
+def test_run_without_results_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        inference_run(tmp_path / str(number), f"r{number}", seed=number)
+    (tmp_path / "9" / "logs").mkdir(parents=True)
+    assert main(["history", str(tmp_path), "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["left_out"]
+    assert run["folder"] == str(tmp_path / "9")
+    assert run["verdict"] == "failed: it has no results"
+
+
 def test_start_times_round_trip() -> None:
     for wall in (0, 1_790_000_000_123_456_000, 1_790_000_000_999_999_000):
         assert wall_ns(iso_time(wall)) == wall

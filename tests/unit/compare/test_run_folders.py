@@ -91,6 +91,19 @@ def test_run_without_results_cannot_pass_a_gate(
     assert f"left out: {new / '9'}, failed: it has no results" in text
 
 
+@pytest.mark.parametrize("name", ["experiment.json", "joint.json"])
+def test_experiment_beside_runs_is_named(
+    name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new"
+    shutil.copytree(runs / "new", new)
+    (new / "sweep").mkdir()
+    (new / "sweep" / name).write_text("{}")
+    code, text, _ = compare(capsys, new, runs / "base", "--fail-on", "worse")
+    assert code == 0
+    assert f"left out: {new / 'sweep'}, results of several runs" in text
+
+
 def test_several_folders_are_compared_with_to(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
