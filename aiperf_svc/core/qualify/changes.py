@@ -16,13 +16,13 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     check: str
     unit: str
     base: float | None
-    """None: not measured, or the node is new."""
+    """None: not measured, or new."""
     new: float | None
-    """None: not measured, or the node is gone."""
+    """None: not measured, or gone."""
     base_verdict: str
-    """Empty: the node is new."""
+    """Empty: the node or the check is new."""
     new_verdict: str
-    """Empty: the node is gone."""
+    """Empty: the node or the check is gone."""
     change: str
     """`better`, `worse` by over 5%, `same`, `new`, `gone` or `not measured`."""
 
@@ -33,15 +33,12 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes(base: Qualification, new: Qualification) -> tuple[NodeChange, ...]:
-    """Return the changes of all checks that both have, by node."""
-    infos = {info.check: info for info in base.checks}
-    infos = {info.check: info for info in new.checks if info.check in infos}
+    """Return the changes of all checks, by node. A check that only one has is new or gone."""
+    infos = {info.check: info for info in (*base.checks, *new.checks)}
     before, after = dict(_results(base)), dict(_results(new))
-    places = dict.fromkeys((*before, *after))
     return tuple(
         _change(node, infos[check], before.get((node, check)), after.get((node, check)))
-        for node, check in places
-        if check in infos
+        for node, check in dict.fromkeys((*before, *after))
     )
 
 

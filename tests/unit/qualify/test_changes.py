@@ -55,6 +55,21 @@ def test_missing_node_is_gone() -> None:
     ] == ["gone"]
 
 
+def test_check_of_one_side_only_is_gone_or_new() -> None:
+    found = qualified(2)
+    (info,) = found.checks
+    nodes = (
+        replace(each, checks=tuple(replace(check, check="disk") for check in each.checks))
+        for each in found.nodes
+    )
+    other = replace(found, checks=(replace(info, check="disk"),), nodes=tuple(nodes))
+    words = [(each.node, each.check, each.change) for each in changes(found, other)]
+    assert words == [
+        *((f"n{n}", "pairs_speed", "gone") for n in range(2)),
+        *((f"n{n}", "disk", "new") for n in range(2)),
+    ]
+
+
 def test_hidden_nodes_are_counted_by_verdict() -> None:
     found = qualified(8)
     verdicts = [Verdict.PASS] * 8 + [Verdict.FAIL] * 45
