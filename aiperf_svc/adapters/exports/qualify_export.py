@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from aiperf_svc.adapters.exports.file_content import check_schema, csv_file, read_json
-from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification
+from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification, Verdict
 from aiperf_svc.domain.foreign_text import csv_cell
 
 JSON_NAME = "qualify.json"
@@ -57,16 +57,17 @@ def read_qualification(folder: Path) -> Qualification:
 
 
 def baseline_of(found: Qualification) -> dict[str, dict[str, float]]:
-    """Return the values of the nodes that passed, as `workload.baseline` of a later qualification:
-    check to node to value, with the median of all as the node `""`."""
+    """Return the values that passed, as `workload.baseline` of a later qualification: check to node
+    to value, with the median of all as the node `""`. A baseline of degraded values would let a
+    node become worse a little each time."""
     values: dict[str, dict[str, float]] = {}
     for node in found.nodes:
         for each in node.checks:
-            if each.value is not None and not each.verdict.has_failed:
+            if each.value is not None and each.verdict is Verdict.PASS:
                 values.setdefault(each.check, {})[node.node] = each.value
     for of in values.values():
         of[""] = median(of.values())
     for each in found.all:
-        if each.value is not None and not each.verdict.has_failed:
+        if each.value is not None and each.verdict is Verdict.PASS:
             values[each.check] = {"": each.value}
     return values

@@ -118,6 +118,15 @@ def test_baseline_excludes_failed_nodes() -> None:
     }
 
 
+def test_baseline_excludes_degraded_values() -> None:
+    found = qualified(8)
+    first, *others = found.nodes
+    checks = tuple(replace(each, verdict=Verdict.DEGRADED) for each in first.checks)
+    values = baseline_of(replace(found, nodes=(replace(first, checks=checks), *others)))
+    assert "n0" not in values["pairs_speed"]
+    assert len(values["pairs_speed"]) == 8
+
+
 def test_heat_map_colours_slow_pairs() -> None:
     found = qualified(8, paths={("n1", "n2"): 0.5})
     heat = heat_map(found, found.checks[0])
