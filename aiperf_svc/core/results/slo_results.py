@@ -4,6 +4,7 @@ A limit is a number in the metric's unit, or a text with a unit of its kind: `9G
 `1.5GB/s`, `2%`.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -24,9 +25,13 @@ _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "sec": 10**9}
 
 def limit_of(unit: str, limit: float | str) -> float:
     """Return a limit in the unit of its metric. Raises ValueError that says what is expected."""
-    if not isinstance(limit, str):
-        return float(limit)
-    text = limit.strip()
+    value = _parsed(unit, limit.strip()) if isinstance(limit, str) else float(limit)
+    if not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
+
+
+def _parsed(unit: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:

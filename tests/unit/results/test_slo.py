@@ -36,6 +36,13 @@ def test_limits_are_in_the_metrics_unit(tag: str, limit: float | str, expected: 
     assert limit_of(CATALOG[tag].unit, limit) == expected
 
 
+@pytest.mark.parametrize("limit", ["nan", "nan%", " inf", "-inf"])
+def test_limit_that_decides_nothing_is_refused(limit: str) -> None:
+    # No value is above or below nan, so an objective with it would hold.
+    with pytest.raises(ValueError, match="expected a finite number"):
+        limit_of("ratio", limit)
+
+
 def test_a_good_slo_has_no_problems() -> None:
     objectives = [
         {"metric": "time_to_first_token", "stat": "p99", "max": "250ms"},
