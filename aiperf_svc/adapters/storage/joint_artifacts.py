@@ -26,6 +26,7 @@ from aiperf_svc.core.results.joint_result import Joint, JointMember, worst
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.summary import metric_stats
 from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 
@@ -100,7 +101,7 @@ def join(
         kind=kind,
         name=name,
         exit_code=exit_code,
-        verdict=worst([member.verdict for member in members]),
+        verdict=worst([member.verdict or Severity.INVALID for member in members]),
         start_spread_ms=spread_ns(parts) / 1e6 if len(parts) > 1 else None,
         start_uncertainty_ms=max(uncertainties) / 1e6 if are_clocks_known else None,
         interval_s=total.interval_s if total is not None else None,

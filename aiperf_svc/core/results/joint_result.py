@@ -56,7 +56,7 @@ class Joint(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     exit_code: int
     verdict: str | None
-    """The worst of those that have one."""
+    """The worst one; `invalid` if a run has none, since it has no results."""
     start_spread_ms: float | None = None
     """Time between the first requests of the first run and of the last one; their clocks are known
     to `start_uncertainty_ms`."""

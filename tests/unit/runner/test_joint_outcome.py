@@ -97,6 +97,7 @@ def test_files_hold_every_run_and_an_exact_total(
     joint = json.loads((tmp_path / "joint.json").read_bytes())
     assert json.loads(said.out)["results"] == joint
     assert (joint["total_of"], joint["exit_code"]) == (["eu", "us"], int(code))
+    assert joint["verdict"] == "invalid"
     eu, us, asia = joint["members"]
     assert (eu["folder"], asia["folder"], asia["reason"]) == ("eu", "", "nothing responds")
     for tag in ("request_count", "total_osl"):
