@@ -59,15 +59,22 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
     ]
     return [
         *([_answer(search)] if search is not None else []),
-        *_left_out(summary),
-        *_findings(summary),
-        *section("Trials that were run again", Items(words.replaced(summary.rows))),
-        *(_slo(summary) if search is None else []),
+        *problems(summary, search),
         *_best(summary, search),
         Plots([plot for plot in plots if plot is not None]),
         Heading("Combinations"),
         *combinations(summary),
         _trials(summary),
+    ]
+
+
+def problems(summary: ExperimentSummary, search: SearchReport | None = None) -> list[Block]:
+    """Return what is wrong with the trials, and which were run again."""
+    return [
+        *_left_out(summary),
+        *_findings(summary),
+        *section("Trials that were run again", Items(words.replaced(summary.rows))),
+        *(_slo(summary) if search is None else []),
     ]
 
 

@@ -115,7 +115,11 @@ def render_experiment(joint: JointExperiment) -> bytes:
     if joint.has_total:
         blocks += [Heading("Total"), Note(f"{'. '.join((HOW, *joint.notes))}.")]
         blocks += experiment_page.sections(joint.total)
+    else:
+        blocks += [Note(sentence(note)) for note in joint.notes]
     for each in joint.members:
         if each.summary.rows:
-            blocks += section(each.name, *experiment_page.combinations(each.summary))
+            # What is wrong in a run is wrong in the total too, if there is one.
+            wrong = [] if joint.has_total else experiment_page.problems(each.summary)
+            blocks += section(each.name, *wrong, *experiment_page.combinations(each.summary))
     return document(joint.name, blocks)

@@ -7,7 +7,14 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.experiment_export import experiment_numbers
 from aiperf_svc.adapters.report import experiment_words as words
-from aiperf_svc.core.experiments.joint_trials import total_outcome, widest_start
+from aiperf_svc.adapters.report.joint_page import render_experiment
+from aiperf_svc.core.experiments.joint_trials import (
+    ExperimentMember,
+    JointExperiment,
+    total_outcome,
+    widest_start,
+)
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of, summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.quality import gate
@@ -86,6 +93,26 @@ def test_joint_trial_fails_the_checks_that_any_fails() -> None:
     assert of_client.share == "degraded in 1 of 1 trials"
     assert of_client.worst == "trial 3 (load.concurrency=4): b: requests were 3 ms late"
     assert of_system.worst == "trial 3 (load.concurrency=4): b: power limits, 20%"
+
+
+def test_report_without_a_total_names_findings() -> None:
+    late = TrialOutcome(TRIAL, "done", "", inference_result(1, "degraded", reasons=lagging(3.0)))
+    failed = TrialOutcome(TRIAL, "failed", "no server", None)
+    members = tuple(
+        ExperimentMember(
+            name=name, where="", folder=name, state="done", reason="", exit_code=0,
+            summary=summarise([outcome]),
+        )
+        for name, outcome in (("a", late), ("b", failed))
+    )  # fmt: skip
+    found = JointExperiment(
+        kind="targets", name="x", exit_code=5, members=members, trials=(),
+        total=summarise([failed]), notes=("b: a file is broken",),
+    )  # fmt: skip
+    page = render_experiment(found).decode()
+    assert "requests were 3 ms late" in page
+    assert "failed: no server" in page
+    assert "B: a file is broken." in page
 
 
 def test_joint_trial_misses_a_quality_gate_of_one() -> None:
