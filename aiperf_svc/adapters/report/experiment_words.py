@@ -75,10 +75,12 @@ def mean_with_unit(value: Aggregate, divisor: float, unit: str) -> str:
 def best_texts(
     summary: ExperimentSummary, best: Best, *, is_interval_noted: bool
 ) -> tuple[str, str]:
-    """Return the best value, such as `75% ± 4%`, and which combination has it: with a note if it
-    has no interval, and those that may be as good."""
+    """Return the best value, such as `75% ± 4%`, and which combination has it: with a note if
+    trials of it are left out or it has no interval, and those that may be as good."""
     value = mean_with_unit(best.value, *unit_of(summary, best.key))
     text = parameters_text(best.combination.parameters)
+    if best.combination.left_out:
+        text += f" ({runs_text(best.combination)} trials)"
     if best.value.half_width is None and is_interval_noted:
         text += " (one run, without an interval)"
     names = [parameters_text(each.parameters) for each in best.rivals]

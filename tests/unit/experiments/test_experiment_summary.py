@@ -217,6 +217,16 @@ def test_combination_that_failed_is_never_recommended(cause: str) -> None:
     )
 
 
+def test_best_with_a_failed_trial_counts_its_trials() -> None:
+    outcomes = sweep({1: (10.0, 30.0), 2: (20.0, 20.0)}, repetitions=2)
+    outcomes.append(TrialOutcome(Trial(5, {"load.concurrency": 2}, 3), "failed", "no pod", None))
+    summary = summarise(outcomes)
+    (text, *_) = (
+        words.best_texts(summary, each, is_interval_noted=False)[1] for each in best_of(summary)
+    )
+    assert text.startswith("load.concurrency=2 (2 of 3 trials)")
+
+
 def test_equal_values_have_no_best() -> None:
     summary = summarise(sweep({1: (10.0, 5.0), 2: (10.0, 6.0)}))
     assert [each.key for each in best_of(summary)] == [TTFT]
