@@ -25,7 +25,14 @@ from aiperf_svc.core.results.tool_result import (
     StepWitness,
     ToolResult,
 )
-from aiperf_svc.core.verdict.check_result import RUN_FAILED, STEP_FAILED, Reason, Severity, worst_of
+from aiperf_svc.core.verdict.check_result import (
+    RANK_LOST,
+    RUN_FAILED,
+    STEP_FAILED,
+    Reason,
+    Severity,
+    worst_of,
+)
 from aiperf_svc.protocol.messages.steps import StepRecord
 from aiperf_svc.workloads import completion_checks, rank_checks, traffic_checks
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence
@@ -59,7 +66,7 @@ CHECKS: tuple[Callable[[StepEvidence], Reason | None], ...] = (
 """All checks, in the order of the table in docs/workloads.md."""
 _CAUSES = (
     ("run", RUN_FAILED),
-    ("rank-lost", "rank-lost"),
+    ("rank-lost", RANK_LOST),
     ("oom", STEP_FAILED),
     ("step-failed", STEP_FAILED),
     ("exit-codes", STEP_FAILED),

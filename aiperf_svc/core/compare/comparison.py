@@ -28,7 +28,7 @@ from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.quality.gate import Agreement
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE
-from aiperf_svc.core.verdict.check_result import RUN_FAILED, Severity, is_failure
+from aiperf_svc.core.verdict.check_result import UNFINISHED, Severity, is_failure
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.number_text import count
 
@@ -399,11 +399,11 @@ def _paired_row(
 
 def _gaps(runs: Sequence[MeasuredRun], kind: str, *, is_paired: bool) -> list[str]:
     """Return why nothing is judged: runs are left out in which the target failed, or a step of a
-    tool, or that failed as a whole, for which the system may be the reason. Of blocks, the whole
-    block of a failed run is left out on both sides, with a note."""
+    tool, or that failed as a whole or lost a rank, for which the system may be the reason. Of
+    blocks, the whole block of a failed run is left out on both sides, with a note."""
     failed, shown = ("the target",) * 2 if kind == INFERENCE else ("a step", "the system")
     failing = sum(is_failure(run.cause) for run in runs)
-    unfinished = 0 if is_paired else sum(run.cause == RUN_FAILED for run in runs)
+    unfinished = 0 if is_paired else sum(run.cause in UNFINISHED for run in runs)
     notes = []
     if failing:
         notes.append(

@@ -43,6 +43,10 @@ STEP_FAILED = "step-failed"
 """Cause of a run of a tool in which a command failed, or had no result."""
 RUN_FAILED = "run-failed"
 """Cause of a run that was not finished: by what the client met, or by what the system did."""
+RANK_LOST = "rank-lost"
+"""Cause of a run of a tool in which a rank did not report a step."""
+UNFINISHED = (RUN_FAILED, RANK_LOST)
+"""Causes behind which there may be a failure of what was measured."""
 FAILURES = (TARGET_FAILING, STEP_FAILED)
 """Causes that are what was measured: the runs beside such a one show it as better than it is."""
 ENDED_EARLY = "ended-early"

@@ -189,6 +189,13 @@ def test_side_without_its_failed_trial_is_unjudged(place: int) -> None:
     )
 
 
+@pytest.mark.parametrize(("cause", "is_judged"), [("rank-lost", False), ("process-lost", True)])
+def test_lost_rank_may_be_the_systems_fault(cause: str, is_judged: bool) -> None:
+    base, new = side("a", FAST, kind="fio"), side("b", FAST, kind="fio")
+    lost = measured("c", {}, kind="fio", verdict=Severity.INVALID, cause=cause)
+    assert compared(base, [*new, lost]).is_judged is is_judged
+
+
 def test_cancelled_trial_is_named_and_not_missed() -> None:
     stopped = measured("c", {}, verdict=Severity.INVALID, failure="cancelled: by the user")
     found = compared([*side("a", FAST), stopped], side("b", FAST))
