@@ -30,6 +30,9 @@ HOW = (
     "all loads have in common"
 )
 
+NO_TOTAL = "no trial has a total: each failed in a run, or a run has no records of it"
+"""What an experiment has in place of `HOW` if `has_total` is false."""
+
 
 def start(joint: Joint) -> str:
     """Return how close the starts were; empty if there were not two."""
@@ -116,7 +119,7 @@ def render_experiment(joint: JointExperiment) -> bytes:
         blocks += [Heading("Total"), Note(f"{'. '.join((HOW, *joint.notes))}.")]
         blocks += experiment_page.sections(joint.total)
     else:
-        blocks += [Note(sentence(note)) for note in joint.notes]
+        blocks += [Note(sentence(note)) for note in (NO_TOTAL, *joint.notes)]
     for each in joint.members:
         if each.summary.rows:
             # What is wrong in a run is wrong in the total too, if there is one.

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.report import joint_page as words
-from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
 from aiperf_svc.adapters.terminal.experiment_tables import print_experiment, print_scenarios
 from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.adapters.terminal.verdict_lines import print_tables, print_text
@@ -60,7 +59,7 @@ def print_joint_experiment(joint: JointExperiment, folder: Path, console: Consol
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
         line.append(one_line(words.end(member)), style)
         print_text(console, line)
-    how = words.HOW if joint.has_total else NO_RECORDS
+    how = words.HOW if joint.has_total else words.NO_TOTAL
     for text in (words.starts(joint), *joint.notes, how):
         if text:
             print_text(console, text, style="dim")

@@ -116,7 +116,7 @@ class RunName(msgspec.Struct, frozen=True):
 class Side(msgspec.Struct, frozen=True):
     runs: tuple[RunName, ...]
     left_out: tuple[RunName, ...]
-    """Runs whose verdict is `invalid`, and trials that did not run to their end."""
+    """Runs whose verdict is `invalid`, and what has no results that count."""
     uptime_s: tuple[float, float] | None = None
     """Least and greatest time for which the target had run when a load began; None if that of a run
     is not known."""

@@ -1,5 +1,6 @@
 """The total of a trial that several runs went through at the same time."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.experiment_export import experiment_numbers
 from aiperf_svc.adapters.report import experiment_words as words
-from aiperf_svc.adapters.report.joint_page import render_experiment
+from aiperf_svc.adapters.report import joint_page
+from aiperf_svc.adapters.terminal.joint_tables import print_joint_experiment
 from aiperf_svc.core.experiments.joint_trials import (
     ExperimentMember,
     JointExperiment,
@@ -23,6 +25,7 @@ from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.verdict.check_result import Reason, graded
 from tests.support.fake_results import inference_result, objective, throttled
+from tests.support.terminal import on_console
 
 TRIAL = Trial(3, {"load.concurrency": 4})
 TOTAL = {"request_count": MetricStats(unit="requests", avg=7.0)}
@@ -95,7 +98,7 @@ def test_joint_trial_fails_the_checks_that_any_fails() -> None:
     assert of_system.worst == "trial 3 (load.concurrency=4): b: power limits, 20%"
 
 
-def test_report_without_a_total_names_findings() -> None:
+def test_report_without_a_total_names_findings(tmp_path: Path) -> None:
     late = TrialOutcome(TRIAL, "done", "", inference_result(1, "degraded", reasons=lagging(3.0)))
     failed = TrialOutcome(TRIAL, "failed", "no server", None)
     members = tuple(
@@ -109,10 +112,11 @@ def test_report_without_a_total_names_findings() -> None:
         kind="targets", name="x", exit_code=5, members=members, trials=(),
         total=summarise([failed]), notes=("b: a file is broken",),
     )  # fmt: skip
-    page = render_experiment(found).decode()
+    page = joint_page.render_experiment(found).decode()
     assert "requests were 3 ms late" in page
     assert "failed: no server" in page
     assert "B: a file is broken." in page
+    assert joint_page.NO_TOTAL in on_console(print_joint_experiment, found, tmp_path)
 
 
 def test_joint_trial_misses_a_quality_gate_of_one() -> None:
