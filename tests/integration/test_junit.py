@@ -19,6 +19,7 @@ from aiperf_svc.adapters.storage.junit_file import (
 )
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.main import main
+from aiperf_svc.core.compare.comparison import Criteria
 from aiperf_svc.core.compare.groups import Group, compare_groups
 from aiperf_svc.core.qualify.result import CheckResult, NodeResult, Qualification, Verdict
 from aiperf_svc.core.verdict.check_result import Severity
@@ -159,6 +160,15 @@ def test_unjudged_case_has_its_own_reason(tmp_path: Path) -> None:
     file.write_bytes(render(comparison_cases(compare_groups([group]))))
     (text,) = broken(file).values()
     assert text.startswith("left out: 1 run in which the target failed. Not judged")
+
+
+def test_row_without_whole_blocks_has_no_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    group = Group("", side("a", (100,), block=1), side("b", (101,), block=1))
+    found = compare_groups([group], Criteria(is_paired=True))
+    file.write_bytes(render(comparison_cases(found)))
+    (text,) = broken(file).values()
+    assert text == "fewer than 3 whole blocks: noise between blocks unknown"
 
 
 def compared(file: Path, base: Path, new: Path) -> int:

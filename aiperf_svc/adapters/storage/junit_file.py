@@ -162,7 +162,7 @@ def _row(suite: str, row: ComparisonRow) -> Case:
     name = f"{row.info.name} {row.key.stat}".rstrip()
     if row.word is Word.UNJUDGED:
         why = "; ".join(note[2:] for note in row.notes if note.startswith("? "))
-        return Case(suite, name, f"{why}: {text}", "error")
+        return Case(suite, name, f"{why}: {text}" if row.base.n else why, "error")
     return Case(suite, name, text if row.word is Word.WORSE else "", output=text)
 
 
