@@ -55,7 +55,7 @@ def test_missing_node_is_gone() -> None:
     ] == ["gone"]
 
 
-def test_check_of_one_side_only_is_gone_or_new() -> None:
+def test_check_of_one_side_is_gone_or_new() -> None:
     found = qualified(2)
     (info,) = found.checks
     nodes = (
