@@ -136,7 +136,6 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     has_batches = batches is not None and (result.ok or not is_within) and not is_thin
     is_met = None if not result.judged or (is_thin and not is_other_miss) else result.ok
     name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
-    # A value among requests that were cut off is unknown, however many others there are.
     is_unknown = measured is None and not is_thin
     text = f"{name}: {result.reason}" if result.reason and (is_other_miss or is_unknown) else ""
     is_rate_met = result.ok and bound == "min"
@@ -146,6 +145,7 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
     if found.early_end:
         # Only objectives that are missed are known.
         has_batches, is_met = batches is not None, None if batches is None else False
+        is_unknown = False
         text = f"ended early: {found.early_end}"
     allowed = allowed_share(stat, bound)
     return Evidence(
@@ -155,6 +155,7 @@ def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
         measured=measured,
         unit=result.unit,
         is_met=is_met,
+        is_unknown=is_unknown,
         counts=batches.counts if has_batches and batches else (),
         totals=batches.totals if has_batches and batches else (),
         allowed=limit if allowed is None else allowed,

@@ -28,7 +28,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The run's value; None: not measured, or beyond every observed value."""
     unit: str
     is_met: bool | None
-    """Judgement of the run as a whole; None if it has too few requests."""
+    """Judgement of the run as a whole; None if it has too few requests, or none is possible."""
+    is_unknown: bool = False
+    """True if the value is among requests that were cut off, however many others there are."""
     counts: tuple[int, ...] = ()
     """Requests of each batch; empty if the objective is no statistic of requests, or if a batch has
     too few of them."""
@@ -70,11 +72,7 @@ def is_held(runs: Sequence[Evidence]) -> bool | None:
     was ended early by another objective tells nothing.
     """
     batched = [run for run in runs if run.counts]
-    others = [
-        run
-        for run in runs
-        if not run.counts and (run.is_met is not None or (run.text and run.measured is None))
-    ]
+    others = [r for r in runs if not r.counts and (r.is_met is not None or r.is_unknown)]
     if batched:
         others = [run for run in others if run.text]
         if not others:

@@ -142,6 +142,16 @@ def test_average_with_an_unknown_value_has_no_batches(unsent: int) -> None:
     assert not unsent or "among the requests that were cut off" in str(evidence)
 
 
+def test_unknown_value_of_an_ended_trial_tells_nothing() -> None:
+    # The trial was ended by another objective, which cut its requests off.
+    limit = {"metric": "intended_request_latency", "stat": "avg", "max": "500ms"}
+    whole = exported(slo(objectives=[limit]))
+    ended = replace(exported(slo(objectives=[limit]), unsent=7), early_end="p99 breaks")
+    (other,), (evidence,) = (trial_result(each, search()).evidence for each in (whole, ended))
+    assert (evidence.measured, is_held([evidence])) == (None, None)
+    assert is_held([evidence, other]) is True
+
+
 def test_trial_breaks_if_the_server_failed_most_requests() -> None:
     (evidence,) = trial_result(
         exported(slo(objectives=[P99]), failed_share=0.99), search()

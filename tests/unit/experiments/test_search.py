@@ -331,7 +331,7 @@ def test_run_ended_by_another_objective_decides_nothing() -> None:
     assert is_held([ended, evidence(0)]) is True
     rate = msgspec.structs.replace(evidence(0), counts=(), totals=(), is_met=True)
     assert is_held([ended, rate]) is True
-    assert is_held([msgspec.structs.replace(ended, measured=None), rate]) is None
+    assert is_held([msgspec.structs.replace(ended, is_unknown=True), rate]) is None
 
 
 def test_few_clusters_of_slow_requests_prove_nothing() -> None:
