@@ -173,9 +173,15 @@ def is_cluster_scoped(manifest: Json) -> bool:
 
 def calls_api(rendered: Sequence[Rendered]) -> bool:
     """Return whether pods of a release call the API server: routers and operators' agents watch
-    pods and custom resources, for which a Role is bound."""
-    objects = (each for source in rendered for each in source.objects)
-    return any(is_custom(each) or each["kind"].endswith("RoleBinding") for each in objects)
+    pods and custom resources. A Role is bound for them in the release, or the owner of an existing
+    namespace has bound one to a ServiceAccount that the release uses and does not contain."""
+    objects = [each for source in rendered for each in source.objects]
+    if any(is_custom(each) or each["kind"] in BINDINGS for each in objects):
+        return True
+    accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
+    pods = (pod for each in objects for pod in (each, *templates(each)))
+    used = {(pod.get("spec") or {}).get("serviceAccountName") or "default" for pod in pods}
+    return not used <= accounts | {"default"}
 
 
 def digest_of(objects: Sequence[Json]) -> str:

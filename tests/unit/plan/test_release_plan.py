@@ -279,6 +279,12 @@ def test_release_without_rights_cannot_reach_the_api_server() -> None:
     assert reaches_api_server(graph())
 
 
+def test_account_bound_by_others_reaches_the_api_server() -> None:
+    router = deployment("router", serviceAccountName="router")
+    assert not reaches_api_server(router, simple("ServiceAccount", "router"))
+    assert reaches_api_server(router)
+
+
 def test_pools_are_selected_in_an_existing_namespace() -> None:
     plan = release_plan(graph(), namespace={"name": "theirs", "mode": "existing"})
     selected = [policy.of_release for policy in plan.policies if policy.of_release]
