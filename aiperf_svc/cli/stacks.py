@@ -18,7 +18,7 @@ from aiperf_svc.cli.checks import checked_trials, cluster_problems
 from aiperf_svc.cli.flag_config import Draft, put, take_api_key
 from aiperf_svc.cli.options import run_options
 from aiperf_svc.config.clusters import read_clusters
-from aiperf_svc.config.load_config import STACK_KEY, STACKS
+from aiperf_svc.config.load_config import STACK_KEY, STACKS, own_base
 from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.config.yaml_files import read_yaml
@@ -60,7 +60,8 @@ def committed_request(draft: Draft, args: argparse.Namespace) -> StackRequest:
     stack = stack_name(args.config)
     check_stack_name(stack)
     settings = read_settings(args.config)
-    return replace(_request(draft, args), stack=stack, settings=settings)
+    request = _request(draft, args)
+    return replace(request, stack=stack, settings=settings, base=own_base(args.config))
 
 
 def ephemeral_request(draft: Draft, args: argparse.Namespace) -> StackRequest:

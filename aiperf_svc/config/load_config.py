@@ -60,6 +60,12 @@ def own_stack_path(name: str) -> Path:
     return _find_stack(name, _OWN_STACKS)
 
 
+def own_base(path: Path) -> Path | None:
+    """Return the folder to which paths in a stack file that comes with the program are relative;
+    None for any other file: the working folder."""
+    return path.parents[1] if path.parent in _OWN_STACKS else None
+
+
 def _find_stack(name: str, folders: Sequence[Path]) -> Path:
     file = f"Pulumi.{name}.yaml"
     for folder in folders:

@@ -22,7 +22,7 @@ from aiperf_svc.cli.parsers.stacks import FIRST_STACK
 from aiperf_svc.cli.schemas import json_schema
 from aiperf_svc.cli.stacks import committed_request
 from aiperf_svc.config.clusters import read_clusters
-from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
+from aiperf_svc.config.load_config import STACKS, is_stack_file, own_base, stack_path
 from aiperf_svc.config.placement import check_fixed, is_pinned, mirrored
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
@@ -191,7 +191,12 @@ def _check_stack(path: Path, checked: CheckedTrials) -> None:
     try:
         check_stack_name(stack)
         request = StackRequest(
-            stack=stack, config=checked.config, settings=settings, checked=checked, environ={}
+            stack=stack,
+            config=checked.config,
+            settings=settings,
+            base=own_base(path),
+            checked=checked,
+            environ={},
         )
         requests = member_requests(request, places)
         expand_requests(requests)

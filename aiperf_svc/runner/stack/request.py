@@ -60,6 +60,8 @@ class StackRequest:
     config: Config
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Content of the stack's file; empty for flags."""
+    base: Path | None = None
+    """Folder to which paths of a release are relative; None: the working folder."""
     checked: CheckedTrials | None = None
     """The trials of the config that was checked. A request that was made of another one can have
     another config."""
@@ -178,7 +180,7 @@ class StackRequest:
             image=self.environ.get(IMAGE, ""),
             workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
             run=run,
-            render=functools.partial(render_release, environ=self.environ),
+            render=functools.partial(render_release, base=self.base, environ=self.environ),
         )
         return plan_stack(self.config, settings, shape=shape, known=self.all_shapes)
 

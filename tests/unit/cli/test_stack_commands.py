@@ -72,6 +72,15 @@ def test_preview_compares_with_another_version_of_the_file(
     assert "- load.concurrency: 4\n+ load.concurrency: 8\n" in text
 
 
+def test_own_stack_finds_its_manifests_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["preview", "bench-disaggregated"]) == 0
+    assert "Deployment/router" in capsys.readouterr().out
+    assert cli.main(["validate", "bench-disaggregated"]) == 0
+
+
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Pulumi program makes one object, with the CPU that the stack requests and a key."""
