@@ -27,6 +27,8 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.release import NAMESPACE, Rendered
 
 PLUGIN = "pulumi-resource-kubernetes"
+PLUGIN_VARIABLES = ("PATH", "PULUMI_HOME", "HOME")
+"""Variables by which it is found."""
 INSTALL = "pulumi plugin install resource kubernetes"
 KEY = "deployment.target.from"
 LONGEST_S = 120.0

@@ -16,6 +16,7 @@ from aiperf_svc.adapters.cluster.schedule import (
 )
 from aiperf_svc.adapters.pulumi.new_project import project_files, write_project
 from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
+from aiperf_svc.adapters.pulumi.rendering import PLUGIN_VARIABLES
 from aiperf_svc.cli.checks import checked_trials, cluster_problems, config_problems
 from aiperf_svc.cli.flag_config import read_draft
 from aiperf_svc.cli.parsers.stacks import FIRST_STACK
@@ -196,7 +197,7 @@ def _check_stack(path: Path, checked: CheckedTrials) -> None:
             settings=settings,
             base=own_base(path),
             checked=checked,
-            environ={},
+            environ={name: os.environ[name] for name in PLUGIN_VARIABLES if name in os.environ},
         )
         requests = member_requests(request, places)
         expand_requests(requests)

@@ -15,6 +15,7 @@ import yaml
 from aiperf_svc.adapters.cluster.preflight import cluster_checks
 from aiperf_svc.adapters.cluster.preflight.cluster_checks import ClusterReport
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.pulumi import rendering
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import resuming
@@ -26,6 +27,7 @@ from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.stack import placement
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.previews.object_list import HIDDEN
+from tests.support.releases import deployment
 from tests.support.small_configs import small_benchmark
 
 REPOSITORY = Path(__file__).parents[3]
@@ -79,6 +81,28 @@ def test_own_stack_finds_its_manifests_anywhere(
     assert cli.main(["preview", "bench-disaggregated"]) == 0
     assert "Deployment/router" in capsys.readouterr().out
     assert cli.main(["validate", "bench-disaggregated"]) == 0
+
+
+def test_validate_finds_the_installed_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins: list[str] = []
+
+    def invoke(plugin: str, *_: Any) -> list[Json]:
+        plugins.append(plugin)
+        return [deployment("decode")]
+
+    monkeypatch.setattr(rendering, "_invoke", invoke)
+    installed = tmp_path / "plugins" / "resource-kubernetes-v4.18.1" / rendering.PLUGIN
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    content = yaml.safe_load(Path("stacks/Pulumi.bench-disaggregated.yaml").read_text())
+    target = content["config"]["aiperf:benchmark"]["deployment"]["target"]
+    target["from"] = {"chart": str(tmp_path / "plugins")}
+    file = tmp_path / "Pulumi.bench.yaml"
+    file.write_text(yaml.safe_dump(content))
+    assert cli.main(["validate", str(file)]) == 0
+    assert plugins == [str(installed)]
 
 
 @pytest.fixture
