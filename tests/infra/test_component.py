@@ -4,6 +4,7 @@ import json
 import runpy
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from pulumi.runtime.proto.provider_pb2_grpc import ResourceProviderStub
 
 import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.stack import Benchmark, BenchmarkArgs
 from tests.support.recording import ROOT, Recording, record, stack_config
@@ -169,3 +171,18 @@ def test_provider_program_answers_an_engine() -> None:
     inputs = schema["resources"]["aiperf:index:Benchmark"]["inputProperties"]
     assert set(example["resources"]["load"]["properties"]) <= set(inputs)
     assert (schema["name"], version) == ("aiperf", aiperf_svc.__version__)
+
+
+def test_command_without_pulumi_names_the_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    entry = project["scripts"]["pulumi-resource-aiperf"]
+    program = (
+        "import sys; from pkgutil import resolve_name\n"
+        "sys.modules |= {'pulumi': None, 'pulumi_kubernetes': None}\n"
+        f"sys.exit(resolve_name({entry!r})())"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (ExitCode.ERROR, 1)
+    assert done.stderr.endswith("pip install 'aiperf-svc[stack]'\n")
