@@ -69,6 +69,20 @@ def test_image_has_version_and_commit(tmp_path: Path) -> None:
     assert f"org.opencontainers.image.version={aiperf_svc.__version__}" in asked
     (revision,) = (each for each in asked if each.startswith("org.opencontainers.image.revision="))
     assert re.fullmatch("[0-9a-f]{40}", revision.partition("=")[2])
+    assert not any("image.source" in each for each in asked)
+    _, asked = _build(tmp_path, WORKLOAD="iperf", REPOSITORY_URL="https://forge.example/o/x")
+    assert "org.opencontainers.image.source=https://forge.example/o/x" in asked
+
+
+def _kind(recipe: Path) -> str:
+    return recipe.parent.name
+
+
+@pytest.mark.parametrize("recipe", sorted(ROOT.glob("images/**/Containerfile")), ids=_kind)
+def test_every_image_has_its_title(recipe: Path) -> None:
+    kind = _kind(recipe)
+    title = "aiperf-svc" if kind == "images" else f"aiperf-svc-{kind}"
+    assert f'org.opencontainers.image.title="{title}"' in recipe.read_text()
 
 
 def test_tagged_base_is_noted_or_refused(tmp_path: Path) -> None:
