@@ -163,10 +163,21 @@ def test_site_is_deployed_under_its_minor_version(job: Job) -> None:
     ]
 
 
+def _with_pulumi(job: Job) -> None:
+    """Give a job the files that name versions, and a stand-in for Pulumi."""
+    for name in ("images/runner/Containerfile", "aiperf_svc/stack/settings.py"):
+        copy = job.work / name
+        copy.parent.mkdir(parents=True)
+        copy.write_text((ROOT / name).read_text())
+    job.replace("sudo", "pulumi")
+
+
 def test_forge_runs_the_tests_as_root(job: Job) -> None:
-    job.replace("sudo", "pipx", "find")
+    _with_pulumi(job)
+    job.replace("pipx", "find")
     job.runner.known["env.TOOLS"] = "openssl wrk"
     job.runner.run_job("ci.yml", "test")
+    assert f"pulumi plugin install resource kubernetes {PROVIDER_VERSION}" in job.called
     path = job.runner.environ["PATH"]
     assert job.called[-2:] == [
         f"sudo git config --system --add safe.directory {job.work}",
@@ -175,11 +186,8 @@ def test_forge_runs_the_tests_as_root(job: Job) -> None:
 
 
 def test_cluster_gets_pinned_plugin_and_built_image(job: Job) -> None:
-    for name in ("images/runner/Containerfile", "aiperf_svc/stack/settings.py"):
-        copy = job.work / name
-        copy.parent.mkdir(parents=True)
-        copy.write_text((ROOT / name).read_text())
-    job.replace("sudo", "go", "pulumi")
+    _with_pulumi(job)
+    job.replace("go")
     job.replace("make", body='echo "E2E_IMAGE=$E2E_IMAGE" >>"$CALLED"')
     job.replace("images/build", body="echo registry.example/built:1")
     job.runner.run_job("ci.yml", "cluster")
