@@ -115,7 +115,8 @@ def _check_settings(request: StackRequest) -> None:
                 f"{key}: a scheduled run uses the cluster and the ServiceAccount of its own pod; "
                 "leave the key out"
             )
-    for each in request.config.deployment.target.sources:
+    configs = (request.config,) if request.checked is None else request.checked.different
+    for each in (source for config in configs for source in config.deployment.target.sources):
         path = each.manifests or ("" if each.is_remote else each.chart)
         if path and not Path(path).is_absolute():
             raise ConfigError(

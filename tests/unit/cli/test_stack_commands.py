@@ -158,11 +158,17 @@ def test_scheduled_runner_uses_the_images_of_the_command(
     assert {"name": "AIPERF_IMAGE", "value": "r.io/services:7"} in container["env"]
 
 
+@pytest.mark.parametrize("is_varied", [False, True])
 def test_schedule_refuses_manifests_of_this_machine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_varied: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = yaml.safe_load(Path("stacks/Pulumi.bench-disaggregated.yaml").read_text())
-    content["config"]["aiperf:benchmark"]["artifacts"] = {"s3": {"url": "s3://bench/nightly"}}
+    benchmark = content["config"]["aiperf:benchmark"]
+    benchmark["artifacts"] = {"s3": {"url": "s3://bench/nightly"}}
+    if is_varied:
+        mounted = {"manifests": str(REPOSITORY / "stacks" / "disaggregated")}
+        own = benchmark["deployment"]["target"].pop("from")
+        benchmark["experiment"] = {"product": {"deployment.target.from": [mounted, own]}}
     file = tmp_path / "Pulumi.bench-night.yaml"
     file.write_text(yaml.safe_dump(content))
     flags = ("--cron", "@daily", "--state", "s3://bench/state", "--image", "r.io/runner:1")
