@@ -66,7 +66,8 @@ def write_all(
 
 def _write_slices(folder: Path, summary: Summary, columns: Columns, width_ns: int) -> None:
     context = summary.context
-    found = list(slices(columns, context, width_ns=width_ns))
+    has_unsent = summary.accounts.unsent > 0
+    found = list(slices(columns, context, width_ns=width_ns, has_unsent=has_unsent))
     path, export = folder / aiperf_exports.SLICES, aiperf_exports
     write_file(path.with_suffix(".json"), lambda: export.render_slices_json(found, context.config))
     write_file(path.with_suffix(".csv"), lambda: export.render_slices_csv(found))

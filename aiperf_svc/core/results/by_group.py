@@ -1,9 +1,7 @@
 """The results of a run by target and by model.
 
 A request was sent to the target that its record names, for the model that its dataset entry has. So
-every record is in one group, and their counts add up to those of the run. A request that was due
-and never sent may have no record, and its group is then unknown. If there are such requests, groups
-have no metrics of all due requests: without them they would look better than they are.
+every record is in one group, and their counts add up to those of the run.
 """
 
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.core.results import slo
-from aiperf_svc.core.results.distributions import distributions, network_metrics
+from aiperf_svc.core.results.distributions import distributions_of_part, network_metrics
 from aiperf_svc.core.results.inference_result import GroupStats
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, NetworkTimes, metric_stats
@@ -21,7 +19,6 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.totals import add_up
-from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.metric_formulas import Columns
 
 
@@ -39,7 +36,7 @@ class Groups:
     ) -> None:
         self._columns, self._clocks, self._window = columns, clocks, window
         self._context = context
-        self._has_unknown = unsent_without_row > 0
+        self._has_unsent = unsent_without_row > 0
 
     def by_target(self) -> tuple[GroupStats, ...]:
         """Return the results of each URL; none where there is one."""
@@ -72,13 +69,7 @@ class Groups:
     ) -> GroupStats:
         some = {key: np.asarray(column)[places] for key, column in self._columns.items()}
         rows = PhaseRows(some)
-        metrics = distributions(rows, unsent_without_row=0)
-        if self._has_unknown:
-            metrics = {
-                tag: metric
-                for tag, metric in metrics.items()
-                if CATALOG[tag].population is not Population.DUE
-            }
+        metrics = distributions_of_part(rows, has_unsent=self._has_unsent)
         numbers = measured_scalars(
             add_up(rows, self._clocks),
             None,

@@ -13,7 +13,7 @@ from aiperf_svc.core.results.summary import MetricSummary, NetworkTimes
 from aiperf_svc.core.stats.columns import PhaseRows, due_values, exclude_abandoned
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution, describe, is_thin
-from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Metric, Population
 from aiperf_svc.domain.metric_formulas import NS_PER_MS, Floats
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import HistogramDelta
@@ -42,6 +42,18 @@ def distributions(rows: PhaseRows, *, unsent_without_row: int) -> dict[str, Metr
         if summary is not None:
             found[metric.tag] = summary
     return found
+
+
+def distributions_of_part(rows: PhaseRows, *, has_unsent: bool) -> dict[str, MetricSummary]:
+    """Return every per-request metric of a part of the run. Of requests that were due and never
+    sent there is no record, so they may belong to any part. If there are such requests, a part has
+    no metrics of all due requests: without them it would look better than it is."""
+    found = distributions(rows, unsent_without_row=0)
+    return {
+        tag: metric
+        for tag, metric in found.items()
+        if not has_unsent or CATALOG[tag].population is not Population.DUE
+    }
 
 
 def pooled(tag: str, histogram: Histogram) -> MetricSummary | None:

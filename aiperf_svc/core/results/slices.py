@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.load_shapes import SteadyState
-from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.distributions import distributions_of_part
 from aiperf_svc.core.results.inference_result import SteadyStats
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
@@ -83,9 +83,12 @@ class Slice:
     metrics: dict[str, MetricStats]
 
 
-def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator[Slice]:
-    """Yield the slices of the profiling phase, in order of time. Uses memory for two numbers a
-    request, and for the records of one slice."""
+def slices(
+    columns: Columns, context: FinishedRun, *, width_ns: int, has_unsent: bool = False
+) -> Iterator[Slice]:
+    """Yield the slices of the profiling phase, in order of time. `has_unsent` says whether requests
+    were due and never sent. Uses memory for two numbers a request, and for the records of one
+    slice."""
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
     totals = add_up(PhaseRows(columns), clocks)
     if totals.requests == totals.unsent:
@@ -107,7 +110,7 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         chosen = np.sort(rows[place:end])
         some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
         part = PhaseRows(some)
-        measured = _measured(part, clocks, end_ns - start_ns, {})
+        measured = _measured(part, clocks, end_ns - start_ns, {}, has_unsent=has_unsent)
         yield Slice(
             index=index,
             start_wall_ns=start_ns,
@@ -127,10 +130,12 @@ def steady_part(
     window: LoadWindow,
     rule: SteadyState,
     goodput: Mapping[str, float | str],
+    *,
+    has_unsent: bool = False,
 ) -> SteadyStats:
     """Return the results of the steady part of a run: of the requests that were started in it, or
     due in it without a connection, with rates over its length. `goodput` are the limits of good
-    requests."""
+    requests; `has_unsent` says whether requests were due and never sent."""
     every = np.flatnonzero(
         (np.asarray(columns["phase"]) == Phase.PROFILING)
         & (np.asarray(columns["outcome"]) != Outcome.UNSENT)
@@ -147,24 +152,32 @@ def steady_part(
     is_steady = np.zeros(len(columns["phase"]), dtype=bool)
     is_steady[every[is_inside]] = True
     part = PhaseRows(columns, only=is_steady)
-    length_ns = max(0, end_ns - begin_ns)
+    metrics = {}
+    if is_inside.any():
+        length_ns = max(0, end_ns - begin_ns)
+        metrics = _measured(part, clocks, length_ns, goodput, has_unsent=has_unsent)
     return SteadyStats(
         rule=rule.text,
         begin_s=(begin_ns - window.begin_ns) / 1e9,
         end_s=(end_ns - window.begin_ns) / 1e9,
-        metrics=_measured(part, clocks, length_ns, goodput) if is_inside.any() else {},
+        metrics=metrics,
     )
 
 
 def _measured(
-    part: PhaseRows, clocks: ClockMap, length_ns: int, goodput: Mapping[str, float | str]
+    part: PhaseRows,
+    clocks: ClockMap,
+    length_ns: int,
+    goodput: Mapping[str, float | str],
+    *,
+    has_unsent: bool,
 ) -> dict[str, MetricStats]:
     """Return the metrics of some rows, with rates over a length."""
     measured = measured_scalars(
         add_up(part, clocks), None, requested_rate=None, window_ns=length_ns
     )
     numbers = scalars(part, measured | good_requests(part, goodput))
-    return metric_stats(distributions(part, unsent_without_row=0), numbers)
+    return metric_stats(distributions_of_part(part, has_unsent=has_unsent), numbers)
 
 
 def _numbered(

@@ -111,7 +111,14 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         scaling=scaling,
         steady_state=None
         if rule is None
-        else steady_part(columns, clocks, window, rule, context.config.slo.goodput),
+        else steady_part(
+            columns,
+            clocks,
+            window,
+            rule,
+            context.config.slo.goodput,
+            has_unsent=accounts.unsent > 0,
+        ),
         events=disturbed.events,
         due_counts=disturbed.counts,
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,

@@ -174,6 +174,18 @@ def test_slice_files_are_written_on_request(rows: Rows, tmp_path: Path) -> None:
     assert names <= {entry.name for entry in manifest.files}
 
 
+def test_unsent_request_improves_no_slice(rows: Rows, tmp_path: Path) -> None:
+    columns, context = fake_run.columns_of(rows), fake_run.context(rows, unsent=5)
+    config = context.config.model_copy(
+        update={"artifacts": context.config.artifacts.model_copy(update={"slice_duration": SECOND})}
+    )
+    write_all(tmp_path, summarise(columns, None, replace(context, config=config)), columns)
+    content = json.loads((tmp_path / "profile_export_aiperf_timeslices.json").read_bytes())
+    for each in content["timeslices"]:
+        assert "request_latency" in each
+        assert not [tag for tag in each if tag.startswith("intended_")]
+
+
 def test_the_first_slice_begins_with_the_load(rows: Rows) -> None:
     first = int(rows["start_wall_ns"][rows["phase"] == Phase.PROFILING].min())
     context = replace(

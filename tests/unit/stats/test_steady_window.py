@@ -131,6 +131,18 @@ def test_every_number_of_requests_has_a_steady_part() -> None:
     }
 
 
+def test_unsent_request_does_not_improve_steady_part() -> None:
+    rows = fake_run.closed_loop(requests=500)
+    config = fake_run.config(concurrency=20, requests=500, steady_state={"skip_start": "10%"})
+    tag = "intended_request_latency"
+    for unsent, has_tag in ((0, True), (5, False)):
+        summary = fake_run.results(rows, config=config, unsent=unsent)
+        assert tag in summary.metrics
+        assert summary.steady_state is not None
+        assert (tag in summary.steady_state.metrics) == has_tag
+        assert "request_latency" in summary.steady_state.metrics
+
+
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
