@@ -48,7 +48,9 @@ def middle_of(bucket: int) -> float:
 
 
 def delta_of(durations_ns: Durations, *, phase: Phase, tag: str) -> HistogramDelta:
-    """Return the counts that `durations_ns`, not empty, add to the histogram `tag`."""
+    """Return the counts that `durations_ns`, not empty, add to the histogram `tag`. Negative ones
+    count as zero."""
+    durations_ns = np.maximum(durations_ns, 0)
     numbers, counts = np.unique(buckets_of(durations_ns), return_counts=True)
     floats = durations_ns.astype(np.float64)
     return HistogramDelta(

@@ -84,8 +84,11 @@ def test_durations_of_a_few_nanoseconds_are_exact() -> None:
         assert middle_of(bucket) == (value if value < 256 else value // 2 * 2 + 0.5), value
 
 
-def test_negative_gap_counts_as_zero_in_the_buckets() -> None:
+def test_negative_gap_counts_as_zero() -> None:
     assert buckets_of(np.array([-5, 0])).tolist() == [0, 0]
+    found = Histogram()
+    found.add(np.array([-30, 10, 20]))
+    assert (found.min_ns, found.sum_ns, found.mean_ns, found.zeros) == (0, 30, 10, 1)
 
 
 def test_the_longest_durations_stay_within_the_buckets() -> None:
