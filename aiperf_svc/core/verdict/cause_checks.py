@@ -121,7 +121,7 @@ def _finish_reasons(e: Evidence) -> Reason | None:
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     return graded(
         "finish_reasons",
-        e.share(sum(counts.values())),
+        e.share_of_completed(sum(counts.values())),
         UNUSUAL_REASONS_SHARE,
         text=f"responses that did not end as usual: {shown}",
         remedy="look at such a response: other prompts or a longer output keep filters and empty "

@@ -232,6 +232,7 @@ def test_run_without_success_states_whether_requests_were_sent(
         ("finish_reasons", CLOSED, {"finish_reasons": {"content_filter": 101}}, "degraded"),
         ("finish_reasons", CLOSED, {"finish_reasons": {"other": 100}}, "valid"),
         ("finish_reasons", CLOSED, {"finish_reasons": {"no_content": 5_001}}, "invalid"),
+        ("finish_reasons", CLOSED, {"completed": 100, "finish_reasons": {"other": 60}}, "invalid"),
         ("output_length", CLOSED, {"osl_off": 500}, "valid"),
         ("output_length", CLOSED, {"osl_off": 501, "osl_asked": 10, "osl_made": 7}, "degraded"),
         ("output_length", OPEN, {"osl_off": 10_000, "osl_asked": 10, "osl_made": 1}, "degraded"),
