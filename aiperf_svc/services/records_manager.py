@@ -47,6 +47,7 @@ from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.core.verdict.health_log import HealthLog
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import AnyMessage
@@ -313,9 +314,17 @@ class RecordsManager(ResultsService[RunProgress]):
         run = await asyncio.to_thread(self._finished_run, columns)
         run = await self._with_quality(run)
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
-        summary = await asyncio.to_thread(
-            with_telemetry, summary, self._telemetry.logs, self._client_series.log
-        )
+        try:
+            summary = await asyncio.to_thread(
+                with_telemetry, summary, self._telemetry.logs, self._client_series.log
+            )
+        except Exception as error:
+            # What other servers send must not cost the results of the load.
+            self.log.exception("the results are without the metrics of servers and GPUs")
+            problem = one_line(f"{type(error).__name__}: {error}")
+            self.progress.artifact_error = (
+                f"the results are without the metrics of servers and GPUs: {problem}"
+            )
         result = self.result = result_of(summary)
         self.progress.verdict = summary.verdict.verdict.value
         # Before the other files, which take precedence if the disk is too small for all.

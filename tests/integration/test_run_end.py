@@ -186,6 +186,25 @@ async def test_results_that_cannot_be_made_are_not_awaited(
     assert status.artifact_error == f"the results cannot be made: {why}"
 
 
+async def test_results_outlive_a_bug_in_telemetry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_telemetry(*_: object) -> None:
+        raise ZeroDivisionError("no pages")
+
+    monkeypatch.setattr(records_manager, "with_telemetry", with_telemetry)
+    with server(ttft="1ms", tokens=2) as mock:
+        wanted = config(mock.url, concurrency=1, requests=3)
+        async with stack(wanted, tmp_path) as run:
+            results = await run.results()
+            status = run.records_manager.status()
+    assert results["request_count"]["avg"] == 3
+    assert (tmp_path / "artifacts" / "manifest.json").exists()
+    assert status.artifact_error == (
+        "the results are without the metrics of servers and GPUs: ZeroDivisionError: no pages"
+    )
+
+
 async def test_reports_of_events_and_replicas_are_awaited_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
