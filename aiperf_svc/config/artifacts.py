@@ -77,6 +77,10 @@ class Wandb(Tracker):
     """Tags of the run."""
 
 
+_PREFIX_PART = r"(\.{0,2}[^./?#\s]|\.{3})[^/?#\s]*"
+"""A part of a prefix: not empty, nor `.` or `..`."""
+
+
 class S3(Model):
     """A bucket of an S3-compatible store, to which the results are also uploaded.
 
@@ -84,7 +88,13 @@ class S3(Model):
     `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`), on a cluster from the stack's secrets.
     """
 
-    url: Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^?#\s]*)?$")]
+    url: Annotated[
+        str,
+        Field(
+            pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+            rf"(/+{_PREFIX_PART}(/{_PREFIX_PART})*)?/*$"
+        ),
+    ]
     """Bucket to which the results are also uploaded, `s3://bucket/prefix`. Each run gets its own
     folder below it. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY hold the keys."""
     endpoint_url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+/?$")] | None = None

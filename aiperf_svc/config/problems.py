@@ -48,7 +48,7 @@ _LIMITS = {
     "less_than_equal": ("of at most", "le"),
 }
 _PATTERNS = {
-    r"^s3://": "a bucket and a prefix such as s3://bucket/prefix",
+    r"^s3://": "a bucket and a prefix such as s3://bucket/prefix, without empty parts, . and ..",
     r"^https?://": "an address such as http://host:8000",
     r"^/": "a path that begins with / and has no spaces",
     r"^[\t": "one line of text",

@@ -31,7 +31,13 @@ def with_key(key: str, value: object) -> dict[str, Any]:
 ONE_MISTAKE: list[tuple[str, object, str]] = [
     ("artifacts.s3", {"url": "bucket/prefix"},
      "artifacts.s3.url: 'bucket/prefix': expected a bucket and a prefix such as "
-     "s3://bucket/prefix"),
+     "s3://bucket/prefix, without empty parts, . and .."),
+    ("artifacts.s3", {"url": "s3://bucket/a//b"},
+     "artifacts.s3.url: 's3://bucket/a//b': expected a bucket and a prefix such as "
+     "s3://bucket/prefix, without empty parts, . and .."),
+    ("artifacts.s3", {"url": "s3://bucket/a/../b"},
+     "artifacts.s3.url: 's3://bucket/a/../b': expected a bucket and a prefix such as "
+     "s3://bucket/prefix, without empty parts, . and .."),
     ("artifacts.s3", {"url": "s3://bucket", "endpoint_url": "http://id:key@minio:9000"},
      "artifacts.s3.endpoint_url: 'http://***@minio:9000': expected no name or password: every "
      "copy of the config would contain it"),
