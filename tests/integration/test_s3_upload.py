@@ -214,6 +214,19 @@ def test_unfinished_upload_leaves_no_manifest(store: Store, results: tuple[Path,
     assert "runs/run/manifest.json" not in store.names()
 
 
+def test_unfinished_second_upload_leaves_no_manifest(
+    store: Store, results: tuple[Path, Manifest]
+) -> None:
+    folder, manifest = results
+    uploads.upload(folder, manifest, store.s3(), into="run")
+    (folder / "verdict.json").write_text('{"verdict": "valid"}')
+    changed = build_manifest(folder, "r")
+    (folder / "verdict.json").unlink()
+    with pytest.raises(EnvironmentProblem, match=r"verdict\.json: cannot read it"):
+        uploads.upload(folder, changed, store.s3(), into="run")
+    assert "runs/run/manifest.json" not in store.names()
+
+
 def test_upload_ends_at_its_time_limit(store: Store, results: tuple[Path, Manifest]) -> None:
     with pytest.raises(EnvironmentProblem, match="the time for an upload is over"):
         uploads.upload(*results, store.s3(), into="run", limit_s=0)

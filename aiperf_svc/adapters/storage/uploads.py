@@ -2,8 +2,8 @@
 
 A run's files go under one prefix, with the names that they have in the artifact folder, each with
 its SHA-256 in the object's metadata. The manifest is sent last, so a prefix with a manifest is
-complete. A repeated upload sends only missing files. The library is optional: a run without an
-upload neither needs nor imports it.
+complete. A repeated upload sends only missing files, and removes the manifest before them. The
+library is optional: a run without an upload neither needs nor imports it.
 """
 
 import functools
@@ -126,19 +126,24 @@ def upload(
     url = "/".join(part for part in (f"s3://{s3.bucket}", s3.prefix, into) if part)
     try:
         store = open_store(s3, into, environ)
-        send = partial(_send, store, folder, until_mono_s=monotonic() + limit_s)
+        until_mono_s = monotonic() + limit_s
+        find = partial(_is_there, store, until_mono_s=until_mono_s)
+        send = partial(_send, store, folder, until_mono_s=until_mono_s)
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="upload") as pool:
-            was_sent = list(pool.map(send, manifest.files))
+            found = list(zip(manifest.files, pool.map(find, manifest.files), strict=True))
+            missing = [entry for entry, is_there in found if not is_there]
+            if missing:
+                _remove_manifest(store)
+            list(pool.map(send, missing))
         _put(store, MANIFEST, json_file(manifest), "")
     except EnvironmentProblem as error:
         at = f"{url}{s3.at_endpoint}"
         raise EnvironmentProblem(f"cannot upload the results to {at}: {error}") from error
     log.info("results uploaded to %s: %d files", url, len(manifest.files))
-    names = [(entry.name, sent) for entry, sent in zip(manifest.files, was_sent, strict=True)]
     return Uploaded(
         url,
-        sent=tuple(name for name, sent in names if sent),
-        kept=tuple(name for name, sent in names if not sent),
+        sent=tuple(entry.name for entry in missing),
+        kept=tuple(entry.name for entry, is_there in found if is_there),
     )
 
 
@@ -202,12 +207,8 @@ def _store_options(
     }
 
 
-def _send(store: "S3Store", folder: Path, entry: ManifestEntry, *, until_mono_s: float) -> bool:
-    """Send a file unless it is there already. Returns whether it was sent."""
-    if monotonic() > until_mono_s:
-        raise EnvironmentProblem(f"{entry.name}: not sent, {_TOO_LONG}")
-    if _is_there(store, entry):
-        return False
+def _send(store: "S3Store", folder: Path, entry: ManifestEntry, *, until_mono_s: float) -> None:
+    _check_time(entry, until_mono_s)
     path = folder / entry.name
     try:
         if entry.size <= PART:
@@ -217,12 +218,30 @@ def _send(store: "S3Store", folder: Path, entry: ManifestEntry, *, until_mono_s:
             _put(store, entry.name, _parts(path, entry, until_mono_s), entry.sha256)
     except OSError as error:
         raise EnvironmentProblem(f"{entry.name}: cannot read it: {error.strerror}") from error
-    return True
 
 
-def _is_there(store: "S3Store", entry: ManifestEntry) -> bool:
+def _check_time(entry: ManifestEntry, until_mono_s: float) -> None:
+    if monotonic() > until_mono_s:
+        raise EnvironmentProblem(f"{entry.name}: not sent, {_TOO_LONG}")
+
+
+def _remove_manifest(store: "S3Store") -> None:
+    """Remove the manifest of an earlier upload, of which files are about to change."""
     import obstore
 
+    try:
+        obstore.delete(store, MANIFEST)
+    except FileNotFoundError:
+        pass
+    except obstore.exceptions.BaseError as error:
+        # A key that may only write can still upload.
+        log.info("%s: cannot be removed: %s", MANIFEST, reason(error))
+
+
+def _is_there(store: "S3Store", entry: ManifestEntry, *, until_mono_s: float) -> bool:
+    import obstore
+
+    _check_time(entry, until_mono_s)
     try:
         found = obstore.get(store, entry.name, options={"head": True})
     except FileNotFoundError:
