@@ -59,8 +59,11 @@ class OtlpSender:
         self._headers = headers
         self._status: Status | None = None
         self._start_wall_ns = 0
-        """Start of the run, the same in all points: another start would mean that sums began
-        again."""
+        """Start of the run, the same in all points but those of sums that began again."""
+        self._sums: dict[tuple[str, ...], tuple[float, int]] = {}
+        """The last value of each sum, and its start."""
+        self._sent_wall_ns = 0
+        """Time of the last points."""
         self._failure = ""
         self._session: aiohttp.ClientSession | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -89,7 +92,7 @@ class OtlpSender:
         status = self._status
         if status is None:
             return
-        await self._post(live_request(status, self._origin, self._times()))
+        await self._post(self._live_request(status))
         if isinstance(results, InferenceResult) and "request_count" in results.metrics:
             await self._post(results_request(results, self._origin, self._times()))
         if self._failure:
@@ -101,9 +104,19 @@ class OtlpSender:
             status = self._status
             if status is not None:
                 before = self._failure
-                await self._post(live_request(status, self._origin, self._times()))
+                await self._post(self._live_request(status))
                 if self._failure and not before:
                     self._note(f"metrics are not sent to {self._url}: {self._failure}")
+
+    def _live_request(self, status: Status) -> Json:
+        """Return a request with the values of a status."""
+        times = self._times()
+        found = [
+            (each, times | {"startTimeUnixNano": str(self._start_of(each))})
+            for each in samples(status)
+        ]
+        self._sent_wall_ns = int(times["timeUnixNano"])
+        return _request(self._origin, _live_metrics(found))
 
     def _times(self) -> Json:
         """Return the times of points of now."""
@@ -111,6 +124,17 @@ class OtlpSender:
             "startTimeUnixNano": str(self._start_wall_ns),
             "timeUnixNano": str(time_ns()),
         }
+
+    def _start_of(self, sample: Sample) -> int:
+        """Return the start of a value. Sums of requests begin again with each trial."""
+        if sample.kind == "gauge":
+            return self._start_wall_ns
+        key = (sample.name, *sample.labels.values())
+        last, start_wall_ns = self._sums.get(key, (0.0, self._start_wall_ns))
+        if sample.value < last:
+            start_wall_ns = self._sent_wall_ns
+        self._sums[key] = sample.value, start_wall_ns
+        return start_wall_ns
 
     async def _post(self, content: Json) -> None:
         assert self._session is not None
@@ -142,15 +166,10 @@ def _refusal(status: int, body: bytes) -> str:
     return ""
 
 
-def live_request(status: Status, origin: Mapping[str, str], times: Json) -> Json:
-    """Return a request with the values of a status. `origin` are attributes of the run, `times`
-    those of each point."""
-    return _request(origin, _live_metrics(samples(status), times))
-
-
 def results_request(found: InferenceResult, origin: Mapping[str, str], times: Json) -> Json:
     """Return a request with the metrics of a run's results: request metrics with their quantiles,
-    single numbers as gauges, numbers of the verdict on the system, and the verdict."""
+    single numbers as gauges, numbers of the verdict on the system, and the verdict. `origin` are
+    attributes of the run, `times` those of each point."""
     return _request(origin, _result_metrics(found, times))
 
 
@@ -167,9 +186,10 @@ def _attributes(labels: Mapping[str, str]) -> list[Json]:
     return [{"key": key, "value": {"stringValue": value}} for key, value in labels.items()]
 
 
-def _live_metrics(found: Iterable[Sample], times: Json) -> Iterator[Json]:
+def _live_metrics(found: Iterable[tuple[Sample, Json]]) -> Iterator[Json]:
+    """Yield the metrics of samples, each with the times of its point."""
     metrics: dict[str, Json] = {}
-    for each in found:
+    for each, times in found:
         point = {**times, "asDouble": each.value, "attributes": _attributes(each.labels)}
         known = metrics.get(each.name)
         if known is not None:

@@ -107,6 +107,19 @@ async def test_points_of_a_run_have_one_start() -> None:
     assert len(starts) == 1
 
 
+async def test_sums_of_the_next_trial_have_another_start() -> None:
+    points = []
+    async with receiver() as (found, url), sender(url, []) as sending:
+        for completed in (5, 7, 2, 3):
+            sending.show(status(completed=completed))
+            await sending.finish(None)
+            (point,) = found.metrics()["aiperf_requests_completed"]["sum"]["dataPoints"]
+            points.append(point)
+    starts = [int(point["startTimeUnixNano"]) for point in points]
+    assert starts[0] == starts[1] < starts[2] == starts[3]
+    assert starts[2] == int(points[1]["timeUnixNano"])
+
+
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
