@@ -71,11 +71,9 @@ def pooled(tag: str, histogram: Histogram) -> MetricSummary | None:
     for name, q in QUANTILES.items():
         stats[name] = float(histogram.percentile(q)) / NS_PER_MS
     unreliable = tuple(name for name, q in QUANTILES.items() if is_thin(q, count))
-    return MetricSummary(
-        tag,
-        Distribution(count, stats, unreliable=unreliable),
-        relative_error=histogram.relative_error,
-    )
+    error = histogram.relative_error
+    found = Distribution(count, stats, unreliable=unreliable, relative_error=error)
+    return MetricSummary(tag, found)
 
 
 def _summarise(metric: Metric, rows: PhaseRows, unsent_without_row: int) -> MetricSummary | None:

@@ -93,6 +93,19 @@ def too_few_values(stat: str, distribution: Distribution) -> str:
     return f"{stat} needs {needed:,} values, there {'is' if count == 1 else 'are'} {count:,}"
 
 
+def too_near(value: float | None, bound: str, limit: float, stat: str, found: Distribution) -> str:
+    """Return why a value is too near to the limit: the percentile of a histogram has an error.
+    Empty if it is not."""
+    error = found.relative_error
+    if value is None or not error or stat not in QUANTILES:
+        return ""
+    least, most = found.stats["min"] or 0.0, found.stats["max"] or math.inf
+    low, high = max(value / (1 + error), least), min(value / (1 - error), most)
+    if outside(low, bound, limit) == outside(high, bound, limit):
+        return ""
+    return f"within {error:.1%} of the limit, the error of this percentile"
+
+
 def check_slo(slo: Slo, *, is_streaming: bool = True, is_open_loop: bool = True) -> list[str]:
     """Return every problem of an SLO as one line: what is wrong, and what was expected.
     `is_streaming` says whether responses stream, `is_open_loop` whether requests have a rate;
@@ -151,7 +164,7 @@ def judge(
 
     An objective is missed if its value is outside the limit, or if the statistic leaves out more
     requests than the error budget allows. Otherwise it is not judged if it has no value, or if a
-    percentile has too few values.
+    percentile has too few values or is nearer to the limit than its error.
     """
     results = []
     for objective in limits.objectives:
@@ -162,11 +175,12 @@ def judge(
         for bound, raw in objective.bounds:
             limit = limit_of(metric.shown_unit, raw)
             beyond = None if value is not None or found is None else found.beyond.get(stat)
-            missed = outside(value, bound, limit, beyond=beyond)
+            near = "" if found is None else too_near(value, bound, limit, stat, found)
+            missed = "" if near else outside(value, bound, limit, beyond=beyond)
             cut = ""
             if beyond is not None:
                 cut = f"beyond {significant(beyond)}, among the requests that were cut off"
-            reason = "; ".join(filter(None, (missed, cut, over, thin)))
+            reason = "; ".join(filter(None, (missed, near, cut, over, thin)))
             if value is None and not reason:
                 reason = "not measured"
             results.append(

@@ -123,8 +123,6 @@ class MetricSummary(msgspec.Struct, frozen=True):
 
     tag: str
     distribution: Distribution
-    relative_error: float = 0.0
-    """Relative error of each percentile; 0: exact."""
     quantiles: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
     """Points for plots: shares in 0..1 and the values there."""
 
@@ -144,7 +142,7 @@ class MetricSummary(msgspec.Struct, frozen=True):
             unreliable=measured.unreliable or UNSET,
             censored_share=measured.censored_share if is_censored else UNSET,
             beyond=measured.beyond if is_censored else UNSET,
-            relative_error=self.relative_error or UNSET,
+            relative_error=measured.relative_error or UNSET,
         )
 
 

@@ -50,6 +50,8 @@ class Distribution(msgspec.Struct, frozen=True):
     """Lower bounds of the statistics that are None because of censoring."""
     unreliable: tuple[str, ...] = ()
     """Percentiles with too few values outside them."""
+    relative_error: float = 0.0
+    """Relative error of each percentile; 0: exact."""
 
     @property
     def censored_share(self) -> float:

@@ -218,6 +218,29 @@ def test_thin_percentile_is_judged_only_beyond_its_limit(
     assert result.reason.startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("limit_ms", "outcome"),
+    [(24.8, "missed"), (24.95, "not judged"), (25.05, "not judged"), (25.2, "held")],
+)
+def test_percentile_within_its_error_is_not_judged(limit_ms: float, outcome: str) -> None:
+    stats: dict[str, float | None] = {"min": 1.0, "p99": 25.0, "max": 90.0}
+    found = Distribution(10_000, stats, relative_error=1 / 256)
+    limits = slo(objectives=[{"metric": "inter_chunk_latency", "stat": "p99", "max": limit_ms}])
+    args = {"inter_chunk_latency": found}, Failures(completed=100)
+    (result,) = judge(limits, lambda _, stat: stats[stat], *args)
+    assert result.outcome == outcome
+    assert ("within 0.4% of the limit" in result.reason) == (outcome == "not judged")
+
+
+def test_limit_at_the_exact_maximum_holds() -> None:
+    stats: dict[str, float | None] = {"min": 25.0, "p99": 25.0, "max": 25.0}
+    found = Distribution(10_000, stats, relative_error=1 / 256)
+    limits = slo(objectives=[{"metric": "inter_chunk_latency", "stat": "p99", "max": 25.0}])
+    args = {"inter_chunk_latency": found}, Failures(completed=100)
+    (result,) = judge(limits, lambda _, stat: stats[stat], *args)
+    assert result.ok
+
+
 @pytest.mark.parametrize(("limit_ms", "judged"), [(400, True), (600, False)])
 def test_percentile_of_cut_requests_beyond_limit_is_judged(limit_ms: float, judged: bool) -> None:
     limited = slo(
