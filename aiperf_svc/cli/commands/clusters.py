@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 import aiperf_svc
@@ -20,6 +18,7 @@ from aiperf_svc.adapters.cluster.preflight import cluster_checks
 from aiperf_svc.adapters.cluster.preflight.cluster_checks import ClusterReport
 from aiperf_svc.adapters.exports.qualify_export import read_qualification
 from aiperf_svc.adapters.terminal import output
+from aiperf_svc.adapters.terminal.tables import text_table
 from aiperf_svc.cli.stacks import stacks_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -83,14 +82,13 @@ def _as_json(report: ClusterReport, code: ExitCode) -> dict[str, Any]:
 
 
 def _print(report: ClusterReport) -> None:
-    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
-    for column in ("check", "result", "found"):
-        table.add_column(column, no_wrap=column != "found")
+    rows = []
     for each in report.checks:
         found = one_line(each.detail)
         if each.remedy and each.state != "ok":
             found += f"\n→ {one_line(each.remedy)}"
-        table.add_row(Text(one_line(each.name)), each.state, Text(found))
+        rows.append((each.name, each.state, Text(found)))
+    table = text_table(("check", "result", "found"), rows, texts=(0, 1, 2))
     Console(highlight=False).print(table)
 
 
