@@ -126,6 +126,12 @@ def _one_if_described(data: Any) -> Any:
     return {"number": 1, **data} if isinstance(data, Mapping) and data else data
 
 
+def _check_sampling(source: "Images | Sounds") -> None:
+    """Raise ValueError for an order of files where there is no folder."""
+    if source.folder is None and source._is_set("sampling"):
+        raise ValueError("{sampling} needs {folder}: it is the order in which its files are chosen")
+
+
 SIDE = Length(mean=512)
 """Width or height of pictures that are made or scaled, in pixels, if none is set."""
 
@@ -163,10 +169,7 @@ class Images(Model):
 
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:
-        if self.folder is None and self._is_set("sampling"):
-            raise ValueError(
-                "{sampling} needs {folder}: it is the order in which its files are chosen"
-            )
+        _check_sampling(self)
         if self.folder is not None and self._is_set("format") and not self.is_scaled:
             raise ValueError(
                 "{format} needs {width} or {height}: the pictures of {folder} are otherwise sent "
@@ -213,10 +216,7 @@ class Sounds(Model):
 
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:
-        if self.folder is None and self._is_set("sampling"):
-            raise ValueError(
-                "{sampling} needs {folder}: it is the order in which its files are chosen"
-            )
+        _check_sampling(self)
         made = self._first_set("seconds", "sample_rates", "depths", "channels", "format")
         if made and self.folder is not None:
             raise ValueError(
