@@ -8,7 +8,7 @@ import msgspec
 from arro3.core import Array, DataType, Field
 
 from aiperf_svc.adapters.exports.file_content import csv_file
-from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, Manifest
 from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render, render_verdict
 from aiperf_svc.adapters.report import tool_page
@@ -66,8 +66,13 @@ class RawOutput:
         step = self._folder / FOLDER.format(piece.step) / f"rank-{piece.rank}"
         # A result with another name would be refused by who fetches it (`check_entry`).
         name = "".join(each if each.isprintable() else "_" for each in piece.file)
-        # A tool's file may be in a folder of its own; the name must not lead out of ours.
-        parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+        # A tool's file may be in a folder of its own; the name must not lead out of ours, nor end
+        # like that of an unfinished file, which is no result.
+        parts = [
+            f"{part}_" if part.endswith(TEMPORARY_SUFFIX) else part
+            for part in name.split("/")
+            if part not in ("", ".", "..")
+        ]
         path = step.joinpath(f"command-{piece.command}", *parts)
         try:
             file = self._files.get(path)

@@ -74,11 +74,15 @@ def test_unusable_name_loses_only_the_raw_output(tmp_path: Path) -> None:
 
 def test_raw_output_can_be_fetched_whatever_its_name(tmp_path: Path) -> None:
     raw = RawOutput(tmp_path)
-    raw.add(piece("a\0b/c\u00a0d\n"))
+    names = ("a\0b/c\u00a0d\n", "e.part/f.part")
+    for name in names:
+        raw.add(piece(name))
     raw.close()
     assert raw.error == ""
-    (entry,) = build_manifest(tmp_path, "run").files
-    check_entry(entry)
+    entries = build_manifest(tmp_path, "run").files
+    assert len(entries) == len(names)
+    for entry in entries:
+        check_entry(entry)
 
 
 def test_step_whose_folder_exists_loses_only_its_name(tmp_path: Path) -> None:
