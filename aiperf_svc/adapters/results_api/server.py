@@ -29,6 +29,7 @@ Connections that have not shown a token are few and short: `guarded_connections`
 import asyncio
 import hmac
 import logging
+import re
 from collections.abc import Awaitable, Callable, Set
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,6 +61,8 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 log = logging.getLogger(__name__)
 
 CHUNK = 1024 * 1024
+_RANGE = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.ASCII)
+"""One range of bytes. Any other is answered with the whole file."""
 _PACKED = (".parquet", ".gz", ".zst")
 """Suffixes of files that are compressed already."""
 _TYPES = {
@@ -332,12 +335,11 @@ async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None
 def _wanted(request: web.Request, size: int, etag: str, headers: dict[str, str]) -> tuple[int, int]:
     """Return the first and last byte to send. Raises HTTPRequestRangeNotSatisfiable."""
     whole = (0, size - 1)
-    text = request.headers.get("Range", "")
-    condition = request.headers.get("If-Range")
-    if not text.startswith("bytes=") or "," in text or condition not in (None, etag):
+    wanted = _RANGE.fullmatch(request.headers.get("Range", ""))
+    if wanted is None or request.headers.get("If-Range") not in (None, etag):
         return whole
-    begin, dash, end = text.removeprefix("bytes=").strip().partition("-")
-    if not dash or not (begin or end) or not (begin + end).isdecimal():
+    begin, end = wanted.groups()
+    if not (begin or end):
         return whole
     if begin:
         first, last = int(begin), min(int(end), size - 1) if end else size - 1
