@@ -17,13 +17,7 @@ from aiperf_svc.adapters.terminal.verdict_lines import (
 from aiperf_svc.core.events.report import event_tables
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
-from aiperf_svc.core.results.inference_result import (
-    AddressFacts,
-    EndpointView,
-    ErrorCount,
-    Hook,
-    InferenceResult,
-)
+from aiperf_svc.core.results.inference_result import EndpointView, ErrorCount, InferenceResult
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.remarks import remarks
 from aiperf_svc.core.results.run_result import MetricStats
@@ -65,8 +59,6 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
         shown = [each.in_unit(*CATALOG[each.metric].scale) for each in found.slo]
         print_objectives(shown, console)
     _print_accounts(found.accounts, console)
-    _print_addresses(found.target_addresses, console)
-    _print_hooks(found.hooks, console)
     for text in remarks(found):
         print_text(console, one_line(text))
     print_verdict("Verdict on the client", found.verdict, found.cause, found.reasons, console)
@@ -231,30 +223,6 @@ def _print_accounts(accounts: Accounts, console: Console) -> None:
     )
     for violation in accounts.violations:
         print_text(console, Text(f"  ✗ {one_line(violation)}", style="bold red"))
-
-
-def _print_addresses(uses: Sequence[AddressFacts], console: Console) -> None:
-    """Print the use of each address of the target, if there are several."""
-    if len(uses) < 2:
-        return
-    console.print("Target addresses:")
-    for use in uses:
-        line = f"{use.address}: {number(use.requests)} requests, "
-        line += f"{number(use.connections)} connections"
-        text = Text(line)
-        if use.failures:
-            failed = f"; {number(use.failures)} failed, last: {use.error}"
-            down = "; down at the end" if use.is_down else ""
-            text.append(failed + down, style="bold yellow")
-        console.print(indented(text, 2))
-
-
-def _print_hooks(calls: Sequence[Hook], console: Console) -> None:
-    for call in calls:
-        text = Text(f"Called {one_line(call.text)}: {number(call.took_ms)} ms", style="dim")
-        if call.problem:
-            text.append(f"; it failed: {one_line(call.problem)}", style="bold yellow")
-        print_text(console, text)
 
 
 def _print_system(system: SystemReport, console: Console) -> None:

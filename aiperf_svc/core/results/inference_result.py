@@ -365,6 +365,7 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
             *scaling_tables(self.scaling),
             *cache_tables(self.cache),
             *_overflow_tables(self.context_overflows),
+            *_address_tables(self.target_addresses),
         ]
 
 
@@ -376,6 +377,19 @@ def _overflow_tables(turns: Sequence[TurnOverflow]) -> list[ShownTable]:
         rows.append([*map(number, counts), percent(each.overflows / each.requests)])
     columns = ("turn", "requests", "overflows", "share")
     return [ShownTable("Context overflows by turn", columns, rows, texts=())]
+
+
+def _address_tables(uses: Sequence[AddressFacts]) -> list[ShownTable]:
+    """Return the use of each address of the target, if there are several."""
+    if len(uses) < 2:
+        return []
+    rows = [
+        (each.address, *map(number, (each.requests, each.connections, each.failures)), each.error)
+        for each in uses
+    ]
+    alerts = [f"{each.address} was down at the end" for each in uses if each.is_down]
+    columns = ("address", "requests", "connections", "failures", "last failure")
+    return [ShownTable("Target addresses", columns, rows, alerts=alerts, texts=(0, 4))]
 
 
 def _steady_tables(result: InferenceResult) -> list[ShownTable]:

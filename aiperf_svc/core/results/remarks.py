@@ -8,7 +8,7 @@ from aiperf_svc.domain.number_text import count, number, significant
 
 def remarks(found: InferenceResult) -> list[str]:
     """Return the remarks, each as a sentence without its full stop."""
-    return [*_of_connections(found), *_of_prompts(found)]
+    return [*_of_connections(found), *_of_hooks(found), *_of_prompts(found)]
 
 
 def _of_connections(found: InferenceResult) -> Iterator[str]:
@@ -29,6 +29,13 @@ def _of_connections(found: InferenceResult) -> Iterator[str]:
         yield f"Proxy: requests went through {endpoint.proxy}; its time is part of the results"
     if endpoint.url.startswith("https:") and not endpoint.tls.verify:
         yield "TLS: the server's certificate was not checked (endpoint.tls.verify: false)"
+
+
+def _of_hooks(found: InferenceResult) -> Iterator[str]:
+    """Yield the requests to the server before and after the phases."""
+    for call in found.hooks:
+        failed = f"; it failed: {call.problem}" if call.problem else ""
+        yield f"Called {call.text}: {number(call.took_ms)} ms{failed}"
 
 
 def _of_prompts(found: InferenceResult) -> Iterator[str]:

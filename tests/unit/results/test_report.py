@@ -21,6 +21,7 @@ from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
+from aiperf_svc.protocol.messages.reports import AddressUse, HookCall
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
 from tests.support.fake_run import MS, START_NS
@@ -131,8 +132,17 @@ def test_shares_of_servers_are_in_per_cent() -> None:
 
 def test_remarks_of_the_terminal_are_in_the_report() -> None:
     config = fake_run.config(endpoint={"proxy": "http://proxy:3128"})
-    remark = "Proxy: requests went through http://proxy:3128; its time is part of the results."
-    assert remark in report(fake_run.closed_loop(), config=config)
+    calls = (HookCall("POST /start_profile before profiling", 12.0, problem="status 500"),)
+    text = report(fake_run.closed_loop(), config=config, hooks=calls)
+    assert "Proxy: requests went through http://proxy:3128; its time is part of" in text
+    assert "Called POST /start_profile before profiling: 12 ms; it failed: status 500." in text
+
+
+def test_addresses_of_the_target_are_a_table() -> None:
+    uses = (AddressUse("10.0.0.1", requests=40), AddressUse("10.0.0.2", failures=7, is_down=True))
+    text = report(fake_run.closed_loop(), target_addresses=uses)
+    assert "<h2>Target addresses</h2>" in text
+    assert "10.0.0.2 was down at the end." in text
 
 
 def test_external_text_is_escaped() -> None:
