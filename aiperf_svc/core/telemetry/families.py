@@ -35,6 +35,9 @@ class Portable(msgspec.Struct, frozen=True):
     is_worst: bool = False
     """True if the highest value of several servers counts; False: their sum."""
     scale: float = 1.0
+    engine_type: str = ""
+    """`prefill` or `decode`, where one request is counted by servers of both: the one that counts.
+    SGLang has the label `engine_type` for this."""
 
 
 class GpuField(msgspec.Struct, frozen=True):
@@ -192,6 +195,7 @@ PORTABLE = (
             "llamacpp:prompt_tokens",
             "llamacpp:prompt_tokens_cached",
         ),
+        engine_type="prefill",
     ),
     Portable(
         "prefix_hits",
@@ -205,6 +209,7 @@ PORTABLE = (
             "trtllm_prompt_cached_tokens",
             "llamacpp:prompt_tokens_cached",
         ),
+        engine_type="prefill",
     ),
     Portable(
         "external_prefix_hits",
@@ -232,6 +237,7 @@ PORTABLE = (
             "llm_d_epp_request_input_tokens_sum",
             "inference_objective_input_tokens_sum",
         ),
+        engine_type="prefill",
     ),
     Portable(
         "generation_tokens",
@@ -250,6 +256,7 @@ PORTABLE = (
             "llm_d_epp_request_output_tokens_sum",
             "inference_objective_output_tokens_sum",
         ),
+        engine_type="decode",
     ),
     Portable(
         "spec_steps",

@@ -69,10 +69,15 @@ Member = tuple[SourceLog, int, Series]
 
 def members(logs: Iterable[SourceLog], portable: Portable) -> list[Member]:
     """Return every series of a portable quantity, as source, number and series: those of servers,
-    or of routers if no server has it."""
+    or of routers if no server has it. Where servers of prefill and of decode count the same
+    requests, those of one of them."""
     found = [member for log in logs for member in _of_source(log, portable)]
     of_servers = [each for each in found if family_of(each[2]) not in portable.of_routers]
-    return of_servers or found
+    counted = of_servers or found
+    if not portable.engine_type:
+        return counted
+    types = ("", "unified", portable.engine_type)
+    return [each for each in counted if each[2].label("engine_type") in types] or counted
 
 
 def _of_source(log: SourceLog, portable: Portable) -> list[Member]:

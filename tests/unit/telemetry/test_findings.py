@@ -376,6 +376,24 @@ def test_prefix_hits_of_sglang_and_llamacpp_are_tokens() -> None:
     assert judged(llamacpp).metrics["server_prefix_hit_rate"] == pytest.approx(0.25)
 
 
+def test_prefill_and_decode_servers_count_tokens_once() -> None:
+    prefill, decode = (
+        source(
+            {
+                f'sglang:prompt_tokens_total{{engine_type="{kind}"}}': 100.0 * n,
+                f'sglang:cached_tokens_total{{engine_type="{kind}"}}': 25.0 * n,
+                f'sglang:generation_tokens_total{{engine_type="{kind}"}}': generated * n,
+            }
+            for n in range(25)
+        )
+        for kind, generated in (("prefill", 1.0), ("decode", 40.0))
+    )
+    both, one = judged(prefill, decode).metrics, judged(decode).metrics
+    assert (both["server_prompt_tokens"], both["server_generation_tokens"]) == (2_000, 800)
+    assert both["server_prefix_hit_rate"] == pytest.approx(0.25)
+    assert (one["server_prompt_tokens"], one["server_generation_tokens"]) == (2_000, 800)
+
+
 @pytest.mark.parametrize(("pages", "is_compared"), [(range(25), True), (range(3, 25), False)])
 def test_cached_tokens_are_compared_over_the_whole_load(pages: range, is_compared: bool) -> None:
     name = "vllm:prefix_cache_{}_total"
