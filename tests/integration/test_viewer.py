@@ -69,6 +69,7 @@ def stored(stored: Path) -> Path:
     (folder / "broken").mkdir()
     (folder / "broken" / "results.json").write_text('{"schema_version": "<b>9</b>"}')
     (folder / "empty").mkdir()
+    (folder / "empty" / os.fsdecode(b"m\xfcller.txt")).write_text("flour")
     again = Path(shutil.copytree(folder / "inference", folder / "again")) / INFERENCE_FILE
     content = msgspec.json.decode(again.read_bytes())
     content["benchmark_id"] += "-again"
@@ -198,6 +199,12 @@ def test_files_cannot_act_as_the_viewer(address: str) -> None:
     assert "allow-same-origin" not in headers["Content-Security-Policy"]
     assert headers["Referrer-Policy"] == "no-referrer"
     assert "secret" not in get(f"{address}files/")[1]
+
+
+def test_file_whose_name_is_no_text_opens(address: str) -> None:
+    code, text, _ = get(f"{address}files/empty/")
+    assert (code, 'href="m%FCller.txt"' in text) == (200, True)
+    assert get(f"{address}files/empty/m%FCller.txt")[:2] == (200, "flour")
 
 
 def test_folder_whose_name_is_no_text_is_listed(stored: Path, tmp_path: Path) -> None:

@@ -190,8 +190,9 @@ class Zoom(Block):
 
 
 def document(title: str, blocks: Iterable[Block]) -> bytes:
-    """Render a self-contained page."""
-    return _PAGE.render(title=title, blocks=[each for each in blocks if each]).encode()
+    """Render a self-contained page. Names of files in it may be any bytes."""
+    found = _PAGE.render(title=title, blocks=[each for each in blocks if each])
+    return found.encode(errors="replace")
 
 
 def markup(block: Block) -> str:

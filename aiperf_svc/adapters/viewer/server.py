@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from aiohttp import web
 
@@ -36,8 +36,9 @@ from aiperf_svc.domain.number_text import number
 
 REPORT = "report.html"
 _ENVIRONMENT = environment("aiperf_svc.adapters.viewer")
-# Names of folders may be any bytes.
-_ENVIRONMENT.filters["path"] = partial(quote, errors="surrogateescape")
+# Names of files may be any bytes.
+_quoted = partial(quote, errors="surrogateescape")
+_ENVIRONMENT.filters["path"] = _quoted
 _LIST = _ENVIRONMENT.get_template("list.html")
 
 
@@ -87,7 +88,9 @@ def files_page(title: str, folder: Path) -> bytes:
         Row(
             [
                 Cell(
-                    each.name, is_head=True, link=quote(each.name) + ("/" if each.is_dir() else "")
+                    each.name,
+                    is_head=True,
+                    link=_quoted(each.name) + ("/" if each.is_dir() else ""),
                 ),
                 Cell("" if each.is_dir() else number(each.stat().st_size)),
             ]
@@ -185,7 +188,8 @@ class Viewer:
         return await _page(render, [self._index.folder(each) for each in chosen][::-1])
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        path = (self._index.root / request.match_info["path"]).resolve()
+        name = unquote(request.rel_url.raw_path, errors="surrogateescape").partition("/files/")[2]
+        path = (self._index.root / name).resolve()
         if not path.is_relative_to(self._index.root) or not path.exists():
             raise FileNotFoundError(path)
         if path.is_dir():
