@@ -62,7 +62,7 @@ def check_entry(entry: ManifestEntry) -> None:
     make its reader touch any file outside the folder."""
     parts = entry.name.split("/")
     is_plain = entry.name.isprintable() and entry.name != NAME
-    if not is_plain or not all(map(_is_plain_part, parts)):
+    if not is_plain or not all(map(is_plain_part, parts)):
         raise EnvironmentProblem(
             f"manifest: '{one_line(entry.name)}' is no name of a result: expected a path below the "
             "run's folder"
@@ -73,7 +73,8 @@ def check_entry(entry: ManifestEntry) -> None:
         )
 
 
-def _is_plain_part(part: str) -> bool:
+def is_plain_part(part: str) -> bool:
+    """Return whether a part of a path can be that of a result."""
     is_name = part not in ("", ".", "..") and not part.endswith(TEMPORARY_SUFFIX)
     return is_name and len((part + TEMPORARY_SUFFIX).encode(errors="replace")) <= LONGEST_NAME
 

@@ -1,6 +1,8 @@
 """The artifact folder of a benchmark that ran a tool on ranks. Every file is written atomically."""
 
+import os
 from collections.abc import Sequence
+from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import BinaryIO
 
@@ -8,7 +10,7 @@ import msgspec
 from arro3.core import Array, DataType, Field
 
 from aiperf_svc.adapters.exports.file_content import csv_file
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, Manifest
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, Manifest, is_plain_part
 from aiperf_svc.adapters.exports.parquet_export import write_table
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render, render_verdict
 from aiperf_svc.adapters.report import tool_page
@@ -75,6 +77,8 @@ class RawOutput:
         ]
         path = step.joinpath(f"command-{piece.command}", *parts)
         try:
+            if not all(map(is_plain_part, parts)):
+                raise OSError(ENAMETOOLONG, os.strerror(ENAMETOOLONG))
             file = self._files.get(path)
             if file is None:
                 path.parent.mkdir(parents=True, exist_ok=True)

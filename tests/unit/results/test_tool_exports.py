@@ -66,10 +66,12 @@ def test_names_of_raw_output_stay_in_its_folder(tmp_path: Path, file: str) -> No
     assert written.read_bytes() == b"raw"
 
 
-def test_unusable_name_loses_only_the_raw_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [252, 300])
+def test_unusable_name_loses_only_the_raw_output(tmp_path: Path, length: int) -> None:
     raw = RawOutput(tmp_path / "raw")
-    raw.add(piece("a" * 300))
+    raw.add(piece("a" * length))
     assert "name too long" in raw.error
+    assert build_manifest(tmp_path, "run").files == ()
 
 
 def test_raw_output_can_be_fetched_whatever_its_name(tmp_path: Path) -> None:
