@@ -69,8 +69,9 @@ def _children() -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name, in parentheses, may hold anything; state and parent follow it.
-            _state, parent, *_ = path.read_text().rpartition(")")[2].split()
+            # The name, in parentheses, may hold any bytes; state and parent follow it.
+            stat = path.read_text(errors="replace")
+            _state, parent, *_ = stat.rpartition(")")[2].split()
             if int(parent) == os.getpid():
                 found.append(int(path.parent.name))
     return found

@@ -123,6 +123,8 @@ def orphan(command):
                            stdout=subprocess.PIPE)
     return int(shell.stdout)
 
+with open("/proc/self/comm", "wb") as name:  # As the kernel may cut it.
+    name.write(b"\\xe3\\x83")
 adopt_orphans(True)
 held = os.pipe()
 ended = orphan("cat")
