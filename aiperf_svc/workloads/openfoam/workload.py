@@ -346,4 +346,6 @@ def _with_own_volume(config: Config, ranks: Sequence[Rank]) -> Sequence[Rank]:
     volume = config.deployment.ranks.volume
     if volume is not None and volume.kind == "shared-claim":
         return ranks[:1]
-    return tuple({rank.address: rank for rank in reversed(ranks)}.values())[::-1]
+    is_of_node = volume is not None and volume.kind == "host-path"
+    places = {rank.node if is_of_node else rank.address: rank for rank in reversed(ranks)}
+    return tuple(places.values())[::-1]

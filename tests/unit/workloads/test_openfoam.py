@@ -99,6 +99,10 @@ def test_a_case_that_ranks_share_is_prepared_once() -> None:
     shared = config_of({"volume": {"kind": "shared-claim"}})
     prepare = WORKLOAD.steps(shared, make_ranks(2))[0]
     assert [command.rank for command in prepare.commands] == [0]
+    of_node = config_of({"nodes": "together", "volume": {"kind": "host-path", "path": "/data"}})
+    ranks = *make_ranks(3, node="one")[:2], *make_ranks(3, node="other")[2:]
+    prepare = WORKLOAD.steps(of_node, ranks)[0]
+    assert [command.rank for command in prepare.commands] == [0, 2]
 
 
 def test_one_process_solves_the_case_undivided() -> None:
