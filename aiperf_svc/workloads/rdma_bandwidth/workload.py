@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
@@ -55,6 +55,17 @@ class RdmaBandwidthSpec(PerftestSpec):
     """Iterations for each message size. Above 20000 perftest does not report the peak."""
     qps: Annotated[int, Field(gt=0, le=16_384)] = 1
     """Queue pairs."""
+
+    @field_validator("extra_args")
+    @classmethod
+    def _has_one_direction(cls, extra_args: tuple[str, ...]) -> tuple[str, ...]:
+        for each in extra_args:
+            if each == "-b" or each.startswith("--bi"):
+                raise ValueError(
+                    f"{each} adds up both directions, and the results are those of one; leave it "
+                    "out"
+                )
+        return extra_args
 
 
 Config = WorkloadConfig[RdmaBandwidthSpec]

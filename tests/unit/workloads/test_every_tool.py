@@ -73,6 +73,8 @@ def config_of(kind: str, on: dict[str, Any] | None = None, **spec: Any) -> Workl
         ("rdma-bandwidth", {"mode": "send"}, "workload.mode"),
         ("rdma-bandwidth", {"iterations": 4}, "workload.iterations"),
         ("rdma-bandwidth", {"iterations": 20_001}, "workload.iterations"),
+        ("rdma-bandwidth", {"extra_args": ["-b"]}, "-b adds up both directions"),
+        ("rdma-bandwidth", {"extra_args": ["--bidirectional"]}, "adds up both directions"),
         ("rdma-latency", {"qps": 2}, "workload.qps"),
         ("rdma-latency", {"extra_args": ["-T 3"]}, "workload.extra_args"),
         ("ucx", {"test": "tag_bww"}, "workload.test"),

@@ -68,7 +68,7 @@ def test_read_bandwidth_is_of_the_first_ranks_data() -> None:
     [
         (2, 0.07, 4.6, 4.6e6 * 16),
         (16, 0.59, 4.6, 4.6e6 * 128),
-        (2, 0.15, 4.6, 0.15e9),  # of both directions, as with -b
+        (2, 0.15, 4.6, 0.15e9),  # as printed: the rate makes another
         (8_388_608, 96.57, 0.001439, 96.57e9),
     ],
 )
