@@ -4,6 +4,7 @@ A kind of workload has a spec of its own below `workload`; the other keys are th
 benchmark.
 """
 
+import re
 from typing import Annotated, Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -17,6 +18,9 @@ from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.several_targets import NamedTarget
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names of variables that a shell can pass to a command."""
 
 
 class WorkloadSpec(Model):
@@ -39,6 +43,14 @@ class WorkloadSpec(Model):
     output_limit: SizeBytes = 64 * 2**20
     """Largest size of a file that a rank leaves, including its output. A larger one fails the step;
     nothing is cut off."""
+
+    @model_validator(mode="after")
+    def _names_variables(self) -> Self:
+        for key, names in (("env", self.env), ("secret_env", self.secret_env)):
+            for name in names:
+                if not _VARIABLE.fullmatch(name):
+                    raise ValueError(f"{key}.{name}: expected a name of letters, digits and _")
+        return self
 
     @model_validator(mode="after")
     def _hides_secrets(self) -> Self:
