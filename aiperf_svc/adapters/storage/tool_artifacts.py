@@ -59,11 +59,13 @@ class RawOutput:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[Path, BinaryIO] = {}
+        self._lost: set[Path] = set()
+        """Files that could not be written; later pieces would follow a gap."""
         self.error = ""
         """Reason why some of it is missing; empty if it is complete."""
 
     def add(self, piece: StepOutput) -> None:
-        if piece.is_last or self.error:
+        if piece.is_last:
             return
         step = self._folder / FOLDER.format(piece.step) / f"rank-{piece.rank}"
         # A result with another name would be refused by who fetches it (`check_entry`).
@@ -76,6 +78,8 @@ class RawOutput:
             if part not in ("", ".", "..")
         ]
         path = step.joinpath(f"command-{piece.command}", *parts)
+        if path in self._lost:
+            return
         try:
             if not all(map(is_plain_part, parts)):
                 raise OSError(ENAMETOOLONG, os.strerror(ENAMETOOLONG))
@@ -85,6 +89,7 @@ class RawOutput:
                 file = self._files[path] = path.open("wb")
             file.write(piece.data)
         except OSError as error:
+            self._lost.add(path)
             self._fail(path, error)
 
     def end_step(self, record: StepRecord) -> None:

@@ -1,6 +1,7 @@
 """The files of a benchmark of a tool hold its whole result and are in its manifest."""
 
 import csv
+import errno
 import hashlib
 import json
 from pathlib import Path
@@ -69,9 +70,30 @@ def test_names_of_raw_output_stay_in_its_folder(tmp_path: Path, file: str) -> No
 @pytest.mark.parametrize("length", [252, 300])
 def test_unusable_name_loses_only_the_raw_output(tmp_path: Path, length: int) -> None:
     raw = RawOutput(tmp_path / "raw")
-    raw.add(piece("a" * length))
+    for file in ("a" * length, "stdout", "stdout/of-a-tool", "stderr"):
+        raw.add(piece(file))
+    raw.close()
     assert "name too long" in raw.error
-    assert build_manifest(tmp_path, "run").files == ()
+    assert {path.name for path in tmp_path.rglob("std*")} == {"stdout", "stderr"}
+    assert not any("a" * 200 in each.path for each in build_manifest(tmp_path, "run").files)
+
+
+def test_file_that_lost_a_piece_gets_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+
+    class Disk:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", lambda *_: Disk())
+    raw = RawOutput(tmp_path)
+    for _ in range(2):
+        raw.add(piece("stdout"))
+    assert "No space left" in raw.error
+    assert written == [b"raw"]
 
 
 def test_raw_output_can_be_fetched_whatever_its_name(tmp_path: Path) -> None:
