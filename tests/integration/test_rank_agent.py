@@ -39,3 +39,18 @@ async def test_request_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     launches._take(["2 10.0.0.7"])
     assert [asked.get_nowait(), asked.empty()] == [Launch("2", "10.0.0.7", "true"), True]
     launches.close()
+
+
+async def test_reply_replaces_links_of_a_command(tmp_path: Path) -> None:
+    launches = LaunchRequests(tmp_path, lambda _: None)
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "outside.reply").touch()
+    (tmp_path / "launches/1.command").write_text("true\n")
+    for kind in ("stdout", "stderr"):
+        (tmp_path / f"launches/1.{kind}").symlink_to(tmp_path / "key")
+    launches._take(["../outside 10.0.0.7", "1 10.0.0.7"])
+    launches.reply("1", 0, b"out", b"err")
+    assert (tmp_path / "launches/1.stdout").read_bytes() == b"out"
+    assert (tmp_path / "key").read_text() == "secret"
+    assert (tmp_path / "outside.reply").is_file()
+    launches.close()

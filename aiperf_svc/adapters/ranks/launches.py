@@ -85,6 +85,8 @@ class LaunchRequests:
     def _take(self, lines: list[str]) -> None:
         for line in lines:
             number, _, address = line.partition(" ")
+            if not number.isdecimal():
+                continue  # not of an agent, and may lead out of the folder
             reply = self._path(number, "reply")
             reply.unlink(missing_ok=True)
             make_fifo(reply)
@@ -100,8 +102,12 @@ class LaunchRequests:
         fd = self._replies.get(number)
         if fd is None:
             return
-        self._path(number, "stdout").write_bytes(stdout)
-        self._path(number, "stderr").write_bytes(stderr)
+        for kind, data in (("stdout", stdout), ("stderr", stderr)):
+            path = self._path(number, kind)
+            # A link may lead to files of the courier's own container.
+            path.unlink(missing_ok=True)
+            with path.open("xb") as file:
+                file.write(data)
         code = exit_code if exit_code >= 0 else 128 - exit_code
         os.write(fd, f"{code}\n".encode())
 
