@@ -77,7 +77,8 @@ class BaseService:
         self.address = ""
         self.batches_read = 0
         self.progress_text = ""
-        """What takes time while the run is configured (dataset manager and workers)."""
+        """What takes time while the run is configured (dataset manager and workers), or the output
+        that is read (record processor of ranks)."""
         self.dataset: DatasetReport | None = None
         """Description of the dataset, once it is built (dataset manager only)."""
         self.target_addresses: tuple[AddressUse, ...] = ()

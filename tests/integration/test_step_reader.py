@@ -20,6 +20,7 @@ from aiperf_svc.protocol.messages.steps import (
 )
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.step_reader import StepReader
+from aiperf_svc.services.ranks.step_results import StepResults
 from aiperf_svc.workloads.command import WORKLOAD
 from aiperf_svc.workloads.steps import Command, Output, PlannedStep, Reading, Step
 from tests.support import fake_steps
@@ -59,7 +60,7 @@ def last_piece() -> StepOutput:
     )
 
 
-async def test_heartbeats_continue_while_output_is_read(
+async def test_record_is_awaited_while_output_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
@@ -82,10 +83,17 @@ async def test_heartbeats_continue_while_output_is_read(
     bus = Bus(context.addresses)
     reader = StepReader(context, bus)
     reader._records = records = cast(Any, Records())
+    results = StepResults(context, bus)
     handled = asyncio.create_task(reader._handle_output(last_piece(), b""))
     assert await asyncio.to_thread(begun.wait, WAIT_S)
+    results._last_arrival_mono_ns = 0
+    results.on_heartbeat(reader._heartbeat())
+    assert results._last_arrival_mono_ns > 0
     may_end.set()
     await handled
+    results._last_arrival_mono_ns = 0
+    results.on_heartbeat(reader._heartbeat())
+    assert results._last_arrival_mono_ns == 0
     await bus.close(linger_ms=0)
     _, record = records.messages
     assert isinstance(record, StepRecord)

@@ -65,12 +65,15 @@ class StepReader(BaseService):
                 await self._conclude(step)
 
     async def _conclude(self, step: GatheredStep) -> None:
-        is_here = step.number in self._steps  # Another task may have concluded it meanwhile.
+        is_here = self._steps.get(step.number) is step  # Another task may have concluded it.
         if not is_here or not step.is_complete(self._lost):
             return
         del self._steps[step.number]
-        # Large output takes seconds, and a processor without heartbeats for so long is lost.
+        # Large output takes seconds, and a processor without heartbeats for so long is lost. What
+        # they report makes the records manager wait for the record.
+        self.progress_text = f"reads the output of step {step.number}"
         finished = await asyncio.to_thread(step.finish, self.context.ranks)
+        self.progress_text = ""
         await self._records.send(
             encode(
                 StepRecord(

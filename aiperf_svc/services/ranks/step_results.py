@@ -33,7 +33,8 @@ from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 
 PROGRESS_S = 0.5
 MISSING_S = 15.0
-"""While draining, missing pieces count as lost when none has arrived for this long."""
+"""While draining, missing pieces count as lost when none has arrived, and no output was read, for
+this long."""
 
 
 class StepsProgress(BaseProgress):
@@ -114,6 +115,8 @@ class StepResults(ResultsService[StepsProgress]):
         if beat.service is Service.TIMING_MANAGER and beat.steps is not None:
             self._progress = beat.steps
             self.progress.set_steps(beat.steps)
+        elif beat.service is Service.RECORD_PROCESSOR and beat.progress:
+            self._last_arrival_mono_ns = mono_ns()
 
     def on_roster(self, roster: RosterPublished) -> None:
         self.progress.set_roster(roster)
