@@ -49,6 +49,7 @@ class Shell:
     """Commands that have ended, without any output, and what they were told."""
 
     restarts = 0
+    unended: tuple[str, ...] = ()
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,6 +62,9 @@ class Shell:
         self.output(command).mkdir()
 
     def prepare(self, command: str, *_: object) -> None:
+        pass
+
+    def start(self, command: str) -> None:
         pass
 
     def signal(self, command: str, name: str) -> None:
@@ -193,6 +197,24 @@ async def test_output_of_earlier_steps_is_removed(courier: Courier) -> None:
         (folder / name / "stdout").write_text("of the step before")
     await commands_of(courier).prepare()
     assert [*(folder / "commands").iterdir(), *(folder / "work").iterdir()] == []
+
+
+async def test_no_step_begins_beside_an_unkillable_command(
+    courier: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiperf_svc.adapters.ranks.step_commands.TERM_S", 0.0)
+    (place_of(courier).folder / "commands").mkdir()
+    shell, step = cast(Shell, courier._shell), commands_of(courier)
+    await step.prepare()
+    assert step.problem == ""
+    step._start("1-0")
+    await step._end(step._running)
+    assert shell.signals == [("1-0", "TERM"), ("1-0", "KILL")]
+    assert step.problem == "rank 0: SIGKILL did not end x"
+    shell.unended = ("launch-1-7", "1-0")
+    following = commands_of(courier)
+    await following.prepare()
+    assert following.problem == "rank 0: SIGKILL did not end a command of step 1"
 
 
 async def test_step_with_unreadable_output_has_a_report(

@@ -146,6 +146,11 @@ class RankShell:
         """Send TERM or KILL to a command's process group, if it exists."""
         self._order(f"{name} {command}")
 
+    @property
+    def unended(self) -> tuple[str, ...]:
+        """Commands that were prepared and have not ended."""
+        return tuple(self._gates)
+
     def output(self, command: str) -> Path:
         """Folder with the files `stdout` and `stderr` of a command."""
         return self.folder / "commands" / command

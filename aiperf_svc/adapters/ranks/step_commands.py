@@ -118,6 +118,11 @@ class StepCommands:
         """Empty the work folder and that of output, put the files there, make the commands'
         processes, start the servers and wait until each listens."""
         work = self._place.folder / "work"
+        # Those launched for other ranks are named otherwise; they may still be ending.
+        steps = (name.partition("-")[0] for name in self._shell.unended)
+        if stuck := next(filter(str.isdecimal, steps), ""):
+            self.note(f"SIGKILL did not end a command of step {stuck}")
+            return
         # What the commands of earlier steps left and printed has been sent.
         for folder in (work, self._place.folder / "commands"):
             await asyncio.to_thread(_empty, folder)
@@ -241,14 +246,11 @@ class StepCommands:
                 self._shell.signal(name, "TERM")
             else:
                 self._shell.discard(name)
-        try:
-            async with asyncio.timeout(TERM_S):
-                await asyncio.gather(*(r.has_ended.wait() for r in alive.values()))
-        except TimeoutError:
+        if await _late(alive):
             for name in alive:
                 self._shell.signal(name, "KILL")
-            async with asyncio.timeout(TERM_S):
-                await asyncio.gather(*(r.has_ended.wait() for r in alive.values()))
+            if late := await _late(alive):
+                self.note(f"SIGKILL did not end {late.command.argv[0]}")
 
     # --- what is left ----------------------------------------------------------------------------
 
@@ -372,6 +374,16 @@ class StepCommands:
             f"{running.command.argv[0]} left {size:,} bytes in {file}, more than "
             f"workload.output_limit ({self._limit:,})"
         )
+
+
+async def _late(some: Mapping[str, _Running]) -> _Running | None:
+    """Wait for the end of commands, and return one that has not ended after `TERM_S`."""
+    try:
+        async with asyncio.timeout(TERM_S):
+            await asyncio.gather(*(r.has_ended.wait() for r in some.values()))
+    except TimeoutError:
+        pass
+    return next((r for r in some.values() if not r.has_ended.is_set()), None)
 
 
 def _tail(path: Path, size: int) -> str:
