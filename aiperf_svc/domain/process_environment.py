@@ -10,6 +10,8 @@ of `-P` would change the user's own commands."""
 
 USER_MASK = "AIPERF_USER_MASK"
 """Environment variable with the user's mask for new files, where ours is another; octal."""
+USER_VARIABLES = "AIPERF_USER_VARIABLES"
+"""Environment variable with the names of those below that the user has set, to whatever value."""
 PROCESS_ENVIRONMENT = {
     # No service multiplies matrices, and starting threads for it would take time.
     "OPENBLAS_NUM_THREADS": "1",

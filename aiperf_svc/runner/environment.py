@@ -15,7 +15,7 @@ from aiperf_svc.adapters.storage.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT, USER_MASK
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT, USER_MASK, USER_VARIABLES
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.options import RunOptions
@@ -78,6 +78,7 @@ class LocalRun:
         own = {
             **PROCESS_ENVIRONMENT,
             **kept,
+            USER_VARIABLES: " ".join(kept.keys() & PROCESS_ENVIRONMENT),
             "AIPERF_RUN_ID": self.run_id,
             "AIPERF_CONFIG": str(self.private / "config.yaml"),
             "AIPERF_TOPOLOGY": str(self.private / "topology.json"),

@@ -20,7 +20,7 @@ from aiperf_svc.adapters.host.child_processes import end_with_parent
 from aiperf_svc.adapters.host.private_files import user_mask
 from aiperf_svc.adapters.ranks.launches import FifoLines, copy_script, make_fifo, open_fifo
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
-from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT, USER_VARIABLES
 
 LOOP = Path(__file__).with_name("rank_loop.sh")
 READY_S = 120.0
@@ -50,10 +50,11 @@ def make_folder(folder: Path) -> None:
 def _environment_of_tools(own: Mapping[str, str]) -> dict[str, str]:
     """The user's environment: without the token and the folders of this run, and without the limits
     on threads and memory that are good for a service and would change what a tool measures."""
+    added = PROCESS_ENVIRONMENT.keys() - own.get(USER_VARIABLES, "").split()
     return {
         name: value
         for name, value in own.items()
-        if not name.startswith("AIPERF_") and PROCESS_ENVIRONMENT.get(name) != value
+        if not name.startswith("AIPERF_") and name not in added
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.host.machine import free_ports
+from aiperf_svc.adapters.ranks import rank_shell
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Facts, plan
@@ -151,6 +152,13 @@ def test_tool_secrets_reach_couriers_only(tmp_path: Path) -> None:
 
 def test_other_variables_reach_every_service(tmp_path: Path) -> None:
     assert set(who_gets("HOME", make_run(tmp_path), {"HOME": "/home/me"})) == set(Service)
+
+
+@pytest.mark.parametrize("environ", [{}, {"OPENBLAS_NUM_THREADS": "1"}])
+def test_tools_get_all_variables_of_the_user(tmp_path: Path, environ: dict[str, str]) -> None:
+    shared = make_run(tmp_path).shared_environment(environ)
+    assert shared["OPENBLAS_NUM_THREADS"] == "1"
+    assert rank_shell._environment_of_tools(shared) == environ
 
 
 def test_variables_of_another_run_are_not_passed_on(tmp_path: Path) -> None:
