@@ -140,8 +140,14 @@ async def test_prepared_command_waits_and_discarded_one_never_runs(tmp_path: Pat
     assert started.empty()
 
 
-async def test_number_of_an_ended_group_is_forgotten(tmp_path: Path) -> None:
+BUSYBOX = 'kill() { command kill "$@" && [ "$1 $3" != "-s --" ]; }\n'
+"""Its `kill -s SIGNAL -- PID` signals the process, and returns an error for the `--`."""
+
+
+@pytest.mark.parametrize("shell_has", ["", BUSYBOX])
+async def test_number_of_an_ended_group_is_forgotten(tmp_path: Path, shell_has: str) -> None:
     make_folder(tmp_path)
+    (tmp_path / LOOP.name).write_text(shell_has + LOOP.read_text())
     started: asyncio.Queue[Event] = asyncio.Queue()
     ended: asyncio.Queue[Event] = asyncio.Queue()
     shell = RankShell(tmp_path, on_started=noted_in(started), on_ended=noted_in(ended))

@@ -87,7 +87,8 @@ run() {
     wait "$pid"
     code=$?
     # Nothing of its group is left, so its number may be another's soon.
-    kill -s 0 -- "-$pid" || echo >"commands/$1/pid"
+    # busybox takes no `--` after a signal.
+    kill -0 "-$pid" || echo >"commands/$1/pid"
     echo "ended $1 $code" >&4
     echo "gone $1" >&3
   ) &
