@@ -245,11 +245,12 @@ async def test_memory_peak_is_of_its_step(courier: Courier) -> None:
     assert step.witness(clock_uncertainty_ns=0).memory_peak_bytes == 7
 
 
+@pytest.mark.parametrize("error", [UnreadableOutput("no number"), KeyError("speed")])
 async def test_unreadable_line_is_no_progress(
-    courier: Courier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    courier: Courier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: object) -> str:
-        raise UnreadableOutput("no number")
+        raise error
 
     monkeypatch.setattr(type(WORKLOAD), "progress", refuse)
     (tmp_path / "1-0").mkdir()

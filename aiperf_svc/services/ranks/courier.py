@@ -51,7 +51,7 @@ from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.registry import tool_of
-from aiperf_svc.workloads.steps import PlannedStep, UnreadableOutput
+from aiperf_svc.workloads.steps import PlannedStep
 
 STATUS_S = 0.5
 _STAGES = tuple(StepStage)
@@ -293,8 +293,9 @@ class Courier(BaseService):
         try:
             if text := next(filter(None, texts), ""):
                 return text
-        except UnreadableOutput:
-            # The same line fails the step when all output is read.
+        except Exception:
+            # The reader may be of another package. If the line matters, it fails the step when all
+            # output is read.
             return ""
         return self._traffic.text() if workload.shows_traffic and self._traffic else ""
 
