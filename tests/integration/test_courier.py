@@ -67,6 +67,9 @@ class Shell:
     def start(self, command: str) -> None:
         pass
 
+    async def reset(self) -> None:
+        self.signals.append(("all", "KILL"))
+
     def signal(self, command: str, name: str) -> None:
         self.signals.append((command, name))
 
@@ -190,12 +193,13 @@ async def test_links_in_a_pod_stay_in_shared_folders(
     assert {piece.file for piece in pieces} == files
 
 
-async def test_output_of_earlier_steps_is_removed(courier: Courier) -> None:
+async def test_nothing_of_earlier_steps_is_left(courier: Courier) -> None:
     folder = place_of(courier).folder
     for name in ("commands/0-0", "work/out"):
         (folder / name).mkdir(parents=True)
         (folder / name / "stdout").write_text("of the step before")
     await commands_of(courier).prepare()
+    assert cast(Shell, courier._shell).signals == [("all", "KILL")]
     assert [*(folder / "commands").iterdir(), *(folder / "work").iterdir()] == []
 
 
@@ -209,7 +213,7 @@ async def test_no_step_begins_beside_an_unkillable_command(
     assert step.problem == ""
     step._start("1-0")
     await step._end(step._running)
-    assert shell.signals == [("1-0", "TERM"), ("1-0", "KILL")]
+    assert shell.signals == [("all", "KILL"), ("1-0", "TERM"), ("1-0", "KILL")]
     assert step.problem == "rank 0: SIGKILL did not end x"
     shell.unended = ("launch-1-7", "1-0")
     following = commands_of(courier)

@@ -7,9 +7,11 @@ import select
 import signal
 import subprocess
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +98,14 @@ def container() -> tuple[str, ...]:
     return program
 
 
-async def test_next_trial_has_no_old_daemons(tmp_path: Path, container: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "begin_next", [RankShell.reset, partial(RankShell.close, leaves_loop=True)]
+)
+async def test_next_step_or_trial_has_no_old_daemons(
+    tmp_path: Path,
+    container: tuple[str, ...],
+    begin_next: Callable[[RankShell], Coroutine[Any, Any, None]],
+) -> None:
     make_folder(tmp_path)
     ended: asyncio.Queue[Event] = asyncio.Queue()
     shell = RankShell(tmp_path, on_started=lambda *_: None, on_ended=noted_in(ended))
@@ -111,8 +120,26 @@ async def test_next_trial_has_no_old_daemons(tmp_path: Path, container: tuple[st
         for expected in (b"up\n", b""):
             assert (await asyncio.to_thread(select.select, [daemon], [], [], ENDED_S))[0]
             assert os.read(daemon, 100) == expected
-            await shell.close(leaves_loop=True)
+            await begin_next(shell)
+        await shell.close(leaves_loop=True)
     os.close(daemon)
+
+
+async def test_reset_ends_all_commands(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    started: asyncio.Queue[Event] = asyncio.Queue()
+    ended: asyncio.Queue[Event] = asyncio.Queue()
+    shell = RankShell(tmp_path, on_started=noted_in(started), on_ended=noted_in(ended))
+    async with asyncio.timeout(ENDED_S), loop_in(tmp_path, "child"):
+        await shell.open(starts_loop=False)
+        shell.run("1-0", ("sleep", "1000"), {}, tmp_path)
+        await started.get()
+        await shell.reset()
+        assert await ended.get() == ("1-0", -signal.SIGKILL)
+        assert shell.unended == ()
+        shell.run("2-0", ("true",), {}, tmp_path)
+        assert await ended.get() == ("2-0", 0)
+        await shell.close()
 
 
 async def test_prepared_command_waits_and_discarded_one_never_runs(tmp_path: Path) -> None:

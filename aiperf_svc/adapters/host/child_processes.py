@@ -57,9 +57,10 @@ def reap_children() -> None:
             pass
 
 
-def end_children() -> None:
-    """Kill the children of this process, then those that it adopts by that, until it has none."""
-    while killed := [pid for pid in _children() if _is_killed(pid)]:
+def end_children(*, but: int = -1) -> None:
+    """Kill the children of this process, then those that it adopts by that, until it has none or
+    only the one that is named."""
+    while killed := [pid for pid in _children() if pid != but and _is_killed(pid)]:
         for pid in killed:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)

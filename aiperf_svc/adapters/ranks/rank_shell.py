@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import time_ns
 
-from aiperf_svc.adapters.host.child_processes import end_with_parent
+from aiperf_svc.adapters.host.child_processes import end_children, end_with_parent
 from aiperf_svc.adapters.host.private_files import user_mask
 from aiperf_svc.adapters.ranks.launches import FifoLines, copy_script, make_fifo, open_fifo
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
@@ -151,6 +151,17 @@ class RankShell:
     def unended(self) -> tuple[str, ...]:
         """Commands that were prepared and have not ended."""
         return tuple(self._gates)
+
+    async def reset(self) -> None:
+        """End all commands and what they left, also daemons in groups of their own."""
+        self._is_ready.clear()
+        self._order(f"reset {self._token}")
+        await self._is_ready.wait()
+        for command in self.unended:
+            self._take_end(command, -signal.SIGKILL, time_ns())
+        if self._child is not None:
+            # They are children of the courier, as the loop is.
+            await asyncio.to_thread(end_children, but=self._child.pid)
 
     def output(self, command: str) -> Path:
         """Folder with the files `stdout` and `stderr` of a command."""

@@ -115,14 +115,15 @@ class StepCommands:
     # --- stages ----------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Empty the work folder and that of output, put the files there, make the commands'
-        processes, start the servers and wait until each listens."""
+        """End what earlier steps left, empty the work folder and that of output, put the files
+        there, make the commands' processes, start the servers and wait until each listens."""
         work = self._place.folder / "work"
         # Those launched for other ranks are named otherwise; they may still be ending.
         steps = (name.partition("-")[0] for name in self._shell.unended)
         if stuck := next(filter(str.isdecimal, steps), ""):
             self.note(f"SIGKILL did not end a command of step {stuck}")
             return
+        await self._shell.reset()
         # What the commands of earlier steps left and printed has been sent.
         for folder in (work, self._place.folder / "commands"):
             await asyncio.to_thread(_empty, folder)

@@ -132,11 +132,13 @@ os.close(held[1])
 os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
 reap_children()
 print(os.path.exists(f"/proc/{ended}"))
-daemon = orphan("sleep 1000")
+daemon, other = orphan("sleep 1000"), orphan("sleep 1000")
 reap_children()
 print(os.path.exists(f"/proc/{daemon}"))
+end_children(but=other)
+print(os.path.exists(f"/proc/{daemon}"), os.path.exists(f"/proc/{other}"))
 end_children()
-print(os.path.exists(f"/proc/{daemon}"))
+print(os.path.exists(f"/proc/{other}"))
 """
 
 
@@ -144,4 +146,4 @@ def test_adopted_processes_are_reaped_and_ended() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ADOPTING], stdout=subprocess.PIPE, text=True, check=True, timeout=60
     )
-    assert done.stdout.split() == ["False", "True", "False"]
+    assert done.stdout.split() == ["False", "True", "False", "True", "False"]
