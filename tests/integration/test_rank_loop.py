@@ -17,6 +17,7 @@ import pytest
 
 from aiperf_svc.adapters.ranks.launches import open_fifo
 from aiperf_svc.adapters.ranks.rank_shell import EVENTS, LOOP, ORDERS, RankShell, make_folder
+from aiperf_svc.domain.errors import EnvironmentProblem
 
 ENDED_S = 30.0
 Event = tuple[str, int]
@@ -123,6 +124,14 @@ async def test_next_step_or_trial_has_no_old_daemons(
             await begin_next(shell)
         await shell.close(leaves_loop=True)
     os.close(daemon)
+
+
+async def test_late_loop_is_reported_with_remedies(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    shell = RankShell(tmp_path, on_started=lambda *_: None, on_ended=lambda *_: None)
+    with pytest.raises(EnvironmentProblem, match=r"0 s: .*ready_timeout\), or has no"):
+        await shell.open(starts_loop=False, longest_s=0.0)
+    await shell.close()
 
 
 async def test_reset_ends_all_commands(tmp_path: Path) -> None:

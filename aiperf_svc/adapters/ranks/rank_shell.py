@@ -92,8 +92,8 @@ class RankShell:
                 await self._is_ready.wait()
         except TimeoutError:
             raise EnvironmentProblem(
-                f"the rank's loop did not begin within {longest_s:g} s; its image needs a POSIX "
-                "shell"
+                f"the rank's loop did not begin within {longest_s:g} s: its image was not pulled "
+                "by then (deployment.ready_timeout), or has no POSIX shell"
             ) from None
 
     def _start_loop(self) -> "subprocess.Popen[bytes]":
