@@ -75,7 +75,7 @@ def test_unusable_name_loses_only_the_raw_output(tmp_path: Path, length: int) ->
     raw.close()
     assert "name too long" in raw.error
     assert {path.name for path in tmp_path.rglob("std*")} == {"stdout", "stderr"}
-    assert not any("a" * 200 in each.path for each in build_manifest(tmp_path, "run").files)
+    assert not any("a" * 200 in each.name for each in build_manifest(tmp_path, "run").files)
 
 
 def test_file_that_lost_a_piece_gets_no_more(
