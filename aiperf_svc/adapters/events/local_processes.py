@@ -56,7 +56,7 @@ class LocalProcess:
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; none if there is no process."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return []
     # The name before may have any characters, parentheses too.
@@ -68,7 +68,7 @@ def _process(pid: int) -> LocalProcess | None:
     if not stat or stat[0] in GONE:
         return None
     try:
-        name = (PROC / str(pid) / "comm").read_text().strip()
+        name = (PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
         return None
     return LocalProcess(pid, name, stat[19])

@@ -366,7 +366,7 @@ def _session(leader: int) -> dict[int, str]:
     found = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            before, _, after = entry.read_text().rpartition(")")
+            before, _, after = entry.read_text(errors="replace").rpartition(")")
             state, _, _, session, *_ = after.split()
             if int(session) == leader and state != "Z":
                 found[int(entry.parent.name)] = before.partition("(")[2]

@@ -214,7 +214,7 @@ def is_pulumi(pid: int) -> bool:
     if not is_alive(pid):
         return False
     try:
-        return "pulumi" in Path(f"/proc/{pid}/comm").read_text()
+        return "pulumi" in Path(f"/proc/{pid}/comm").read_text(errors="replace")
     except OSError:
         return is_alive(pid)
 

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from aiperf_svc.adapters.events.local_processes import _process
 from aiperf_svc.adapters.host import processes
 from aiperf_svc.adapters.host.child_processes import die_with_parent, is_alive
+from aiperf_svc.adapters.pulumi.cli import _session
+from aiperf_svc.adapters.pulumi.project import is_pulumi
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 CHILD = """
@@ -109,6 +112,9 @@ def test_names_of_processes_may_be_any_bytes() -> None:
     try:
         assert is_alive(os.getpid())
         assert os.getpgrp() in processes._living_groups()
+        assert os.getpid() in _session(os.getsid(0))
+        assert not is_pulumi(os.getpid())
+        assert _process(os.getpid()) is not None
     finally:
         own.write_bytes(name)
 
