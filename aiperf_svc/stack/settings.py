@@ -14,7 +14,7 @@ from typing import Any
 import pulumi
 
 import aiperf_svc
-from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.api.connection import Refused, connect, retried
 from aiperf_svc.adapters.cluster.ownership import (
     HOLDER,
     Users,
@@ -22,6 +22,7 @@ from aiperf_svc.adapters.cluster.ownership import (
     owner_name,
     users_of,
 )
+from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S
 from aiperf_svc.adapters.pulumi.deployed import made_roots, namespaces_in
 from aiperf_svc.adapters.pulumi.plan_file import PLAN, read_plan
 from aiperf_svc.adapters.pulumi.rendering import render_release
@@ -191,26 +192,31 @@ def make_plan(
 
 
 def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
-    """Raise RunError if a process works on a stack of this name, or another state has made one that
-    is within its time to live. A cluster that does not respond is left to the provider, which
-    reports it. `aiperf-svc run` has looked before it called Pulumi."""
+    """Raise RunError if a process works on a stack of this name, another state has made one that is
+    within its time to live, or that is unknown since the API server fails. A cluster that does not
+    respond is left to the provider, which reports it. `aiperf-svc run` has looked before it called
+    Pulumi."""
     kubeconfig, stack = cluster.kubeconfig, plan.identity.stack
     if HOLDER in os.environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
     if kubeconfig is not None and not isinstance(kubeconfig, str):
         return  # The cluster may not exist yet.
     wanted = plan.config.deployment.namespace
+    namespace = wanted.name if wanted.mode == "existing" else None
 
     async def look() -> Users:
         async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
-            return await users_of(
-                api, stack, namespace=wanted.name if wanted.mode == "existing" else None
-            )
+            finding = functools.partial(users_of, api, stack, namespace=namespace)
+            return await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
 
     try:
         # Pulumi's own event loop runs in this thread.
         with ThreadPoolExecutor(1) as thread:
             users = thread.submit(asyncio.run, look()).result()
+    except Refused as error:
+        raise pulumi.RunError(
+            f"whether stack {stack} is in use is unknown: {error}. Nothing was changed"
+        ) from error
     except EnvironmentProblem:
         return
     if users.holder:

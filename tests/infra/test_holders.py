@@ -8,6 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
+from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.adapters.cluster.ownership import HOLDER, Users
 from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -103,6 +104,17 @@ def test_plain_up_warns_if_its_state_is_unreadable(use: Use, warned: list[str]) 
     assert _up(None).manifests
     (line,) = warned
     assert line.startswith(f"stack {STACK} is up in namespace n (of alice@build), and whether this")
+
+
+def test_plain_up_needs_to_know_all_users(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def users_of(*_: Any, **__: Any) -> Users:
+        raise Refused("etcdserver: request timed out (500)", status=500, reason="")
+
+    use(Users())
+    monkeypatch.setattr(settings, "users_of", users_of)
+    monkeypatch.setattr(settings, "RETRY_S", 0.0)
+    with pytest.raises(pulumi.RunError, match=r"unknown: etcdserver: .* Nothing was changed"):
+        _up()
 
 
 def test_runner_and_manifests_look_for_no_users(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:

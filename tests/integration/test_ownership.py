@@ -209,6 +209,13 @@ async def test_users_need_anchor_and_right_to_read_it() -> None:
         assert await users_of(api.listing, "s", namespace=None) == Users()
 
 
+async def test_users_are_unknown_while_the_server_fails() -> None:
+    api = OneLease()
+    api.errors = [Refused("etcdserver: request timed out", status=500, reason="")]
+    with pytest.raises(Refused, match="request timed out"):
+        await users_of(api.listing, "s", namespace=None)
+
+
 async def test_roots_without_a_lease_are_unfinished() -> None:
     api = OneLease()
     anchor = {"name": "anchor-s", "uid": "a", "namespace": "n"}

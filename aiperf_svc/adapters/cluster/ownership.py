@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, try_list
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, list_allowed
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects, namespaces_of
 from aiperf_svc.adapters.host.child_processes import is_alive, process_space
 from aiperf_svc.adapters.host.tasks import cancel
@@ -104,8 +104,8 @@ class Users(NamedTuple):
 
 
 async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Users:
-    """Return who uses any stack of this name; nobody if that may not be read. Raises
-    Unreachable."""
+    """Return who uses any stack of this name; nobody if that may not be read. Raises Refused if the
+    API server fails, Unreachable."""
     scope = f"/namespaces/{namespace}" if namespace else ""
     selector = f"{STACK_LABEL}={stack}"
     try:
@@ -123,11 +123,13 @@ async def users_of(cluster: Cluster, stack: str, *, namespace: str | None) -> Us
             anchor = await find_object(cluster, f"{inside}/configmaps/{ANCHOR}-{stack}")
             if anchor is not None:
                 alive[str(anchor["metadata"]["uid"])] = each
-    except Refused:
+    except Refused as error:
+        if error.is_temporary:
+            raise
         return Users()
     leased, unfinished = {each.namespace for each in leases}, {}
     for path in (f"/api/v1{scope}/configmaps", *(() if scope else ("/api/v1/namespaces",))):
-        for found in await try_list(cluster, path, labelSelector=selector) or ():
+        for found in await list_allowed(cluster, path, labelSelector=selector):
             metadata = found["metadata"]
             place = metadata.get("namespace", metadata["name"])
             is_root = "namespace" not in metadata or metadata["name"] == f"{ANCHOR}-{stack}"
