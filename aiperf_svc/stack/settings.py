@@ -22,7 +22,14 @@ from aiperf_svc.adapters.cluster.ownership import (
     owner_name,
     users_of,
 )
+from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    Inventory,
+    refuse_taken_outside,
+    take_outside,
+)
+from aiperf_svc.adapters.cluster.teardown.leaks import refuse_unread
 from aiperf_svc.adapters.pulumi.deployed import made_roots, namespaces_in
 from aiperf_svc.adapters.pulumi.plan_file import PLAN, read_plan
 from aiperf_svc.adapters.pulumi.rendering import render_release
@@ -193,9 +200,9 @@ def make_plan(
 
 def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     """Raise RunError if a process works on a stack of this name, another state has made one that is
-    within its time to live, or that is unknown since the API server fails. A cluster that does not
-    respond is left to the provider, which reports it. `aiperf-svc run` has looked before it called
-    Pulumi."""
+    within its time to live, others have made cluster-scoped objects of its release, or that is
+    unknown since the API server fails. A cluster that does not respond is left to the provider,
+    which reports it. `aiperf-svc run` has looked before it called Pulumi."""
     kubeconfig, stack = cluster.kubeconfig, plan.identity.stack
     if HOLDER in os.environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
@@ -204,15 +211,18 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
     wanted = plan.config.deployment.namespace
     namespace = wanted.name if wanted.mode == "existing" else None
 
-    async def look() -> Users:
+    makes_outside = plan.release is not None and plan.release.cluster_scoped
+
+    async def look() -> tuple[Users, Inventory | None]:
         async with connect(kubeconfig=kubeconfig, context=cluster.context) as api:
             finding = functools.partial(users_of, api, stack, namespace=namespace)
-            return await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
+            users = await retried(finding, within_s=RETRY_S, pause_s=POLL_S)
+            return users, await take_outside(api) if makes_outside else None
 
     try:
         # Pulumi's own event loop runs in this thread.
         with ThreadPoolExecutor(1) as thread:
-            users = thread.submit(asyncio.run, look()).result()
+            users, outside = thread.submit(asyncio.run, look()).result()
     except Refused as error:
         raise pulumi.RunError(
             f"whether stack {stack} is in use is unknown: {error}. Nothing was changed"
@@ -221,6 +231,12 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
         return
     if users.holder:
         raise pulumi.RunError(f"{users.holder}; wait for it. Nothing was changed")
+    try:
+        if outside is not None:
+            refuse_unread(outside, made_types([plan]))
+            refuse_taken_outside(outside, stack=stack, plans=[plan])
+    except EnvironmentProblem as error:
+        raise pulumi.RunError(f"{error}. Nothing was changed") from error
     if not users.alive and not users.unfinished:
         return
     try:

@@ -3,17 +3,22 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
+import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import Refused
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import HOLDER, Users
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
 from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.stack import settings
 from tests.support.recording import STACK, Recording, State, benchmark, record
+from tests.support.releases import release_target, simple
 
 HELD = f"alice@build (process 42) works on stack {STACK} in namespace n"
 LEASE = StackLease(
@@ -115,6 +120,31 @@ def test_plain_up_needs_to_know_all_users(use: Use, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(settings, "RETRY_S", 0.0)
     with pytest.raises(pulumi.RunError, match=r"unknown: etcdserver: .* Nothing was changed"):
         _up()
+
+
+def test_plain_up_takes_over_no_cluster_role(
+    use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    role, file = simple("ClusterRole", "c", "rbac.authorization.k8s.io/v1"), tmp_path / "role.yaml"
+    file.write_text(yaml.safe_dump(role))
+    given = {"cluster_scoped": ["ClusterRole/c"], "from": {"manifests": str(file)}}
+    config = {"aiperf:benchmark": benchmark(target=release_target(**given))}
+    found = ObjectRef(kind="ClusterRole", namespace="", name="c", uid="1", path="")
+    there = Inventory(namespace="", objects=(found,), not_listed=())
+
+    async def take_outside(_: None) -> Inventory:
+        return there
+
+    use(Users())
+    monkeypatch.setattr(settings, "take_outside", take_outside)
+    with pytest.raises(pulumi.RunError, match=r"has ClusterRole/c already, .* Nothing was"):
+        record(STACK, config)
+    unread = ("clusterroles.rbac.authorization.k8s.io (500)",)
+    there = Inventory(namespace="", objects=(), not_listed=unread)
+    with pytest.raises(pulumi.RunError, match="it is unknown whether the stack would take over"):
+        record(STACK, config)
+    there = Inventory(namespace="", objects=(), not_listed=())
+    assert record(STACK, config).manifest("ClusterRole", "c")
 
 
 def test_runner_and_manifests_look_for_no_users(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:

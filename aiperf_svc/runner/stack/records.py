@@ -11,7 +11,6 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import made_while_killed, refuse_held, refuse_others
 from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
-    Inventory,
     StackObjects,
     expiry,
     namespaces_of,
@@ -22,10 +21,9 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     without_own,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import (
-    USUAL_TYPES,
     find_roots,
-    is_one_of,
     list_root_types,
+    refuse_unread,
     wait_until_gone,
 )
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
@@ -56,11 +54,11 @@ async def first_record(
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
-            _refuse_unread(before, types)
+            refuse_unread(before, types)
     outside = None
     if any(plan.release is not None for plan in request.plans):
         outside_now = await take_outside(cluster)
-        _refuse_unread(outside_now, types)
+        refuse_unread(outside_now, types)
         refuse_taken_outside(outside_now, stack=request.stack, plans=request.plans)
         outside = (known.outside if known else None) or outside_now
     record = RunRecord(
@@ -85,16 +83,6 @@ async def first_record(
         refuse_taken(before, stack=request.stack, plans=request.plans)
         record = msgspec.structs.replace(record, before=before)
     return record
-
-
-def _refuse_unread(there: Inventory, types: tuple[str, ...]) -> None:
-    """Raise EnvironmentProblem if types of the stack could not be listed."""
-    if unread := [e for e in there.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
-        where = f"namespace {there.namespace}" if there.namespace else "the cluster"
-        raise EnvironmentProblem(
-            f"{where}: it is unknown whether the stack would take over objects that are there and "
-            f"delete them: {', '.join(unread)}"
-        )
 
 
 async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli, say: Say) -> None:

@@ -32,6 +32,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
     read_catalog,
 )
 from aiperf_svc.adapters.cluster.teardown.inventory import (
+    Inventory,
     StackObjects,
     compare,
     hanging_on,
@@ -44,6 +45,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     take_outside,
 )
 from aiperf_svc.core.cluster.conditions import conditions_of
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import count, counted
@@ -299,6 +301,16 @@ def is_one_of(not_listed: str, types: Collection[str]) -> bool:
     if is_group:
         return any(each.partition(".")[2] == group for each in types)
     return name in types and not rest.startswith("outside ")
+
+
+def refuse_unread(there: Inventory, types: Collection[str]) -> None:
+    """Raise EnvironmentProblem if types of a stack could not be listed before it is made."""
+    if unread := [e for e in there.not_listed if is_one_of(e, (*USUAL_TYPES, *types))]:
+        where = f"namespace {there.namespace}" if there.namespace else "the cluster"
+        raise EnvironmentProblem(
+            f"{where}: it is unknown whether the stack would take over objects that are there and "
+            f"delete them: {', '.join(unread)}"
+        )
 
 
 def _kinds(not_listed: Collection[str]) -> str:
