@@ -35,7 +35,7 @@ from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.teardown import GONE_S, refuse_namesakes
+from aiperf_svc.runner.stack.teardown import GONE_S, refuse_namesakes, refuse_strangers_of
 
 
 async def first_record(
@@ -78,6 +78,10 @@ async def first_record(
     if there:
         record = await find_own(record, cluster, cli)
         await refuse_others(there, record, cluster)
+    elif not request.is_ephemeral:
+        # `up` begins with a refresh, which takes what others have made for the state's own.
+        state = await cli.export()
+        await refuse_strangers_of(cluster, request.stack, state, record.own or ())
     if before is not None:
         before = without_own(before, record.own or ())
         refuse_taken(before, stack=request.stack, plans=request.plans)

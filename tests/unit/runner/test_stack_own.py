@@ -37,6 +37,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, records, teardown
 from aiperf_svc.runner.stack.records import find_own
 from aiperf_svc.runner.stack.request import StackRequest
+from tests.support.fake_cluster import FakeCluster
 from tests.support.releases import deployment, release_plan, release_target, simple
 from tests.support.small_configs import small_config
 
@@ -47,6 +48,7 @@ GUEST = msgspec.structs.replace(
     RECORD, namespace="n", before=Inventory(namespace="n", objects=(), not_listed=())
 )
 CLUSTER = cast("Cluster", None)
+SPACE = "core/v1:Namespace"
 
 
 def space(uid: str) -> ObjectRef:
@@ -84,6 +86,8 @@ def state(*resources: dict[str, Any], making: str = "", anchor_in: str = "") -> 
 
 class Cli:
     """Stands for the CLI with a state; None: one that cannot be read."""
+
+    backend = "file:///state"
 
     def __init__(self, content: dict[str, Any] | None, *, is_known: bool = True) -> None:
         self.content, self.is_known = content, is_known
@@ -341,6 +345,31 @@ async def test_unlisted_objects_may_be_taken_over(
     home = StateHome({"XDG_STATE_HOME": str(tmp_path)})
     with pytest.raises(EnvironmentProblem, match=r"namespace n: .* delete them: secrets \(500\)"):
         await records.first_record(request, CLUSTER, home, cast("PulumiCli", Cli({})))
+
+
+@pytest.mark.usefixtures("there")
+async def test_namespace_made_again_is_not_for_guests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def take_inventory(_: Cluster, namespace: str) -> Inventory:
+        return Inventory(namespace=namespace, objects=(), not_listed=())
+
+    monkeypatch.setattr(records, "take_inventory", take_inventory)
+    # The preflight check names this mode as the remedy.
+    theirs = {"namespace": {"name": "n", "mode": "existing"}}
+    config = small_config("http://10.0.0.1:8000", deployment=theirs)
+    request = StackRequest(stack="s", config=config, environ={})
+    home, cli = StateHome({"XDG_STATE_HOME": str(tmp_path)}), Cli(state(made(SPACE, "n", "1")))
+    cluster = FakeCluster()
+    vars(cluster).update(identity="uid", context="c")
+
+    async def recorded() -> RunRecord:
+        return await records.first_record(request, cluster.typed, home, cast("PulumiCli", cli))
+
+    assert (await recorded()).namespace == "n"
+    cluster.objects["/api/v1/namespaces/n"] = {"metadata": {"name": "n", "uid": "theirs"}}
+    with pytest.raises(StackInUse, match="namespace n of stack s is gone, and another one"):
+        await recorded()
 
 
 def test_objects_of_dead_runner_are_not_foreign() -> None:
