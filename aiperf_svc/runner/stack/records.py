@@ -18,6 +18,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     refuse_taken_outside,
     take_inventory,
     take_outside,
+    without_labelled,
     without_own,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import (
@@ -47,14 +48,13 @@ async def first_record(
     it would or may take over objects of others.
     """
     wanted, types = request.plan.config.deployment.namespace, made_types(request.plans)
-    known, before = home.load(request.stack), None
+    known, before, present = home.load(request.stack), None, None
     if wanted.mode == "existing" and wanted.name:
+        before = present = await take_inventory(cluster, wanted.name)
+        refuse_unread(present, types)
         if known and known.before and known.before.namespace == wanted.name:
             # Objects of an earlier run may still exist. They are not part of the original content.
-            before = known.before
-        else:
-            before = await take_inventory(cluster, wanted.name)
-            refuse_unread(before, types)
+            before, present = known.before, without_labelled(present, request.stack)
     outside = None
     if any(plan.release is not None for plan in request.plans):
         outside_now = await take_outside(cluster)
@@ -82,10 +82,10 @@ async def first_record(
         # `up` begins with a refresh, which takes what others have made for the state's own.
         state = await cli.export()
         await refuse_strangers_of(cluster, request.stack, state, record.own or ())
-    if before is not None:
-        before = without_own(before, record.own or ())
-        refuse_taken(before, stack=request.stack, plans=request.plans)
-        record = msgspec.structs.replace(record, before=before)
+    if before is not None and present is not None:
+        own = record.own or ()
+        refuse_taken(without_own(present, own), stack=request.stack, plans=request.plans)
+        record = msgspec.structs.replace(record, before=without_own(before, own))
     return record
 
 

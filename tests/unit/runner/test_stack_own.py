@@ -47,6 +47,10 @@ RECORD = RunRecord(
 GUEST = msgspec.structs.replace(
     RECORD, namespace="n", before=Inventory(namespace="n", objects=(), not_listed=())
 )
+GUEST_CONFIG = small_config(
+    "http://10.0.0.1:8000", deployment={"namespace": {"name": "n", "mode": "existing"}}
+)
+GUEST_REQUEST = StackRequest(stack="s", config=GUEST_CONFIG, environ={})
 CLUSTER = cast("Cluster", None)
 SPACE = "core/v1:Namespace"
 
@@ -339,12 +343,9 @@ async def test_unlisted_objects_may_be_taken_over(
         return Inventory(namespace=namespace, objects=(), not_listed=("secrets (500)",))
 
     monkeypatch.setattr(records, "take_inventory", take_inventory)
-    theirs = {"namespace": {"name": "n", "mode": "existing"}}
-    config = small_config("http://10.0.0.1:8000", deployment=theirs)
-    request = StackRequest(stack="s", config=config, environ={})
     home = StateHome({"XDG_STATE_HOME": str(tmp_path)})
     with pytest.raises(EnvironmentProblem, match=r"namespace n: .* delete them: secrets \(500\)"):
-        await records.first_record(request, CLUSTER, home, cast("PulumiCli", Cli({})))
+        await records.first_record(GUEST_REQUEST, CLUSTER, home, cast("PulumiCli", Cli({})))
 
 
 @pytest.mark.usefixtures("there")
@@ -356,20 +357,44 @@ async def test_namespace_made_again_is_not_for_guests(
 
     monkeypatch.setattr(records, "take_inventory", take_inventory)
     # The preflight check names this mode as the remedy.
-    theirs = {"namespace": {"name": "n", "mode": "existing"}}
-    config = small_config("http://10.0.0.1:8000", deployment=theirs)
-    request = StackRequest(stack="s", config=config, environ={})
     home, cli = StateHome({"XDG_STATE_HOME": str(tmp_path)}), Cli(state(made(SPACE, "n", "1")))
     cluster = FakeCluster()
     vars(cluster).update(identity="uid", context="c")
 
     async def recorded() -> RunRecord:
-        return await records.first_record(request, cluster.typed, home, cast("PulumiCli", cli))
+        return await records.first_record(
+            GUEST_REQUEST, cluster.typed, home, cast("PulumiCli", cli)
+        )
 
     assert (await recorded()).namespace == "n"
     cluster.objects["/api/v1/namespaces/n"] = {"metadata": {"name": "n", "uid": "theirs"}}
     with pytest.raises(StackInUse, match="namespace n of stack s is gone, and another one"):
         await recorded()
+
+
+@pytest.mark.usefixtures("there")
+async def test_objects_since_the_last_run_are_foreign(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = ObjectRef(kind="Deployment", namespace="n", name="worker-s", uid="1", path="")
+
+    async def take_inventory(_: Cluster, namespace: str) -> Inventory:
+        return Inventory(namespace=namespace, objects=(found,), not_listed=())
+
+    monkeypatch.setattr(records, "take_inventory", take_inventory)
+    home, cluster = StateHome({"XDG_STATE_HOME": str(tmp_path)}), FakeCluster()
+    vars(cluster).update(identity="uid", context="c")
+    home.save(GUEST)
+
+    async def recorded() -> RunRecord:
+        cli = cast("PulumiCli", Cli({}))
+        return await records.first_record(GUEST_REQUEST, cluster.typed, home, cli)
+
+    with pytest.raises(EnvironmentProblem, match="namespace n has Deployment worker-s already"):
+        await recorded()
+    # An earlier run has left it.
+    found = msgspec.structs.replace(found, labels={STACK_LABEL: "s"})
+    assert (await recorded()).before == GUEST.before
 
 
 def test_objects_of_dead_runner_are_not_foreign() -> None:

@@ -269,6 +269,12 @@ def without_own(before: Inventory, own: Collection[str]) -> Inventory:
     return msgspec.structs.replace(before, objects=others)
 
 
+def without_labelled(present: Inventory, stack: str) -> Inventory:
+    """Return an inventory without the objects that have a stack's label."""
+    others = tuple(each for each in present.objects if not is_labelled(each, stack))
+    return msgspec.structs.replace(present, objects=others)
+
+
 def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
     """Return the namespaces that these roots are, or are in."""
     return tuple(dict.fromkeys(each.namespace or each.name for each in roots))
@@ -283,7 +289,7 @@ def expiry(root: ObjectRef) -> str:
     return f"{end:%Y-%m-%d %H:%M} UTC"
 
 
-def refuse_taken(before: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
+def refuse_taken(present: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
     """Refuse names that are in use: server-side apply would take the object over, and `destroy`
     would delete it with the stack. Raises EnvironmentProblem."""
     released = {
@@ -294,14 +300,14 @@ def refuse_taken(before: Inventory, *, stack: str, plans: Iterable[StackPlan]) -
     }
     taken = [
         each
-        for each in before.objects
+        for each in present.objects
         if is_name_of(each, stack)
         or ((each.kind, each.name) in released and each.labels.get(STACK_LABEL) != stack)
     ]
     if taken:
         names = ", ".join(f"{each.kind} {each.name}" for each in taken)
         raise EnvironmentProblem(
-            f"namespace {before.namespace} has {names} already, which stack {stack} would take "
+            f"namespace {present.namespace} has {names} already, which stack {stack} would take "
             "over and delete; use another name for the stack, or another namespace"
         )
 
