@@ -7,6 +7,7 @@ processes, a connection that a policy drops.
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -24,6 +25,7 @@ from aiperf_svc.adapters.events.pod_commands import (
     PodCommand,
     pod_command,
 )
+from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.conditions import containers_of
 from aiperf_svc.domain.json_objects import Json
@@ -36,6 +38,8 @@ REPLACED_S = 120.0
 """Longest time until the pods of an event have successors."""
 CUT_S = 5.0
 """Longest time until a connection that a policy drops counts as dropped."""
+LATE_S = 30.0
+"""Time after the end of an event after which commands in pods undo it themselves."""
 TICKS, LEAST_BUSY = 100, 0.05
 """Ticks of a second in /proc, and the least share of a core that a busy loop has had."""
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
@@ -217,7 +221,8 @@ class DeploymentEvents:
         run.verify("restartCount is higher")
 
     async def _stall(self, run: EventRun, target: "_Target") -> None:
-        async with self._commands(run, target, STALL, is_signal=True) as (chosen, commands):
+        stalling = self._commands(run, target, STALL, first=_limit(run), is_signal=True)
+        async with stalling as (chosen, commands):
             for command in commands:
                 _check_stopped(await command.line())
             run.verify("state T in /proc/PID/stat")
@@ -232,7 +237,8 @@ class DeploymentEvents:
 
     async def _cpu(self, run: EventRun, target: "_Target") -> None:
         cores, length_ns, used = run.event.cores or 0, run.event.duration or 0, 0.0
-        async with self._commands(run, target, BUSY, first=str(cores)) as (chosen, commands):
+        first = f"{_limit(run)} {cores}"
+        async with self._commands(run, target, BUSY, first=first) as (chosen, commands):
             for command in commands:
                 await command.line()
             # The loops end with the input of the commands.
@@ -248,7 +254,8 @@ class DeploymentEvents:
         event, passed, dropped = run.event, 0, 0
         settings = (str(event.latency or 0), str(event.loss or 0.0))
         program = ("python", "-P", "-m", netem.__name__, *settings)
-        async with self._commands(run, target, program, container=NETWORK) as (_, commands):
+        disturbing = self._commands(run, target, program, first=_limit(run), container=NETWORK)
+        async with disturbing as (_, commands):
             for command in commands:
                 if (line := await command.line()) != "on":
                     raise EventFailed(line)
@@ -434,6 +441,11 @@ class _Target:
             return wanted if len(await self.pods(is_ready=False)) == wanted else None
 
         await proof(look, f"Deployment {self.name} has not {wanted} pods", REPLACED_S)
+
+
+def _limit(run: EventRun) -> str:
+    """Return the seconds after which commands undo an event themselves."""
+    return str(math.ceil((run.event.duration or 0) / SECOND_NS + LATE_S))
 
 
 def _check_stopped(line: str) -> None:

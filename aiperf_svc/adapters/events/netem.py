@@ -171,9 +171,11 @@ def run_container(what: str) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Delay by the first argument in ns, or drop the share of the second one, from the first line
-    of the input to the second one, or to its end."""
+    of the input to the second one, or to its end, for the seconds that the first line has at
+    most."""
     latency_ns, loss = int(arguments[0]), float(arguments[1])
-    if not sys.stdin.readline():
+    seconds = sys.stdin.readline()
+    if not seconds:
         return 0
     with closing(Network()) as network:
         interface = own_interface()
@@ -184,13 +186,21 @@ def main(arguments: Sequence[str]) -> int:
             print(_problem(error, interface, os.environ.get("AIPERF_NODE", "")), flush=True)
             return 0
         try:
+            # The default action would leave the discipline.
+            signal.signal(signal.SIGALRM, _end)
+            signal.alarm(int(seconds))
             print("on", flush=True)
             sys.stdin.readline()
+            signal.alarm(0)
             found = network.counts(index) or Counts(0, 0)
         finally:
             network.remove(index)
         print(f"off {found.packets} {found.dropped}", flush=True)
     return 0
+
+
+def _end(*_: object) -> None:
+    raise TimeoutError
 
 
 def _attribute(kind: int, data: bytes) -> bytes:

@@ -45,12 +45,28 @@ states() {
 """
 """Finds the processes of the container: those of the same cgroup but for this shell and its
 children."""
+_LIMIT = r"""
+trap '' PIPE
+limit() {
+  (
+    trap 'kill -KILL $!; wait; exit' TERM
+    sleep "$seconds" & wait $! && kill "$@"
+  ) </dev/null >/dev/null 2>&1 &
+  guard=$!
+}
+"""
+"""Signals processes after `seconds`, unless the guard gets TERM before. The API server may notice
+only after minutes that the machine of a runner is gone, and the input does not end until then. A
+container without `sleep` has no guard. Output that nobody reads does not end the shell, which has
+to undo what it did."""
 KILL = _FIND + "read -r go || exit 0\nkill -KILL $found && echo killed$found\n"
 STALL = (
     _FIND
+    + _LIMIT
     + r"""
-read -r go || exit 0
-trap 'kill -CONT $found' EXIT
+read -r seconds || exit 0
+limit -CONT $found
+trap 'kill -CONT $found; kill $guard; wait' EXIT
 kill -STOP $found
 tries=0
 while line=$(states stopped) && [ "$tries" -lt 50 ]; do
@@ -63,16 +79,20 @@ kill -CONT $found
 states continued
 """
 )
-"""Both begin with the first line of standard input. The stall ends with the second one, and with
-the end of the input, which comes too if the runner is killed."""
+"""Both begin with the first line of standard input. The stall ends with the second one, after the
+seconds that the first one has, and with the end of the input, which comes too if the runner is
+killed."""
 
-BUSY = r"""
-read -r cores || exit 0
-pids=
-trap 'kill -KILL $pids; wait' EXIT
+BUSY = (
+    _LIMIT
+    + r"""
+read -r seconds cores || exit 0
+pids= guard=
+trap 'kill -KILL $pids; kill $guard; wait' EXIT
 while [ "$cores" -gt 0 ]; do
   (while :; do :; done) & pids="$pids $!"; cores=$((cores - 1))
 done
+limit -KILL $pids
 echo started
 read -r go
 used=0
@@ -83,8 +103,10 @@ for pid in $pids; do
 done
 echo "$used"
 """
-"""Keeps cores busy, as many as the first line of standard input has, until the second line or the
-input's end; then prints the CPU time in hundredths of a second."""
+)
+"""Keeps cores busy for the seconds that the first line of standard input has, at most, as many as
+it has then, until the second line or the input's end; then prints the CPU time in hundredths of a
+second."""
 
 
 class PodCommand:

@@ -482,6 +482,7 @@ async def test_packets_are_verified_by_the_counts_of_netem(
     ((container, *command),) = packets.asked
     assert container == "network"
     assert command[-2:] == (["50000000", "0.0"] if event is DELAY else ["0", "0.01"])
+    assert packets.sent[0] == "31"  # Seconds after which the command ends by itself.
 
 
 # --- before the stack is made --------------------------------------------------------------------
