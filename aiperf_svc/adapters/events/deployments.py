@@ -180,7 +180,10 @@ class DeploymentEvents:
         lasting, is_lasting = self._lasting.get(undo.key), run.event.duration is None
         changed_by = (found["metadata"].get("labels") or {}).get(UNDO)
         if changed_by and lasting is None:
-            raise EventFailed(f"{undo.name}: an event of stack {changed_by} is not undone yet")
+            raise EventFailed(
+                f"{undo.name}: an event of stack {changed_by} is not undone yet; if its run is "
+                f"gone: aiperf-svc gc {changed_by}"
+            )
         recorded = lasting or undo
         await run.until_due()
         await record_undo(self._cluster, self._root, recorded.key, recorded.encoded)

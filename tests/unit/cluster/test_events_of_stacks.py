@@ -310,7 +310,7 @@ async def test_change_not_undone_is_no_original() -> None:
     cluster = PlayedCluster(plan.identity.name("target"))
     cluster.objects[cluster.deployment]["metadata"]["labels"] = {UNDO: "other"}
     report, _ = await carry_out(event, plan, cluster)
-    assert report.problem.endswith("an event of stack other is not undone yet")
+    assert report.problem.endswith("is not undone yet; if its run is gone: aiperf-svc gc other")
     assert cluster.calls == []
 
 
