@@ -34,6 +34,7 @@ from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.pulumi import deployed, project
 from aiperf_svc.adapters.pulumi import state as file_state
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
+from aiperf_svc.adapters.pulumi.namesakes import own_in_state, refuse_namesakes, refuse_strangers_of
 from aiperf_svc.adapters.pulumi.project import check_locks
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders
@@ -46,14 +47,7 @@ from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import records
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
-from aiperf_svc.runner.stack.teardown import (
-    GONE_S,
-    Teardown,
-    WaitReports,
-    refuse_namesakes,
-    refuse_strangers_of,
-    unverified,
-)
+from aiperf_svc.runner.stack.teardown import GONE_S, Teardown, WaitReports, unverified
 
 NOT_MADE = "which has the stack's label and was not created by a run of it"
 ENDED_S, POLL_S = 300.0, 1.0
@@ -479,7 +473,7 @@ class _Removal:
         own: tuple[str, ...] | None = None
         state = await cli.export() if cli is not None else {}
         there = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
-        uids = await records.own_in_state(self._cluster, state, there, stack=self._stack)
+        uids = await own_in_state(self._cluster, state, there, stack=self._stack)
         known = tuple(each.uid for each in there if each.uid in uids)
         if known and not record.is_ephemeral:
             self._is_proved = True

@@ -1,13 +1,11 @@
 """What belongs to a stack: the record that is made before `up`, and the roots by which a stack is
 told from others of the same name."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import made_while_killed, refuse_held, refuse_others
 from aiperf_svc.adapters.cluster.preflight.rights import made_types
 from aiperf_svc.adapters.cluster.teardown.inventory import (
@@ -30,13 +28,13 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed
+from aiperf_svc.adapters.pulumi.namesakes import own_in_state, refuse_namesakes, refuse_strangers_of
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.teardown import GONE_S, refuse_namesakes, refuse_strangers_of
+from aiperf_svc.runner.stack.teardown import GONE_S
 
 
 async def first_record(
@@ -112,15 +110,6 @@ async def remove_unfinished(record: RunRecord, cluster: Cluster, cli: PulumiCli,
     ended = await cli.refresh(clear_pending=True)
     if ended.code:
         raise PulumiFailed("refresh", ended)
-
-
-async def own_in_state(
-    cluster: Cluster, state: Json, there: Iterable[ObjectRef], *, stack: str
-) -> set[str]:
-    """Return the UIDs of the roots that a state has made, and of those among `there` that it was
-    making when its process was killed. Raises Refused, Unreachable."""
-    uids, making = deployed.roots_of(state, stack=stack)
-    return {*uids, *(e.uid for e in await made_while_killed(cluster, stack, there, making))}
 
 
 async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:

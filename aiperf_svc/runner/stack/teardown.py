@@ -8,21 +8,13 @@ one, so each of its attempts is watched.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, object_ref
-from aiperf_svc.adapters.cluster.ownership import StackInUse
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
-from aiperf_svc.adapters.cluster.teardown.inventory import (
-    is_labelled,
-    namespaces_of,
-    roots_of,
-    take_outside,
-)
 from aiperf_svc.adapters.cluster.teardown.leaks import (
-    NAMESPACE,
     USUAL_TYPES,
     LeakReport,
     describe_wait,
@@ -35,13 +27,12 @@ from aiperf_svc.adapters.cluster.teardown.removal import (
     remove_roots,
 )
 from aiperf_svc.adapters.host.tasks import Tasks
-from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
+from aiperf_svc.adapters.pulumi.namesakes import refuse_namesakes
 from aiperf_svc.adapters.pulumi.progress import Progress
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, Unverified
-from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import count, counted
 from aiperf_svc.runner.signals import Interrupts
 
@@ -226,58 +217,6 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
     when = "the API server lists them" if report.failed else "the rights are restored"
     lines.append(f"when {when}: aiperf-svc gc {stack}{until}")
     return Unverified("\n  ".join(lines))
-
-
-async def refuse_namesakes(
-    cluster: Cluster, record: RunRecord, others: Iterable[ObjectRef]
-) -> None:
-    """Raise StackInUse if one of these roots of other stacks is where this one was, or a namespace
-    of no stack. Pulumi reads and deletes objects by their names, which both have in common. Raises
-    Refused, Unreachable."""
-    if record.namespace in namespaces_of(others):
-        raise StackInUse(
-            f"stack {record.stack} is gone from namespace {record.namespace}, and another one of "
-            "its name is there, whose objects Pulumi would delete with this state. The state is "
-            f"left as it is; when the other stack is gone, aiperf-svc gc {record.stack} updates "
-            "it, and --take-over removes the other stack too"
-        )
-    if record.before is None and record.namespace:
-        await refuse_strangers(cluster, record.stack, record.namespace, record.own or ())
-
-
-async def refuse_strangers(
-    cluster: Cluster, stack: str, namespace: str, own: Collection[str]
-) -> None:
-    """Raise StackInUse if the namespace that a stack has made is gone, and somebody has made one of
-    its name that is no stack's. Raises Refused, Unreachable."""
-    found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
-    if found is None or found["metadata"]["uid"] in own:
-        return
-    there = object_ref(NAMESPACE, found["metadata"])
-    if not (is_labelled(there, stack) and roots_of([there], stack)):
-        raise StackInUse(
-            f"namespace {namespace} of stack {stack} is gone, and another one of its name is "
-            "there, which Pulumi would delete with this state. The state is left as it is; when "
-            f"that namespace is gone too, aiperf-svc gc {stack} updates it"
-        )
-
-
-async def refuse_strangers_of(
-    cluster: Cluster, stack: str, state: Json, own: Collection[str]
-) -> None:
-    """As `refuse_strangers`, for all that a state lists and that is in no namespace."""
-    listed = [*deployed.resources(state, "kubernetes:")]
-    for namespace in deployed.namespaces_in(listed):
-        await refuse_strangers(cluster, stack, namespace, own)
-    made = deployed.cluster_scoped_in(listed)
-    there = (await take_outside(cluster)).objects if made else ()
-    names = {f"{each.kind}/{each.name}" for each in there if not is_labelled(each, stack)}
-    if taken := sorted(made & names):
-        raise StackInUse(
-            f"stack {stack} is gone, and others have made {', '.join(taken)} again, which Pulumi "
-            "would delete with this state. The state is left as it is; when they are gone too, "
-            f"aiperf-svc gc {stack} updates it"
-        )
 
 
 def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.cluster.teardown.event_undo import Undo
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
+from aiperf_svc.adapters.pulumi import namesakes
 from aiperf_svc.adapters.pulumi.cli import Ended
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal import output
@@ -201,7 +202,7 @@ def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
     monkeypatch.setattr(Undo, "carry_out", carry_out)
     monkeypatch.setattr(records, "find_roots", find_roots)
     monkeypatch.setattr(teardown, "denied", denied)
-    monkeypatch.setattr(teardown, "refuse_strangers", refuse_strangers)
+    monkeypatch.setattr(namesakes, "refuse_strangers", refuse_strangers)
     return stack_run
 
 
@@ -392,7 +393,7 @@ async def test_objects_of_strangers_are_kept_from_pulumi(
     async def take_outside(_: Any) -> Inventory:
         return Inventory(namespace="", objects=(role,), not_listed=())
 
-    monkeypatch.setattr(teardown, "take_outside", take_outside)
+    monkeypatch.setattr(namesakes, "take_outside", take_outside)
     metadata = {"name": "engine", "uid": "0"}
     kind = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
     made = {"type": kind, "outputs": {"metadata": metadata}}

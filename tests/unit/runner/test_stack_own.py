@@ -26,7 +26,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     without_own,
 )
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
-from aiperf_svc.adapters.pulumi import deployed
+from aiperf_svc.adapters.pulumi import deployed, namesakes
 from aiperf_svc.adapters.pulumi.cli import Ended, OnEvent, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.progress import LEASE
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
@@ -34,7 +34,7 @@ from aiperf_svc.core.cluster.lease import Holder, StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID, STACK_LABEL
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, records, teardown
+from aiperf_svc.runner.stack import bring_up, records
 from aiperf_svc.runner.stack.records import find_own
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_cluster import FakeCluster
@@ -481,7 +481,7 @@ async def test_removal_is_refused_while_others_use_it(
             raise StackInUse(f"{namespace} was made again")
 
     monkeypatch.setattr(records, "refuse_held", refuse_held)
-    monkeypatch.setattr(teardown, "refuse_strangers", refuse_strangers)
+    monkeypatch.setattr(namesakes, "refuse_strangers", refuse_strangers)
     own = msgspec.structs.replace(RECORD, own=("1",), namespace="aiperf-s-1")
     there.append(space("1"))
     await refuse_used(own, state())

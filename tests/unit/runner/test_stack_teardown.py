@@ -14,19 +14,14 @@ from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
+from aiperf_svc.adapters.pulumi.namesakes import refuse_strangers
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.domain.errors import EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import teardown
-from aiperf_svc.runner.stack.teardown import (
-    StackRemoval,
-    Teardown,
-    WaitReports,
-    are_gone,
-    refuse_strangers,
-)
+from aiperf_svc.runner.stack.teardown import StackRemoval, Teardown, WaitReports, are_gone
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_stack_run import CLEAN, NOT_ALL, OTHER, RECORD
 
