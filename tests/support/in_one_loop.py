@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.host.machine import free_ports
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -18,12 +17,14 @@ from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
+from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.host import service_class
 from aiperf_svc.services.records_manager import RecordsManager
 from tests.support.fake_results import as_json
+from tests.support.ports import free_addresses
 
 WAIT_S = 180.0
 
@@ -92,7 +93,9 @@ async def stack(
     topology = plan(checked, facts)
     addresses, keys = Addresses(f"inproc://{folder.name}"), CurveKeys.make()
     if is_apart:
-        addresses = Addresses("tcp://127.0.0.1", ports=free_ports(), advertise="127.0.0.1")
+        ports = free_addresses().ports
+        del ports[Port.RAW_DIRECT.name]  # several services bind it
+        addresses = Addresses("tcp://127.0.0.1", ports=ports, advertise="127.0.0.1")
     buses = [] if is_apart else [Bus(addresses)]
     names = [(s.value, s) for s in SINGLETONS]
     names += [(f"record-processor-{i}", Service.RECORD_PROCESSOR) for i in range(processors)]
