@@ -136,7 +136,7 @@ def test_missed_slo_has_json_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_loss_of_the_only_worker_has_its_reason(mock: RunningMockServer, tmp_path: Path) -> None:
-    flags = ("--concurrency", "5", "--duration", "4", "--workers-max", "1", "--grace-period", "0")
+    flags = ("--concurrency", "5", "--duration", "10m", "--workers-max", "1")
     command = Command(tmp_path, mock.url, *flags)
     command.wait_for_requests(mock, mock.truth()["requests"] + 50)
     os.kill(command.service("worker-0"), signal.SIGKILL)

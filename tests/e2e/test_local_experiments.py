@@ -133,8 +133,8 @@ def shape(value: Any) -> Any:
 
 def test_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None:
     # The first lasts until the loss is seen.
-    rows = [{"load.duration": "10s"}, {"load.duration": "3s"}]
-    load = {"duration": "10s", "requests": None}
+    rows = [{"load.duration": "10s"}, {"load.requests": 60}]
+    load = {"duration": "10m", "requests": None}
     with running(MockServerConfig(truth=True, ttft="50ms", tokens=2)) as mock:
         command = started(tmp_path, config(mock.url, {"explicit": rows}, **load))
         command.wait_for_requests(mock, 10)
@@ -146,13 +146,13 @@ def test_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None:
     assert (first["state"], first["verdict"]) == ("done", "invalid")
     assert "worker-0 ended by SIGKILL; a new one takes part in the next trial" in command.errors
     assert second["state"] == "done"
-    assert 0 < second["values"]["request_count_avg"] <= served
+    assert second["values"]["request_count_avg"] == 60 <= served
     command.assert_nothing_is_left()
 
 
 def test_ctrl_c_keeps_results_and_begins_no_trial(mock: RunningMockServer, tmp_path: Path) -> None:
-    rows = [{"load.duration": each} for each in ("1s", "10m", "20m")]
-    load = {"duration": "1s", "requests": None}
+    rows = [{"load.requests": 20}, {"load.duration": "10m"}, {"load.duration": "20m"}]
+    load = {"duration": "10m", "requests": None}
     command = started(tmp_path, config(mock.url, {"explicit": rows}, **load))
     wait_for_trial(command, 2)
     command.wait_for_requests(mock, mock.truth()["requests"] + 10)
@@ -222,7 +222,7 @@ def search_for_users(url: str) -> dict[str, Any]:
     )
     # A request or two, which a busy machine serves late, are not a quarter of the requests.
     objective = {"metric": "time_to_first_token", "stat": "p75", "max": "130ms"}
-    load = {"concurrency": 2, "duration": "2s"}
+    load = {"concurrency": 2, "requests": 26}
     return content | {"slo": {"objectives": [objective]}, "load": load}
 
 
@@ -297,7 +297,7 @@ def test_killed_experiment_resumes_with_the_remaining_trials(
     assert other.code is ExitCode.BAD_CONFIG
     assert "is of another config: random_seed differs;" in other.errors
     once = started(tmp_path, content, "--resume", str(folder))
-    wait_until(once, lambda: len(trials(tmp_path)) == 2)
+    wait_until(once, lambda: len(trials(tmp_path)) >= 2)
     kill(once)  # between two trials
     assert trials(tmp_path)[0] == first
     second = trials(tmp_path)[1]
