@@ -72,7 +72,7 @@ async def test_think_time_past_the_end_holds_concurrency(
 ) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b", "delay": 600_000}, count=10)
     with server(ttft="20ms", tokens=2) as mock:
-        load = {"concurrency": 4, "duration": 2.5, "grace_period": 0} | prefill
+        load = {"concurrency": 4, "duration": 2.5} | prefill
         async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
             summary = await run.results()
     assert summary["request_count"]["avg"] == 4

@@ -319,8 +319,8 @@ def test_turns_without_connection_end_their_conversations(
 
 
 def ramped(made: LoadGenerator, *, users: int, ramp_s: int) -> int:
-    """Opens a phase whose users begin evenly over so many seconds; its beginning."""
-    start = time_ns() + 10**9
+    """Opens a phase whose users begin evenly over so many seconds; its beginning, in an hour."""
+    start = time_ns() + 3600 * 10**9
     ramp_ns = ramp_s * 10**9
     made.open_phase(
         PhaseOpened(*HEAD, Phase.PROFILING, start, 0, 0, False, users, ramp_ns, 0, 1), 0
@@ -332,6 +332,7 @@ def test_connections_are_made_two_seconds_before_users() -> None:
     made = generator()
     start = ramped(made, users=100, ramp_s=100)
     client: NotingClient = made.client  # type: ignore[assignment]
+    made.connect_ahead(start - 10**9)
     assert client.preconnected[-1] == 2
     made.connect_ahead(start + 10 * 10**9)
     assert client.preconnected[-1] == 13

@@ -445,12 +445,11 @@ async def test_place_missing_in_responses_is_reported_once(tmp_path: Path) -> No
     )
 
 
-async def results_without_a_processor(
-    folder: Path, quickly_lost: float
-) -> tuple[dict[str, Any], int]:
+async def results_without_a_processor(folder: Path) -> tuple[dict[str, Any], int]:
     """The results of a run that loses one of two record processors, and the requests sent."""
     with server(ttft="100ms", tokens=2) as mock:
-        settings = config(mock.url, concurrency=100, duration=3 * quickly_lost, grace_period="1s")
+        # Three times the longest silence, and of as many requests on a busy machine.
+        settings = config(mock.url, concurrency=100, requests=3_000)
         async with stack(settings, folder, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")
             run.tasks["record-processor-1"].cancel()
@@ -459,10 +458,9 @@ async def results_without_a_processor(
             return await run.results(), mock.truth()["requests"]
 
 
-async def test_a_killed_record_processor_costs_no_record(
-    tmp_path: Path, quickly_lost: float
-) -> None:
-    summary, sent = await results_without_a_processor(tmp_path, quickly_lost)
+@pytest.mark.usefixtures("quickly_lost")
+async def test_a_killed_record_processor_costs_no_record(tmp_path: Path) -> None:
+    summary, sent = await results_without_a_processor(tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["records"] == accounts["requests_sent"] == sent
     assert accounts["violations"] == []
@@ -471,11 +469,12 @@ async def test_a_killed_record_processor_costs_no_record(
     assert len(indexes) == len(set(indexes))
 
 
+@pytest.mark.usefixtures("quickly_lost")
 async def test_dropped_records_are_lost_and_no_errors(
-    tmp_path: Path, quickly_lost: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "KEPT_BYTES", 0)
-    summary, sent = await results_without_a_processor(tmp_path, quickly_lost)
+    summary, sent = await results_without_a_processor(tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["records"] + accounts["records_lost"] == accounts["requests_sent"] == sent
     assert accounts["records_lost"] > 0

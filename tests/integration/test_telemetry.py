@@ -91,7 +91,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     async with pages(metrics=gpu_page, **wrong) as gpu_url:
         with server(ttft="120ms", itl="5ms", tokens=10, slots=3) as mock:
             settings = with_telemetry(
-                config(mock.url, concurrency=4, duration="5s"),
+                config(mock.url, concurrency=4, requests=90),
                 gpu_telemetry=[gpu_url],
                 server_metrics=[f"{gpu_url}/{name}" for name in wrong],
                 interval="200ms",
@@ -185,7 +185,7 @@ async def test_last_samples_equal_the_totals_of_the_results(tmp_path: Path) -> N
 async def test_promtool_makes_blocks_of_a_runs_metrics(tmp_path: Path) -> None:
     with server(ttft="10ms", tokens=3) as mock:
         settings = with_telemetry(
-            config(mock.url, concurrency=2, duration="500ms"), interval="100ms"
+            config(mock.url, concurrency=2, requests=80), interval="100ms"
         )
         await results_of(settings, tmp_path)
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]

@@ -36,13 +36,16 @@ async def test_the_newest_status_is_on_the_page() -> None:
 
 
 async def test_silent_or_invalid_clients_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_page, "CONNECTION_S", 2.0)
-    async with page([]) as (served, url):
+    monkeypatch.setattr(metrics_page, "CONNECTION_S", 0.1)
+    async with page([]) as (served, _):
         served.show(make_status())
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         assert await reader.read() == b""  # The page has ended the connection.
         writer.close()
         await writer.wait_closed()
+    monkeypatch.undo()
+    async with page([]) as (served, url):
+        served.show(make_status())
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"x" * 2**17)
         with pytest.raises(OSError):  # noqa: PT011
