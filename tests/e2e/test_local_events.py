@@ -1,5 +1,8 @@
 """A run whose server is killed during the load, and comes back."""
 
+import itertools
+import json
+from datetime import datetime
 from pathlib import Path
 
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -35,7 +38,15 @@ def test_killed_server_is_measured_until_it_is_back(tmp_path: Path) -> None:
     assert (event["do"], event["evidence"]) == ("kill", "gone from /proc")
     assert 10 <= event["begin_s"] < 16
     assert event["lost"]["refused"] > 0
-    assert event["longest_gap_s"] >= 3 > event["usual_gap_s"]
+    assert event["longest_gap_s"] >= 3
+    # Tokens come at least as often as requests end, however often that is on a busy machine.
+    lines = (artifacts(command.folder) / "profile_export.jsonl").read_text().splitlines()
+    ended_s = [json.loads(line)["metadata"]["request_end_ns"] / 1e9 for line in lines]
+    start_s = datetime.fromisoformat(results["start_time"]).timestamp()
+    begin_s = start_s + event["begin_s"]
+    before_s = sorted([start_s, *(each for each in ended_s if each < begin_s), begin_s])
+    usual_s = max(after - before for before, after in itertools.pairwise(before_s))
+    assert event["usual_gap_s"] < usual_s + 0.1
     assert event["throughput_recovery_s"] is None  # less than 30 s were left
     assert results["event_lost_requests"]["avg"] == sum(event["lost"].values())
     assert "events" not in {reason["check"] for reason in own["reasons"]}

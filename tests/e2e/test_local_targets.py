@@ -49,7 +49,7 @@ def started(
 def test_targets_start_together_and_the_total_is_exact(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
-    command = started(tmp_path, mock, duration="4s")
+    command = started(tmp_path, mock, requests=400)
     said = command.finish()
     assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
     folder = artifacts(tmp_path)
@@ -71,7 +71,7 @@ def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: P
         content = {
             "name": "rates",
             "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
-            "load": {"duration": "2s"},
+            "load": {"requests": 20},
             "dataset": {"input_tokens": {"mean": 32}, "entries": 10},
             "experiment": {"product": {"load.request_rate": [10, 40]}},
             "targets": [
@@ -100,8 +100,9 @@ def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: P
         assert total["request_count_avg"] == sum(each["completed"] for each in own.values())
         assert total["request_latency_count"] == total["request_count_avg"]
         one = json.loads((folder / "trials" / trial["folder"] / "joint.json").read_bytes())
-        first, second = (each["metrics"]["time_to_first_token"]["p50"] for each in one["members"])
-        assert first < total["time_to_first_token_p50"] < second
+        own_ms = [each["metrics"]["time_to_first_token"]["p50"] for each in one["members"]]
+        # Of the slow server, but on a busy machine the other one may be slower.
+        assert min(own_ms) < total["time_to_first_token_p50"] < max(own_ms)
         runs = [folder / name / "trials" / trial["folder"] for name in ("fast", "slow")]
         check_spread(start, *runs)
     assert sent == served
@@ -164,14 +165,21 @@ def records_of(folder: Path, name: str) -> dict[int, str]:
 
 
 def check_spread(start: dict[str, Any], *runs: Path) -> None:
-    """The time between the first requests of two runs is what their lines and clocks say. How short
-    it is, the machine decides."""
+    """The first requests of two runs are due together. The time between them, and that in which
+    both runs have requests, is what their lines and clocks say. How long it is, the machine
+    decides."""
     lines = [(run / "profile_export.jsonl").read_bytes().splitlines() for run in runs]
-    starts = [[json.loads(line)["metadata"]["request_start_ns"] for line in each] for each in lines]
-    first, second = map(min, starts)
-    assert start["interval_s"] > 0, "not one after the other"
+    requests = [[json.loads(line)["metadata"] for line in each] for each in lines]
+    due, starts = (
+        [min(each[name] for each in run) for run in requests]
+        for name in ("credit_issued_ns", "request_start_ns")
+    )
+    ends = [max(each["request_end_ns"] for each in run) for run in requests]
     error_ms = 2 * start["start_uncertainty_ms"] + 1e-3
-    assert start["start_spread_ms"] == pytest.approx(abs(first - second) / 1e6, abs=error_ms)
+    assert due[0] / 1e6 == pytest.approx(due[1] / 1e6, rel=0, abs=error_ms)
+    assert start["start_spread_ms"] == pytest.approx(abs(starts[0] - starts[1]) / 1e6, abs=error_ms)
+    common_s = max(0, min(ends) - max(starts)) / 1e9
+    assert start["interval_s"] == pytest.approx(common_s, abs=error_ms / 1e3)
 
 
 def accounts_of(folder: Path, trial: str) -> dict[str, Any]:
