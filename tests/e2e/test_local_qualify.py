@@ -92,7 +92,7 @@ def test_slow_pairs_find_their_common_node(tmp_path: Path) -> None:
 def test_iperf_finds_node_with_a_slow_link(tmp_path: Path) -> None:
     folder = tmp_path.parent / f"{tmp_path.name}-links"
     folder.mkdir()
-    with namespaces(folder, ["100mbit", "100mbit", "10mbit", "100mbit"]) as env:
+    with namespaces(folder, ["400mbit", "400mbit", "10mbit", "400mbit"]) as env:
         iperf = {"kind": "iperf", "duration": "2s", "omit": "0s", "port": free_port()}
         content = config(
             count=4,

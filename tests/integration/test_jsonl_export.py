@@ -9,7 +9,7 @@ import pytest
 from aiperf_svc.cli.main import main
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
-from tests.support.in_one_loop import results_of
+from tests.support.in_one_loop import stack
 
 ALL = "profile_export_all.jsonl"
 
@@ -35,7 +35,11 @@ async def run_once(folder: Path, *, model: str = "mock", **load: Any) -> Path:
             "load": load,
             "dataset": {"entries": 20, "input_tokens": {"mean": 20}},
         }
-        await results_of(config, folder, workers=2, processors=2)
+        async with stack(config, folder, workers=2, processors=2) as run:
+            if load.get("duration"):
+                await run.wait_until(lambda: run.records_manager.status().completed > 200)
+                run.records_manager.cancel("enough")
+            await run.results()
     return folder / "artifacts"
 
 
@@ -45,7 +49,7 @@ async def run_once(folder: Path, *, model: str = "mock", **load: Any) -> Path:
         ("mock", {"concurrency": 8, "requests": 150, "warmup": {"requests": 20}}),
         ("mock-error-429", {"concurrency": 3, "requests": 9}),
         # Some of these are due, and never sent.
-        ("mock", {"request_rate": 500, "concurrency": 2, "duration": "2s"}),
+        ("mock", {"request_rate": 500, "concurrency": 2, "duration": "10m"}),
     ],
 )
 async def test_exported_lines_equal_the_runs(

@@ -129,9 +129,17 @@ async def test_stall_is_undone_when_the_runner_is_killed(sleeper: subprocess.Pop
     await reaches(sleeper.pid, "S")
 
 
-async def test_delay_counts_the_requests_that_it_delayed(mock: RunningMockServer) -> None:
+async def test_delay_counts_the_requests_that_it_delayed(
+    mock: RunningMockServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hold(_: EventRun) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not mock.truth()["delayed"]:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(EventRun, "hold", hold)
     async with requests_in_a_row(mock):
-        found = await carry_out(mock.url, do="delay", duration="3s", latency="30ms")
+        found = await carry_out(mock.url, do="delay", duration="1h", latency="30ms")
     assert found.problem == ""
     assert found.evidence.endswith(" requests delayed by 30 ms")
     delayed = mock.truth()["delayed"]

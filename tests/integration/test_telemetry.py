@@ -184,9 +184,7 @@ async def test_last_samples_equal_the_totals_of_the_results(tmp_path: Path) -> N
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 async def test_promtool_makes_blocks_of_a_runs_metrics(tmp_path: Path) -> None:
     with server(ttft="10ms", tokens=3) as mock:
-        settings = with_telemetry(
-            config(mock.url, concurrency=2, requests=80), interval="100ms"
-        )
+        settings = with_telemetry(config(mock.url, concurrency=2, requests=80), interval="100ms")
         await results_of(settings, tmp_path)
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
     files = [str(tmp_path / "artifacts" / "metrics.om"), str(tmp_path / "blocks")]
