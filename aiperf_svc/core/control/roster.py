@@ -9,7 +9,6 @@ good: its epoch is fenced, and later messages of it are ignored.
 import msgspec
 
 from aiperf_svc.protocol.messages.events import Heartbeat, Member
-from aiperf_svc.protocol.ports import REPLICAS
 from aiperf_svc.protocol.services import Service
 
 SILENCE_NS = 3_500_000_000
@@ -18,10 +17,10 @@ seconds of the last one."""
 WAITING_WORKERS_A_CORE = 4.0
 """Number of workers per core from which on each is given more time, since it waits for its turn."""
 CONTROL_SILENCE_NS = 30_000_000_000
-"""Longest silence of the five singletons, and of the workers or record processors of a frozen
-roster if none of them is heard. Losing them ends the run, since no other can take over. Computing
-the results of millions of records may block the interpreter for seconds, and a busy machine may
-not run the only record processor for as long."""
+"""Longest silence of the five singletons, and of the record processors of a frozen roster if none
+of them is heard. Losing them ends the run, since no other can take over. Computing the results of
+millions of records may block the interpreter for seconds, and a busy machine may not run a record
+processor, which has a low priority, for as long."""
 LISTENED_AT_ONCE_NS = 1_500_000_000
 """Most time that the listening clock advances at once: one and a half heartbeat intervals."""
 
@@ -102,7 +101,9 @@ class Roster:
         Before the freeze they are only removed."""
         present = [entry for entry in self._entries.values() if not entry.member.lost]
         heard = {e.member.service for e in present if now_ns - e.heard_ns <= self._silence_ns}
-        replaceable = REPLICAS & heard if self.is_frozen else REPLICAS
+        replaceable = {Service.WORKER}
+        if not self.is_frozen or Service.RECORD_PROCESSOR in heard:
+            replaceable.add(Service.RECORD_PROCESSOR)
         silent = []
         for entry in present:
             limit_ns = self._silence_ns

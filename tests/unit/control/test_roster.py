@@ -155,7 +155,7 @@ def test_busy_singleton_is_not_lost() -> None:
     assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
 
 
-def test_silent_members_without_a_substitute_are_awaited() -> None:
+def test_silent_processors_without_a_substitute_are_awaited() -> None:
     roster = full_roster()
     roster.freeze()
     for name in ("worker-1", "worker-2", "worker-10"):
