@@ -224,14 +224,15 @@ def _caught_signals() -> Iterator[int]:
     open; then restores the signals."""
     wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     caught = (*_STOPS, signal.SIGCHLD)
-    previous = {number: signal.signal(number, lambda *_: None) for number in caught}
+    # The descriptor first: the handlers ignore what comes before it is there.
     previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    previous = {number: signal.signal(number, lambda *_: None) for number in caught}
     try:
         yield wake_fd
     finally:
-        signal.set_wakeup_fd(previous_fd)
         for number, handler in previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(previous_fd)
         os.close(wake_fd)
         os.close(write_fd)
 

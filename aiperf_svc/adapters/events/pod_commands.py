@@ -69,7 +69,7 @@ limit -CONT $found
 trap 'kill -CONT $found; kill $guard; wait' EXIT
 kill -STOP $found
 tries=0
-while line=$(states stopped) && [ "$tries" -lt 50 ]; do
+while line=$(states stopped) && [ "$tries" -lt 2000 ]; do
   case "$line" in *:[A-SU-Za-z]*) tries=$((tries + 1));; *) break;; esac
 done
 echo "$line"

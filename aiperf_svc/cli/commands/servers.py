@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 
+from aiperf_svc.adapters.host.collector import resume_collector
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.mock_server import config
 from aiperf_svc.mock_server.processes import MockServerError, serve
@@ -10,6 +11,8 @@ from aiperf_svc.mock_server.processes import MockServerError, serve
 
 def mock_server(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
+    # The server collects garbage. A callback of the collector would lose a signal that comes then.
+    resume_collector()
     try:
         serve(config.config_from_args(args))
     except config.MockServerConfigError as error:

@@ -7,10 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aiperf_svc.mock_server import processes
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.processes import MockServerError
 from aiperf_svc.mock_server.running import RunningMockServer, running
@@ -48,6 +51,25 @@ def _started(*args: str) -> "subprocess.Popen[bytes]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def test_stop_signal_during_the_start_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = signal.signal
+
+    def interrupted(number: signal.Signals, handler: Any) -> Any:
+        previous = handle(number, handler)
+        if number is signal.SIGTERM:
+            signal.raise_signal(number)
+        return previous
+
+    previous = handle(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(signal, "signal", interrupted)
+        with processes._caught_signals() as wake_fd:
+            monkeypatch.undo()
+            assert processes._is_stopped(wake_fd, -1, time.monotonic_ns())
+    finally:
+        handle(signal.SIGTERM, previous)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

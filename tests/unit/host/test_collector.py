@@ -23,6 +23,17 @@ hold_back_collector()
 {then}
 print(*gc.get_threshold())
 """
+SERVED = """
+import argparse, gc
+from aiperf_svc.adapters.host.collector import hold_back_collector
+from aiperf_svc.cli.commands import servers
+from aiperf_svc.mock_server.config import add_arguments
+servers.serve = lambda _: print(len(gc.callbacks))
+hold_back_collector()
+parser = argparse.ArgumentParser()
+add_arguments(parser)
+servers.mock_server(parser.parse_args([]))
+"""
 
 
 def said(program: str) -> str:
@@ -40,3 +51,8 @@ def test_command_is_imported_without_a_search_for_garbage() -> None:
 @pytest.mark.parametrize("then", ["kept = [[] for _ in range(IMPORTED + 1)]", "resume_collector()"])
 def test_garbage_is_collected_as_usual_after_the_imports(then: str) -> None:
     assert said(HELD_BACK.format(then=then)) == " ".join(map(str, USUAL))
+
+
+def test_mock_server_has_no_callback_of_the_collector() -> None:
+    """A signal that comes while a callback runs would be lost."""
+    assert said(SERVED) == "0"
