@@ -40,7 +40,7 @@ async def refuse_namesakes(
             f"left as it is; when the other stack is gone, aiperf-svc gc {record.stack} updates "
             "it, and --take-over removes the other stack too"
         )
-    if record.before is None and record.namespace:
+    if record.namespace_uid is not None and record.namespace:
         await refuse_strangers(cluster, record.stack, record.namespace, record.own or ())
 
 

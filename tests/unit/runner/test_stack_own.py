@@ -482,7 +482,7 @@ async def test_removal_is_refused_while_others_use_it(
 
     monkeypatch.setattr(records, "refuse_held", refuse_held)
     monkeypatch.setattr(namesakes, "refuse_strangers", refuse_strangers)
-    own = msgspec.structs.replace(RECORD, own=("1",), namespace="aiperf-s-1")
+    own = msgspec.structs.replace(RECORD, own=("1",), namespace="aiperf-s-1", namespace_uid="1")
     there.append(space("1"))
     await refuse_used(own, state())
     held.append("aiperf-s-1")
@@ -501,6 +501,8 @@ async def test_removal_is_refused_while_others_use_it(
     strangers.append("aiperf-s-1")
     with pytest.raises(StackInUse, match="aiperf-s-1 was made again"):
         await refuse_used(own, state(), is_lost=True)
+    # A namespace that a record does not know as the stack's own is somebody's.
+    await refuse_used(msgspec.structs.replace(own, namespace_uid=None), state(), is_lost=True)
     # Pulumi deletes by name what another state has made in the same namespace.
     there[:] = [ANCHOR]
     guest = msgspec.structs.replace(GUEST, own=("gone",))
