@@ -141,7 +141,8 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
     if record.before is not None:
         return record
     spaces = ((each.name, each.uid) for each in there if not each.namespace and each.uid in own)
-    name, uid = space or next(spaces, (record.namespace, None))
+    known = record.namespace_uid if state is None else None
+    name, uid = space or next(spaces, (record.namespace, known))
     return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
 
 

@@ -310,6 +310,12 @@ async def test_ownership_without_state_needs_record_or_label(there: list[ObjectR
     assert (await own_of(RECORD, None)).own == ("ours", "theirs")
     with pytest.raises(PulumiFailed):
         await own_of(RECORD, unreadable)
+    # Its namespace is gone, and the state may list it.
+    there.clear()
+    known = msgspec.structs.replace(known, namespace="aiperf-s-ours", namespace_uid="ours")
+    for cli in (None, unreadable):
+        assert (await own_of(known, cli)).namespace_uid == "ours"
+    assert (await own_of(known, Cli(state()))).namespace_uid is None
 
 
 def test_existing_objects_with_stack_names_are_refused() -> None:
