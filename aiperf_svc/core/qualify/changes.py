@@ -24,7 +24,8 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     new_verdict: str
     """Empty: the node or the check is gone."""
     change: str
-    """`better`, `worse` by over 5%, `same`, `new`, `gone` or `not measured`."""
+    """`better`, `worse` by over 5%, `same`, `new`, of which the base has no value, `gone` or `not
+    measured`."""
 
     @property
     def share(self) -> float | None:
@@ -54,10 +55,12 @@ def _change(
     node: str, info: CheckInfo, base: CheckResult | None, new: CheckResult | None
 ) -> NodeChange:
     before, after = (each.value if each is not None else None for each in (base, new))
-    if base is None or new is None:
-        change = "new" if base is None else "gone"
-    elif before is None or after is None:
-        change = "not measured"
+    if new is None:
+        change = "gone"
+    elif after is None:
+        change = "new" if base is None else "not measured"
+    elif before is None:
+        change = "new"
     elif is_worse(after, before, info.better, SHARE):
         change = "worse"
     else:

@@ -70,6 +70,20 @@ def test_check_of_one_side_is_gone_or_new() -> None:
     ]
 
 
+def test_node_that_is_measured_again_is_new() -> None:
+    found = qualified(2)
+    first, other = found.nodes
+    checks = tuple(
+        replace(check, value=None, verdict=Verdict.NOT_MEASURED) for check in first.checks
+    )
+    without = replace(found, nodes=(replace(first, checks=checks), other))
+    words = [
+        [each.change for each in changes(*pair)]
+        for pair in ((without, found), (found, without), (without, without))
+    ]
+    assert words == [["new", "same"], ["not measured", "same"], ["not measured", "same"]]
+
+
 def test_hidden_nodes_are_counted_by_verdict() -> None:
     found = qualified(8)
     verdicts = [Verdict.PASS] * 8 + [Verdict.FAIL] * 45
