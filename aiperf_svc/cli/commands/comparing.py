@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from msgspec.structs import replace
@@ -107,7 +108,8 @@ def history(args: argparse.Namespace) -> int:
     with local_folders(args.folders) as names:
         named = {
             run.folder: replace(
-                run, folder=f"{name.rstrip('/')}{run.folder.removeprefix(str(folder))}"
+                run,
+                folder="/".join((name.rstrip("/"), *Path(run.folder).relative_to(folder).parts)),
             )
             for folder, name in names.items()
             for run in (*read_runs(find_runs([folder])), *left_out_runs(folder))

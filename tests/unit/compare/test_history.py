@@ -225,6 +225,17 @@ def test_run_without_results_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run["verdict"] == "failed: it has no results"
 
 
+def test_runs_of_current_folder_keep_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", ".b"):
+        inference_run(tmp_path / name, name, seed=1)
+    monkeypatch.chdir(tmp_path)
+    assert main(["history", ".", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(run["folder"] for run in found["runs"]) == ["./.b", "./a"]
+
+
 def test_start_times_round_trip() -> None:
     for wall in (0, 1_790_000_000_123_456_000, 1_790_000_000_999_999_000):
         assert wall_ns(iso_time(wall)) == wall
