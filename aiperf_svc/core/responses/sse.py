@@ -134,15 +134,18 @@ class EventStream:
         name, _, value = line.partition(b":")
         if value.startswith(b" "):
             value = value[1:]
-        if name == b"error":
-            self._type = _ERROR
-        # llama.cpp has written the text of an error as a field of this name, Dynamo writes it as a
-        # comment of an event of this type. Both may send [DONE] after it.
-        if name in (b"data", b"error") or (not name and self._type == _ERROR):
-            if self._data is None:
-                self._data = []
-            self._data.append(value)
-            self._hold(len(value))
-        elif name == b"event":
+        if name == b"event":
             decides = value == _ERROR or value in _KEEP_ALIVE_TYPES
             self._type = value if decides else b""
+            return
+        if name != b"data":
+            # llama.cpp has written the text of an error as a field of this name, Dynamo writes it
+            # as a comment of an event of this type. Both may send [DONE] after it.
+            if name == b"error":
+                self._type = _ERROR
+            elif name or self._type != _ERROR:
+                return
+        if self._data is None:
+            self._data = []
+        self._data.append(value)
+        self._hold(len(value))
