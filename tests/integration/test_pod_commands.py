@@ -80,7 +80,7 @@ def test_stalled_processes_continue_without_their_runner() -> None:
         text = PROCESSES % server.pid + STALL[STALL.index("\ntrap") :]
         with _shell(text, "600") as shell:
             assert _next(shell) == "stopped"
-            assert is_stopped()
+            wait_for(is_stopped)  # A process stops when it runs next.
             (guard,) = _children(shell.pid)
         wait_ended(guard)
         wait_for(lambda: not is_stopped())

@@ -1,10 +1,14 @@
 """A CronJob that runs a stack from the runner's image, with the state and the results in buckets,
 and the next run after a pod of it that died."""
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +19,7 @@ from tests.support.bucket import BUCKET, KEYS, Store
 from tests.support.running_command import FINISHED, wait_for
 from tests.support.stack.commands import PROJECT, run
 from tests.support.stack.real_cluster import TOOLS, Cluster
-from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_runner import Runner, processes_with
 from tests.support.stack.real_stack import PASSPHRASE, Config
 
 pytestmark = pytest.mark.cluster
@@ -194,7 +198,12 @@ def test_next_run_takes_over_from_a_dead_pod(scheduled: Scheduled, store: Store)
     assert any("/.pulumi/locks/" in each for each in store.names())
     pod = scheduled.pod("first")
     assert pod is not None
-    scheduled.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+    name = pod["metadata"]["name"]
+    # As if its node were lost. Told to end, it would collect its results and give up the lock.
+    for pid in processes_with(Path(f"HOSTNAME={name}")):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    scheduled.kubectl("delete", "pod", name, "--grace-period=0", "--force")
     wait_for(lambda: scheduled.has_ended("first"), START_S, tell=lambda: "the Job goes on")
     wait_for(lambda: not scheduled.is_held(), START_S, tell=lambda: "the Lease is held")
     scheduled.start("second")

@@ -114,6 +114,44 @@ def test_trials_start_together_in_both_clusters(runner: Runner) -> None:
     assert [len(each["combinations"]) for each in joint["members"]] == [2, 2]
 
 
+def searched(benchmark: Config) -> None:
+    benchmark["load"].update(concurrency=1, duration="3s")
+    search = {"parameter": "load.concurrency", "from": 1, "to": 2, "maximize": "request_throughput"}
+    benchmark["experiment"] = {"search": search}
+
+
+def test_search_tries_each_load_in_both_clusters(runner: Runner) -> None:
+    in_clusters(runner, "east", "west")
+    runner.change(searched)
+    ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")
+    assert ended.code in FINISHED, ended.errors
+    folder, joint = joint_of(runner)
+    trials = joint["total"]["trials"]
+    assert [each["parameters"]["load.concurrency"] for each in trials] == [1, 2]
+    for trial in trials:
+        paths = (
+            folder / name / "trials" / trial["folder"] / "profile_export_aiperf.json"
+            for name in ("east", "west")
+        )
+        own = [json.loads(path.read_bytes())["request_count"]["avg"] for path in paths]
+        assert trial["values"]["request_count_avg"] == sum(own)
+
+
+def tried_again(benchmark: Config) -> None:
+    benchmark["load"]["duration"] = "3s"
+    benchmark["experiment"] = {"product": {"load.concurrency": [4]}, "retries": 1}
+
+
+def test_failed_trial_is_run_again_in_all_clusters(runner: Runner) -> None:
+    in_clusters(runner, "east", "nowhere")
+    runner.change(tried_again)
+    ended = runner.call("run", runner.name, "--yes", "--ui", "plain")
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    folder, _ = joint_of(runner)
+    names = sorted(path.name for path in (folder / "east" / "trials").iterdir())
+    assert [name.partition("-attempt")[2] for name in names] == ["", "2"]
+
+
 def of_two_targets(benchmark: Config) -> None:
     benchmark["deployment"]["ttl"] = "1h"
     benchmark["load"].update(concurrency=1, duration="3s")
