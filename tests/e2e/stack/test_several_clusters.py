@@ -115,6 +115,7 @@ def test_trials_start_together_in_both_clusters(runner: Runner) -> None:
 
 
 def searched(benchmark: Config) -> None:
+    benchmark["deployment"]["ttl"] = "1h"
     benchmark["load"].update(concurrency=1, duration="3s")
     search = {"parameter": "load.concurrency", "from": 1, "to": 2, "maximize": "request_throughput"}
     benchmark["experiment"] = {"search": search}
