@@ -13,15 +13,14 @@ import signal
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.events.event_run import PROOF_S, EventFailed, EventRun, proof
+from aiperf_svc.adapters.host.process_stats import PROC, read_stat
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.urls import address_of, is_loopback
 from aiperf_svc.domain.errors import ConfigError
 
-PROC = Path("/proc")
 LISTENING = "0A"
 """State of a listening socket in /proc/net/tcp."""
 TRUTH_S = 5.0
@@ -49,29 +48,15 @@ class LocalProcess:
     @property
     def state(self) -> str:
         """State letter of /proc/PID/stat; empty if it is gone."""
-        stat = _stat(self.pid)
-        return stat[0] if stat and stat[19] == self.started else ""
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; none if there is no process."""
-    try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return []
-    # The name before may have any characters, parentheses too.
-    return text.rpartition(")")[2].split()
+        found = read_stat(self.pid)
+        return found.state if found is not None and found.started == self.started else ""
 
 
 def _process(pid: int) -> LocalProcess | None:
-    stat = _stat(pid)
-    if not stat or stat[0] in GONE:
+    found = read_stat(pid)
+    if found is None or found.state in GONE:
         return None
-    try:
-        name = (PROC / str(pid) / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return None
-    return LocalProcess(pid, name, stat[19])
+    return LocalProcess(pid, found.name.strip(), found.started)
 
 
 class LocalServer:

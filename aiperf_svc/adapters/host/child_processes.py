@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from aiperf_svc.adapters.host.process_stats import all_stats, read_stat
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 _PR_SET_PDEATHSIG = 1
@@ -67,15 +68,8 @@ def end_children(*, but: int = -1) -> None:
 
 
 def _children() -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name, in parentheses, may hold any bytes; state and parent follow it.
-            stat = path.read_text(errors="replace")
-            _state, parent, *_ = stat.rpartition(")")[2].split()
-            if int(parent) == os.getpid():
-                found.append(int(path.parent.name))
-    return found
+    own = os.getpid()
+    return [each.pid for each in all_stats() if each.parent == own]
 
 
 def _is_killed(pid: int) -> bool:
@@ -114,11 +108,8 @@ def is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+    found = read_stat(pid)
+    return found is None or found.is_alive
 
 
 def process_space() -> str:

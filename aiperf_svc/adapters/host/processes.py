@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from aiperf_svc.adapters.host.process_stats import all_stats
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.05
@@ -146,15 +147,7 @@ async def leftovers(processes: Sequence[Process]) -> list[str]:
 
 def _living_groups() -> set[int]:
     """Process groups with a process that is no zombie."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name, in parentheses, may hold any bytes; state, parent and group follow it.
-            stat = path.read_text(errors="replace")
-            state, _parent, group, *_ = stat.rpartition(")")[2].split()
-            if state not in "ZX":
-                found.add(int(group))
-    return found
+    return {each.group for each in all_stats() if each.is_alive}
 
 
 async def _all_end(processes: Sequence[Process], within_s: float) -> bool:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from aiperf_svc.adapters.host.process_stats import all_stats
 from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
 from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -363,14 +364,7 @@ async def _end_session(leader: int) -> None:
 
 def _session(leader: int) -> dict[int, str]:
     """Return the processes of a session that are alive, with their names."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            before, _, after = entry.read_text(errors="replace").rpartition(")")
-            state, _, _, session, *_ = after.split()
-            if int(session) == leader and state != "Z":
-                found[int(entry.parent.name)] = before.partition("(")[2]
-    return found
+    return {e.pid: e.name for e in all_stats() if e.session == leader and e.is_alive}
 
 
 def _supervised(control: int, temporary: str, private: Path | None) -> tuple[str, ...]:
