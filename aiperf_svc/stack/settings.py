@@ -210,7 +210,6 @@ def refuse_if_used(plan: StackPlan, cluster: Cluster) -> None:
         return  # The cluster may not exist yet.
     wanted = plan.config.deployment.namespace
     namespace = wanted.name if wanted.mode == "existing" else None
-
     makes_outside = plan.release is not None and plan.release.cluster_scoped
 
     async def look() -> tuple[Users, Inventory | None]:

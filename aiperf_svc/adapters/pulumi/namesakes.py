@@ -8,6 +8,7 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef, find_object, obje
 from aiperf_svc.adapters.cluster.ownership import StackInUse, made_while_killed
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     is_labelled,
+    names_of_others,
     namespaces_of,
     roots_of,
     take_outside,
@@ -69,9 +70,7 @@ async def refuse_strangers_of(
     for namespace in deployed.namespaces_in(listed):
         await refuse_strangers(cluster, stack, namespace, own)
     made = deployed.cluster_scoped_in(listed)
-    there = (await take_outside(cluster)).objects if made else ()
-    names = {f"{each.kind}/{each.name}" for each in there if not is_labelled(each, stack)}
-    if taken := sorted(made & names):
+    if made and (taken := names_of_others(await take_outside(cluster), made, stack=stack)):
         raise StackInUse(
             f"stack {stack} is gone, and others have made {', '.join(taken)} again, which Pulumi "
             "would delete with this state. The state is left as it is; when they are gone too, "

@@ -94,9 +94,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no comparison."""
 
 
+def _url_of(webhook: Webhook, environ: Mapping[str, str]) -> str:
+    return (webhook.url or environ.get(URL_VARIABLE, "")).strip()
+
+
 def problem(webhook: Webhook, environ: Mapping[str, str]) -> str:
     """Return what is missing to call the webhook; empty if nothing is."""
-    url = (webhook.url or environ.get(URL_VARIABLE, "")).strip()
+    url = _url_of(webhook, environ)
     if not url:
         return f"no url, and {URL_VARIABLE} is not set in the environment"
     if not url.isascii() or not _URL.fullmatch(url):
@@ -187,7 +191,7 @@ def deliver(content: Delivery, webhook: Webhook) -> str:
     """Post the content and return the host that took it. Raises EnvironmentProblem."""
     if missing := problem(webhook, os.environ):
         raise EnvironmentProblem(missing)
-    url = (webhook.url or os.environ[URL_VARIABLE]).strip()
+    url = _url_of(webhook, os.environ)
     host = urlsplit(url).netloc
     headers = {"Content-Type": "application/json", "User-Agent": "aiperf-svc"}
     if secret := os.environ.get(SECRET_VARIABLE):

@@ -207,7 +207,7 @@ async def _make_namespace(cluster: Cluster, objects: NetworkObjects) -> str:
         made = await cluster.post(NAMESPACES, objects.manifest_of_namespace())
     except (Refused, Unreachable, asyncio.CancelledError) as error:
         # The namespace may exist although the API server failed, or no response came.
-        if not isinstance(error, Refused) or error.is_temporary:
+        if isinstance(error, asyncio.CancelledError) or error.is_temporary:
             await asyncio.shield(remove_made(cluster, f"{NAMESPACES}/{objects.namespace}"))
         raise
     return str(made["metadata"]["uid"])

@@ -312,6 +312,13 @@ def refuse_taken(present: Inventory, *, stack: str, plans: Iterable[StackPlan]) 
         )
 
 
+def names_of_others(outside: Inventory, names: Collection[str], *, stack: str) -> list[str]:
+    """Return those of these names, `KIND/NAME`, that cluster-scoped objects have which are not the
+    stack's."""
+    found = {f"{e.kind}/{e.name}" for e in outside.objects if not is_labelled(e, stack)}
+    return sorted(found & {*names})
+
+
 def refuse_taken_outside(outside: Inventory, *, stack: str, plans: Iterable[StackPlan]) -> None:
     """Refuse names of a release's cluster-scoped objects that are in use, for the same reason. Helm
     itself refuses those of what it installs. Raises EnvironmentProblem."""
@@ -321,8 +328,7 @@ def refuse_taken_outside(outside: Inventory, *, stack: str, plans: Iterable[Stac
         if plan.release is not None
         for name in {*plan.release.cluster_scoped} - {*plan.release.installed}
     }
-    names = [f"{each.kind}/{each.name}" for each in outside.objects if not is_labelled(each, stack)]
-    if taken := sorted(made & {*names}):
+    if taken := names_of_others(outside, made, stack=stack):
         raise EnvironmentProblem(
             f"the cluster has {', '.join(taken)} already, which stack {stack} would take over and "
             "delete; give these objects of the release other names"
