@@ -9,13 +9,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode, encode
+from aiperf_svc.adapters.messaging.bus import Bus, decode, encode
 from aiperf_svc.adapters.ranks.counters import Counters
 from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, with_own_volume
 from aiperf_svc.adapters.ranks.rank_shell import READY_S, RankShell
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
     LaunchEnded,
@@ -24,7 +23,6 @@ from aiperf_svc.protocol.messages.steps import (
     StepOutput,
     StepStage,
 )
-from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.courier import Courier
 from aiperf_svc.workloads.command import WORKLOAD
 from aiperf_svc.workloads.registry import tool_of
@@ -77,15 +75,7 @@ class Shell:
 @pytest_asyncio.fixture
 async def courier(tmp_path: Path) -> AsyncIterator[Courier]:
     """The courier of rank 0, whose sockets keep what is sent."""
-    context = RunContext(
-        run_id="run",
-        instance="rank-0",
-        config=fake_steps.config(),
-        topology=cast(Topology, None),
-        addresses=Addresses(f"inproc://{tmp_path.name}"),
-        artifacts=tmp_path / "artifacts",
-        state=tmp_path,
-    )
+    context = fake_steps.context_of("rank-0", tmp_path)
     bus = Bus(context.addresses)
     made = Courier(context, bus)
     made._raw, made._returns = cast(Any, Sent()), cast(Any, Sent())

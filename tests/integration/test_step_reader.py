@@ -9,20 +9,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.messaging.bus import Addresses, Bus, decode
-from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages.steps import (
-    CommandEnd,
-    RankReport,
-    RankWitness,
-    StepOutput,
-    StepRecord,
-)
-from aiperf_svc.services.context import RunContext
+from aiperf_svc.adapters.messaging.bus import Bus, decode
+from aiperf_svc.protocol.messages.steps import StepRecord
 from aiperf_svc.services.ranks.step_reader import StepReader
 from aiperf_svc.services.ranks.step_results import StepResults
 from aiperf_svc.workloads.command import WORKLOAD
-from aiperf_svc.workloads.steps import Command, Output, PlannedStep, Reading, Step
+from aiperf_svc.workloads.steps import Output, Reading, Step
 from tests.support import fake_steps
 
 WAIT_S = 30.0
@@ -38,28 +30,6 @@ class Records:
         self.messages.append(decode(frame))
 
 
-def last_piece() -> StepOutput:
-    step = Step(name="only", commands=(Command(rank=0, argv=("x",)),), timeout_ns=60 * 10**9)
-    plan = PlannedStep(number=1, attempt=1, repetition=1, step=step)
-    report = RankReport(
-        plan=msgspec.json.encode(plan),
-        problem="",
-        witness=RankWitness(rank=0),
-        ends=(CommandEnd(index=0, exit_code=0, started_wall_ns=1, ended_wall_ns=2),),
-    )
-    return StepOutput(
-        *("run", "rank-0", 1),
-        step=1,
-        rank=0,
-        piece=0,
-        command=-1,
-        file="",
-        data=b"",
-        is_last=True,
-        report=report,
-    )
-
-
 async def test_record_is_awaited_while_output_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,20 +41,12 @@ async def test_record_is_awaited_while_output_is_read(
         return Reading(values={"m": 1.0})
 
     monkeypatch.setattr(type(WORKLOAD), "read", read)
-    context = RunContext(
-        run_id="run",
-        instance="record-processor-0",
-        config=fake_steps.config(),
-        topology=cast(Topology, None),
-        addresses=Addresses(f"inproc://{tmp_path.name}"),
-        artifacts=tmp_path / "artifacts",
-        state=tmp_path,
-    )
+    context = fake_steps.context_of("record-processor-0", tmp_path)
     bus = Bus(context.addresses)
     reader = StepReader(context, bus)
     reader._records = records = cast(Any, Records())
     results = StepResults(context, bus)
-    handled = asyncio.create_task(reader._handle_output(last_piece(), b""))
+    handled = asyncio.create_task(reader._handle_output(fake_steps.last_piece(), b""))
     assert await asyncio.to_thread(begun.wait, WAIT_S)
     results._last_arrival_mono_ns = 0
     results.on_heartbeat(reader._heartbeat())

@@ -1,13 +1,23 @@
 """Made-up runs of tools on ranks, for tests of verdict, results, exports and report."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 
+from aiperf_svc.adapters.messaging.bus import Addresses
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.tool_result import RankFacts, ToolResult
-from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness, StepRecord
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages.steps import (
+    CommandEnd,
+    RankReport,
+    RankWitness,
+    StepOutput,
+    StepRecord,
+)
+from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.command.workload import CommandSpec
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 from aiperf_svc.workloads.steps import Command, PlannedStep, Reading, Step
@@ -129,3 +139,39 @@ def finished(*records: StepRecord, **keys: Any) -> FinishedSteps:
 
 def result(*records: StepRecord, workload: ToolWorkload[Any] = WORKLOAD, **keys: Any) -> ToolResult:
     return summarise_steps(workload, finished(*(records or (record(),)), **keys))
+
+
+def last_piece() -> StepOutput:
+    """The last output of a rank that was alone in a step and printed nothing."""
+    only = Step(name="only", commands=(Command(rank=0, argv=("x",)),), timeout_ns=60 * 10**9)
+    plan = PlannedStep(number=1, attempt=1, repetition=1, step=only)
+    report = RankReport(
+        plan=msgspec.json.encode(plan),
+        problem="",
+        witness=RankWitness(rank=0),
+        ends=(CommandEnd(index=0, exit_code=0, started_wall_ns=1, ended_wall_ns=2),),
+    )
+    return StepOutput(
+        *("run", "rank-0", 1),
+        step=1,
+        rank=0,
+        piece=0,
+        command=-1,
+        file="",
+        data=b"",
+        is_last=True,
+        report=report,
+    )
+
+
+def context_of(instance: str, folder: Path) -> RunContext:
+    """The context of a service of ranks, which needs no topology."""
+    return RunContext(
+        run_id="run",
+        instance=instance,
+        config=config(),
+        topology=cast(Topology, None),
+        addresses=Addresses(f"inproc://{folder.name}"),
+        artifacts=folder / "artifacts",
+        state=folder,
+    )
