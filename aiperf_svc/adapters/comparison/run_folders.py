@@ -18,7 +18,7 @@ from aiperf_svc.adapters.comparison.experiment_folders import (
 from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, check_records
-from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
+from aiperf_svc.adapters.exports.result_files import FILES, JOINT_FILE, find_results, read_run
 from aiperf_svc.adapters.storage.answers_file import read_answers
 from aiperf_svc.adapters.storage.provenance_file import read_provenance
 from aiperf_svc.core.compare.estimates import batch_quantiles
@@ -57,7 +57,7 @@ HEADLINE = (
     RowKey("quality_score"),
 )
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 101), 1 - np.geomspace(1e-6, 1e-2, 41))))
-_OF_SEVERAL = (EXPERIMENT, "joint.json")
+_OF_SEVERAL = (EXPERIMENT, JOINT_FILE)
 _TOPOLOGY = ("layout", "workers", "record_processors", "raw_route")
 
 

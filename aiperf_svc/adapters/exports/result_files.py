@@ -26,6 +26,8 @@ INFERENCE_FILE = "profile_export_aiperf.json"
 TOOL_FILE = "results.json"
 FILES = (INFERENCE_FILE, TOOL_FILE)
 """Files that hold the results of a run."""
+JOINT_FILE = "joint.json"
+"""File that holds the results of several runs."""
 VERDICT_SCHEMA = "verdict/1"
 """`schema_version` of verdict.json. The number is raised when a key changes its meaning."""
 _TOOL_KEYS = (

@@ -10,7 +10,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from aiperf_svc.core.results.slo_results import HELD, MISSED, NOT_JUDGED, ObjectiveResult
-from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
+from aiperf_svc.core.verdict.check_result import (
+    ENDED_EARLY,
+    RANK_LOST,
+    RUN_FAILED,
+    STEP_FAILED,
+    TARGET_FAILING,
+    Reason,
+    Severity,
+    Verdict,
+)
 from aiperf_svc.domain.number_text import exact, number, quantity
 from aiperf_svc.domain.shown_table import ShownTable
 
@@ -257,12 +266,12 @@ HEADLINES = {
     "degraded": "Read with care: the reasons below may have affected the numbers.",
     "invalid": "Do not use these numbers.",
     "client-bound": "Do not use these numbers: the client, not the server, was the limit.",
-    "target-failing": "Do not use these numbers: the target failed too many of the requests.",
+    TARGET_FAILING: "Do not use these numbers: the target failed too many of the requests.",
     "process-lost": "Do not use these numbers: a process of the client was lost.",
-    "run-failed": "Do not use these numbers: the run failed.",
-    "ended-early": "No measurement: the search had enough data and ended the load.",
-    "rank-lost": "Do not use these numbers: a rank was lost.",
-    "step-failed": "Do not use these numbers: a step failed.",
+    RUN_FAILED: "Do not use these numbers: the run failed.",
+    ENDED_EARLY: "No measurement: the search had enough data and ended the load.",
+    RANK_LOST: "Do not use these numbers: a rank was lost.",
+    STEP_FAILED: "Do not use these numbers: a step failed.",
     "bytes-differ": "Do not use these numbers: network and tool disagree on the bytes sent.",
     "rank-starved": "Do not use these numbers: a rank had too little CPU.",
 }

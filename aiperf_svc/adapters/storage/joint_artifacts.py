@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.exports import joint_export
 from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_clocks, read_records
+from aiperf_svc.adapters.exports.result_files import JOINT_FILE
 from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
@@ -48,7 +49,7 @@ class FinishedMember(NamedTuple):
 
 def write_joint(folder: Path, joint: Joint) -> None:
     """Write the files of all runs together. Raises EnvironmentProblem."""
-    write_file(folder / "joint.json", lambda: json_file(joint))
+    write_file(folder / JOINT_FILE, lambda: json_file(joint))
     write_file(folder / "joint.csv", lambda: joint_export.render_csv(joint))
     write_file(folder / "report.html", lambda: joint_page.render(joint))
 
@@ -57,7 +58,7 @@ def write_joint_experiment(folder: Path, joint: JointExperiment) -> None:
     """Write the files of all runs of an experiment together. Raises EnvironmentProblem."""
     for trial, each in joint.trials:
         write_joint(folder / TRIALS / trial.folder, each)
-    write_file(folder / "joint.json", lambda: joint_export.render_experiment_json(joint))
+    write_file(folder / JOINT_FILE, lambda: joint_export.render_experiment_json(joint))
     write_file(folder / "joint.csv", lambda: joint_export.render_experiment_csv(joint))
     write_file(folder / "report.html", lambda: joint_page.render_experiment(joint))
 

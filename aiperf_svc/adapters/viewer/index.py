@@ -13,7 +13,7 @@ from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.exports.file_content import read_json
 from aiperf_svc.adapters.exports.qualify_export import rows
-from aiperf_svc.adapters.exports.result_files import FILES, read_run
+from aiperf_svc.adapters.exports.result_files import FILES, JOINT_FILE, read_run
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.qualify.result import worst
 from aiperf_svc.core.results.run_result import RunResult
@@ -26,7 +26,6 @@ DEPTH = 4
 """Deepest folders in which results are looked for, below the given one."""
 NUMBERS = 3
 """Most headline values of a run in the list."""
-JOINT = "joint.json"
 _STAMP = re.compile(r"-(\d{8}T\d{6})Z(-\d+)?$")
 """The time in the names of artifact folders."""
 
@@ -90,7 +89,7 @@ def _results(root: Path) -> Iterator[Path]:
     an experiment or a joint result are not looked for, and symbolic links are not followed."""
     for place, folders, files in os.walk(root):
         folder = Path(place)
-        found = next((name for name in (EXPERIMENT, JOINT, *FILES) if name in files), None)
+        found = next((name for name in (EXPERIMENT, JOINT_FILE, *FILES) if name in files), None)
         depth = len(folder.relative_to(root).parts)
         if found is not None:
             yield folder / found
@@ -103,7 +102,7 @@ def read_entry(id_: str, file: Path) -> Entry:
     try:
         if file.name == EXPERIMENT:
             return _experiment(id_, file.parent)
-        return _joint(id_, file) if file.name == JOINT else _run(id_, read_run(file))
+        return _joint(id_, file) if file.name == JOINT_FILE else _run(id_, read_run(file))
     except ConfigError as error:
         return Entry(id=id_, kind="unreadable", name=file.parent.name, problem=str(error))
 
