@@ -117,10 +117,14 @@ class ExperimentResults:
     async def add(self, state: RunState, reason: str, results: RunResult | None) -> Finding | None:
         """Record the end of the current trial, and write the results so far. Returns the finding
         that the choice of the next trial depends on."""
-        published = self._published
+        published, current = self._published, self._results
         assert published is not None
+        assert current is not None
         self._ended_mono_s = monotonic()
         trial = trial_of(published)
+        # The status of a trial is replaced by that of the next one. A failed one has its reason.
+        if (error := current.status().artifact_error) and state is RunState.DONE:
+            self._artifact_error = f"trial {trial.number}: {error}"
         own = folder_of(trial, published.attempt) if published.attempt > 1 else ""
         row, finding = self._add(TrialOutcome(trial, state.value, reason, results, own))
         self._shown.append(shown_trial(row, published.attempt))
@@ -203,7 +207,7 @@ class ExperimentResults:
             elapsed_s=monotonic() - self._started_mono_s,
             results_ready=is_over and bool(self._ended.by_number),
             is_settled=is_over,
-            artifact_error=status.artifact_error or self._artifact_error,
+            artifact_error=self._artifact_error or status.artifact_error,
             uploaded_to=self._uploaded_to,
             experiment=self._experiment(),
         )

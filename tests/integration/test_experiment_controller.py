@@ -1,9 +1,10 @@
 """The controller of an experiment: what it publishes, and how it goes on after a restart, with the
-file of the ended trials and without it."""
+file of the ended trials and without it; and what the results say of ended trials."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
@@ -15,7 +16,9 @@ from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.services.experiment_results import ExperimentResults
 from aiperf_svc.services.trials import FORGOTTEN, ExperimentController, TrialFollower
+from tests.support.fake_results_api import Provider, make_status
 from tests.support.in_one_loop import controller_context, started_bus
 
 CONFIG = {
@@ -109,3 +112,21 @@ async def test_controller_that_forgot_trials_ends_the_experiment(tmp_path: Path)
             last = await follower.after(current)
             assert (last.serial, last.is_over) == (4, True)
             assert (last.state, last.reason) == (RunState.FAILED, FORGOTTEN)
+
+
+async def test_missing_files_of_a_trial_are_said(tmp_path: Path) -> None:
+    context = controller_context(CONFIG, tmp_path, run_id="run")
+    results = ExperimentResults(replace(context, api_port=0))
+    ends = (
+        (RunState.DONE, "No space left on device"),
+        (RunState.FAILED, "the results cannot be made"),
+        (RunState.DONE, ""),
+    )
+    try:
+        for serial, (state, problem) in enumerate(ends, 1):
+            await results.set_trial(published(1, serial))
+            await results.set_results(Provider(tmp_path, make_status(artifact_error=problem)))
+            await results.add(state, "", None)
+        assert results.status().artifact_error == "trial 1: No space left on device"
+    finally:
+        await results.close()
