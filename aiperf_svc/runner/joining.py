@@ -230,6 +230,8 @@ def join_experiment(
         totals.append(row_of(total))
     notes = [f"the total is without {', '.join(missing)}"] if missing else []
     problems = [f"{each.run.name}: {each.problem}" for each in members if each.problem]
+    found = (run.outcome.results for run in runs)
+    searches = (each.search for each in found if isinstance(each, ExperimentResult))
     return JointExperiment(
         kind=kind,
         name=name,
@@ -240,6 +242,7 @@ def join_experiment(
         ),
         trials=tuple(trials),
         total=summarise_rows(totals),
+        search=next(searches, None),
         notes=(*notes, *problems),
     )
 

@@ -77,6 +77,7 @@ def test_search_finds_load_that_all_targets_sustain(
     found = json.loads((folder / "fast" / "experiment.json").read_bytes())["search"]
     # The fast server holds 30 ms at one user, and the slow one does not.
     assert (found["holds"], found["breaks"]) == (None, 1), command.errors
+    assert said["results"]["search"] == found
     total = said["results"]["total"]["trials"]
     # A busy machine may rightly not be believed; the reason is that then.
     is_judged = all(each["verdict"] != "invalid" for each in total)

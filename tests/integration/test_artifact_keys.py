@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from arro3.io import read_parquet
-from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
@@ -19,7 +18,6 @@ from aiperf_svc.adapters.storage.experiment_folder import write_scenario
 from aiperf_svc.adapters.storage.tool_artifacts import write_run as write_tools_run
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scenarios import Scenario
-from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import Column, Series, Table
@@ -33,6 +31,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.start_gate import Offset
 from tests.support import fake_run, fake_steps
 from tests.support.fake_folders import write_run, write_trials
+from tests.support.fake_trials import search_report
 from tests.support.in_one_loop import results_of
 
 KEYS = Path(__file__).with_name("artifact_keys.json")
@@ -124,16 +123,7 @@ def write_an_experiment(folder: Path) -> None:
     trials = [Trial(n, {"load.concurrency": 1 + n % 2}, 1 + n // 3) for n in (1, 2, 3, 4)]
     outcomes = [TrialOutcome(each, "done", "", measured[each.number % 2]) for each in trials]
     failed = TrialOutcome(Trial(5, {"load.concurrency": 9}), "failed", "refused", None)
-    point = SearchPoint(
-        value=1.0, holds=True, share_beyond=0.0, statistics={}, verdict="valid",
-        is_client_bound=False, reason="", runs=1, confirmations=1,
-    )  # fmt: skip
-    search = SearchReport(
-        parameter="load.concurrency", unit="users", ending=Ending.BRACKETED, holds=2.0, breaks=3.0,
-        reason="", confirmations=1, precision=0.05, is_narrowest=True, knee=None,
-        points=(point, replace(point, value=2.0)), trials=2,
-    )  # fmt: skip
-    write_experiment(folder, fake_run.config(), summarise([*outcomes, failed]), search)
+    write_experiment(folder, fake_run.config(), summarise([*outcomes, failed]), search_report())
 
 
 def write_a_joint_run(folder: Path) -> None:

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import MetricStats
@@ -57,3 +60,16 @@ def sweep(
         for repetition in range(repetitions)
         for place, (concurrency, (throughput, ttft)) in enumerate(points.items())
     ]
+
+
+def search_report() -> SearchReport:
+    """What a search between one and three users has found: two hold."""
+    point = SearchPoint(
+        value=1.0, holds=True, share_beyond=0.0, statistics={}, verdict="valid",
+        is_client_bound=False, reason="", runs=1, confirmations=1,
+    )  # fmt: skip
+    return SearchReport(
+        parameter="load.concurrency", unit="users", ending=Ending.BRACKETED, holds=2.0, breaks=3.0,
+        reason="", confirmations=1, precision=0.05, is_narrowest=True, knee=None,
+        points=(point, replace(point, value=2.0)), trials=2,
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import asdict
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.experiment_export import (
@@ -13,9 +14,11 @@ from aiperf_svc.adapters.exports.experiment_export import (
     csv_row,
     experiment_numbers,
 )
+from aiperf_svc.adapters.exports.experiment_file import search_json
 from aiperf_svc.adapters.exports.file_content import csv_file
 from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentNumbers
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.joint_result import Joint, MemberEnd, rows
 from aiperf_svc.domain.foreign_text import csv_cell
@@ -65,12 +68,14 @@ class JointExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     members: tuple[MemberResult, ...]
     starts: tuple[TrialStart, ...]
+    search: SearchReport | None = None
     total: ExperimentNumbers
     """The total of all runs, as an experiment."""
 
 
-def export_experiment(joint: JointExperiment) -> JointExperimentResult:
-    return JointExperimentResult(
+def export_experiment(joint: JointExperiment) -> dict[str, object]:
+    """Return the content of joint.json of an experiment."""
+    result = JointExperimentResult(
         version=__version__,
         kind=joint.kind,
         name=joint.name,
@@ -78,8 +83,9 @@ def export_experiment(joint: JointExperiment) -> JointExperimentResult:
         notes=joint.notes,
         members=tuple(map(_member, joint.members)),
         starts=tuple(_start(trial, each) for trial, each in joint.trials),
-        total=experiment_numbers(joint.total),
+        total=experiment_numbers(joint.total, joint.search),
     )
+    return asdict(result) | {"search": search_json(joint.search)}
 
 
 def render_experiment_json(joint: JointExperiment) -> bytes:

@@ -117,7 +117,7 @@ def render_experiment(joint: JointExperiment) -> bytes:
     ]
     if joint.has_total:
         blocks += [Heading("Total"), Note(f"{'. '.join((HOW, *joint.notes))}.")]
-        blocks += experiment_page.sections(joint.total)
+        blocks += experiment_page.sections(joint.total, joint.search)
     else:
         blocks += [Note(sentence(note)) for note in (NO_TOTAL, *joint.notes)]
     for each in joint.members:

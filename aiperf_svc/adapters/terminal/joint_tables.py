@@ -52,7 +52,7 @@ def print_joint_experiment(joint: JointExperiment, folder: Path, console: Consol
             print_scenarios(folder / member.folder, console, is_brief=True)
     console.print()
     if joint.has_total:
-        print_experiment(joint.total, console, title="total")
+        print_experiment(joint.total, console, joint.search, title="total")
         console.print()
     for member in joint.members:
         style = "" if member.state == DONE else "bold red"

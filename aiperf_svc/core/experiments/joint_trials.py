@@ -15,6 +15,7 @@ from aiperf_svc.core.experiments.criteria import statistics_of
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome
 from aiperf_svc.core.experiments.search import SearchedTrial
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -46,6 +47,8 @@ class JointExperiment:
     trials: tuple[tuple[Trial, Joint], ...]
     """What each trial was in all runs."""
     total: ExperimentSummary
+    search: SearchReport | None = None
+    """What a search has found, which tries each value in all runs."""
     notes: tuple[str, ...] = ()
 
     @property

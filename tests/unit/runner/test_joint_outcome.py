@@ -21,6 +21,7 @@ from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.start_gate import Offset
 from tests.support.fake_folders import write_run, write_trials
 from tests.support.fake_results import inference_result
+from tests.support.fake_trials import search_report
 
 
 def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
@@ -216,6 +217,25 @@ def test_trials_join_singly_failed_one_has_no_total(
     page = (tmp_path / "report.html").read_text()
     assert f'href="trials/{quote(first["folder"])}/report.html"' in page
     assert "a worker was lost" in page
+
+
+def test_search_over_several_shows_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = search_report()
+    runs = []
+    for name in ("eu", "us"):
+        results = replace(write_trials(tmp_path / name, 80, 60), search=search)
+        made = outcome(results=results, artifacts=tmp_path / name)
+        runs.append(JointRun(name=name, where=name, outcome=made))
+    assert finish("clusters", "bench", tmp_path, runs, RunOptions(json=True)) is ExitCode.OK
+    said = capsys.readouterr()
+    joint = json.loads((tmp_path / "joint.json").read_bytes())
+    assert json.loads(said.out)["results"] == joint
+    assert joint["search"]["result"] == search.result
+    answer = f"load.concurrency {search.result}"
+    assert answer in said.err
+    assert answer in (tmp_path / "report.html").read_text()
 
 
 def test_run_without_ended_trials_is_in_no_total(
