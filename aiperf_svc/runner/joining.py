@@ -41,6 +41,7 @@ from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.ending import write_junit
 from aiperf_svc.runner.options import RunOptions
@@ -109,8 +110,14 @@ def finish(
     with console_on(sys.stderr if options.json else sys.stdout) as console:
         show(console)
         for run in runs:
-            if run.outcome.left:
-                console.print(f"{run.name}: left behind: {', '.join(run.outcome.left)}")
+            outcome = run.outcome
+            if outcome.artifact_error:
+                text = f"{run.name}: error: {lines(outcome.artifact_error)}"
+                console.print(text, style="bold red", soft_wrap=True)
+            if outcome.uploaded_to:
+                console.print(f"{run.name}: uploaded: {outcome.uploaded_to}/", soft_wrap=True)
+            if outcome.left:
+                console.print(f"{run.name}: left behind: {', '.join(outcome.left)}")
         console.print(f"results: {folder}", soft_wrap=True)
     if options.json:
         members = [{**run.outcome.as_json(), "name": run.name, "results": None} for run in runs]

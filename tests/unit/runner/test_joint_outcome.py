@@ -146,6 +146,23 @@ def test_incomplete_run_is_left_out_of_total(
     assert "the total is without us" in capsys.readouterr().out
 
 
+def test_upload_and_file_errors_of_members_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for name, more in (
+        ("eu", {"uploaded_to": "s3://bucket/eu"}),
+        ("us", {"artifact_error": "the upload failed"}),
+    ):
+        results = write_run(tmp_path / name, name, 100)
+        made = outcome(results=results, artifacts=tmp_path / name, **more)
+        runs.append(JointRun(name=name, where=name, outcome=made))
+    assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.ERROR
+    said = capsys.readouterr().out
+    assert "eu: uploaded: s3://bucket/eu/" in said
+    assert "us: error: the upload failed" in said
+
+
 NOT_LISTED = "records.parquet: missing, or not the file that the manifest lists"
 
 
