@@ -40,7 +40,7 @@ from aiperf_svc.domain.errors import AiperfError, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
-from aiperf_svc.runner.ending import call_webhook, errors_posted, finish
+from aiperf_svc.runner.ending import call_webhook, errors_posted, finish, send_to_trackers
 from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
@@ -102,7 +102,8 @@ class Session:
         # Joint tables and reports take long to import.
         from aiperf_svc.runner import joining
 
-        runs = self._results.joint_runs(outcomes)
+        sent = {name: send_to_trackers(e, config.artifacts) for name, e in outcomes.items()}
+        runs = self._results.joint_runs(sent)
         folder = self._results.folder
         code = joining.finish(self._expansion.kind, config.name, folder, runs, self._options)
         for run in runs:

@@ -6,11 +6,14 @@ import signal
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from aiperf_svc.adapters.terminal.live_display import MEMBER_ROWS, LiveTable
+from aiperf_svc.adapters.trackers import sending
+from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.core.cluster.stack_stages import Stage
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -22,6 +25,7 @@ from aiperf_svc.runner.session_results import SessionResults
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import Where
 from aiperf_svc.workloads.trials import trial_configs
+from tests.support.fake_folders import write_run
 from tests.support.fake_results import inference_result
 from tests.support.small_configs import small_config
 
@@ -42,6 +46,8 @@ class FakePlacement(Placement):
         self.begun: list[str] = []
         self.limits_s: list[float | None] = []
         """The time limit that each has been given."""
+        self.has_files = False
+        """Whether each part leaves the files of a run."""
         self.connects, self.may_end = asyncio.Event(), asyncio.Event()
         self.connects.set()
         self.may_end.set()
@@ -69,8 +75,11 @@ class FakePlacement(Placement):
         context.screen.begin(Stage.UP)
         context.screen.say("made\nand up")
         await (interrupts.reached(1) if self.is_interrupted_at else self.may_end.wait())
+        if self.has_files:
+            write_run(work.folder, name, 20)
         return RunOutcome(
-            run_id="r", state="done", reason="", results=RESULTS, artifacts=None,
+            run_id="r", state="done", reason="", results=RESULTS,
+            artifacts=work.folder if self.has_files else None,
             was_interrupted=interrupts.count > 0,
         )  # fmt: skip
 
@@ -81,11 +90,11 @@ class FakePlacement(Placement):
 class Fake:
     """A session of three members, or of as many rounds."""
 
-    def __init__(self, folder: Path, *, rounds: int = 0) -> None:
+    def __init__(self, folder: Path, *, rounds: int = 0, **artifacts: Any) -> None:
         experiment = {"product": {"workers.max": list(range(1, rounds + 1))}, "parallel": 2}
         config = small_config(
             "http://10.0.0.1:8000",
-            artifacts={"dir": str(folder)},
+            artifacts={"dir": str(folder), **artifacts},
             experiment=experiment if rounds else None,
         )
         trials = trial_configs(config)
@@ -201,6 +210,22 @@ async def test_error_of_only_part_ends_the_session(tmp_path: Path) -> None:
     fake.placement.errors = {"1": EnvironmentProblem("the stack cannot come up")}
     with pytest.raises(EnvironmentProblem, match="cannot come up"):
         await fake.run()
+
+
+def test_every_member_is_sent_to_the_trackers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def send(folder: Path, artifacts: Artifacts) -> list[str]:
+        sent.append(folder.name)
+        return []
+
+    monkeypatch.setattr(sending, "send", send)
+    fake = Fake(tmp_path, mlflow={"tracking_uri": "http://127.0.0.1:9"})
+    fake.placement.has_files = True
+    Session(fake.expansion, fake.placement, RunOptions(ui="plain")).run()
+    assert sent == list(NAMES)
 
 
 def test_table_counts_hidden_parts() -> None:
