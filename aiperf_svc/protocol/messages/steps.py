@@ -61,7 +61,7 @@ class StepOrder(Message, frozen=True):
     abort_reason: str
     """With FINISH, why all commands are to be ended, whatever they do; empty: they have ended."""
     plan: bytes
-    """JSON of a `workloads.base.PlannedStep`."""
+    """JSON of a `workloads.steps.PlannedStep`."""
     due_wall_ns: int = 0
     """Due time of a RUN, on the timing manager's clock."""
 
@@ -164,7 +164,7 @@ class CommandEnd(Value, frozen=True):
 
 class RankReport(Value, frozen=True):
     plan: bytes
-    """JSON of a `workloads.base.PlannedStep`."""
+    """JSON of a `workloads.steps.PlannedStep`."""
     problem: str
     """Why the step failed on this rank; empty when it did not."""
     witness: RankWitness
@@ -194,11 +194,11 @@ class StepRecord(Message, frozen=True):
 
     step: int
     plan: bytes
-    """JSON of a `workloads.base.PlannedStep`."""
+    """JSON of a `workloads.steps.PlannedStep`."""
     problem: str
     """Why it failed; empty when it did not."""
     reading: bytes
-    """JSON of a `workloads.base.Reading`; empty when there is none."""
+    """JSON of a `workloads.steps.Reading`; empty when there is none."""
     witnesses: tuple[RankWitness, ...]
     ends: tuple[CommandEnd, ...]
 
