@@ -32,7 +32,7 @@ class Recorder(pulumi.runtime.Mocks):
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, Any]:
         """Record a resource and return its id and its state."""
         if not args.typ.startswith("kubernetes:") or "kind" not in args.inputs:
-            # A Helm release is no object: the provider installs it.
+            # A Helm release is not an object: the provider installs it.
             return args.name, args.inputs
         metadata = {"name": f"{args.name}-{SUFFIX}", **args.inputs.get("metadata", {})}
         found = {**args.inputs, "metadata": metadata}

@@ -244,7 +244,7 @@ def _set(data: Json, flag: Flag, given: Any, earlier: dict[str, str], *, name: s
 
 
 def put(data: Json, key: str, value: Any) -> None:
-    """Set a key by its path; dictionaries are merged. A value on the path that is no dictionary
+    """Set a key by its path; dictionaries are merged. A value on the path that is not a dictionary
     stays, and the models refuse it."""
     *parents, last = key.split(".")
     for name in parents:

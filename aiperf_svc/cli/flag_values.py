@@ -62,7 +62,7 @@ def pages(texts: Sequence[str]) -> list[str]:
 def gpu_pages(texts: Sequence[str]) -> list[str]:
     """Addresses of pages of GPU exporters."""
     if "pynvml" in texts:
-        raise ValueError("'pynvml' is no page; use --nvml all for the GPUs of this machine")
+        raise ValueError("'pynvml' is not a page; use --nvml all for the GPUs of this machine")
     return pages(texts)
 
 

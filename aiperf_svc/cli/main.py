@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _code(words)
     except BrokenPipeError:
-        # The reader of the output is gone, which is no error.
+        # The reader of the output is gone, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.ERROR)
 

@@ -173,7 +173,8 @@ def metrics_address(text: str | None) -> tuple[str, int] | None:
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ConfigError(
-            f"--serve-metrics: {text!r} is no address; expected a port such as 9464, or HOST:PORT"
+            f"--serve-metrics: {text!r} is not an address; expected a port such as 9464, or "
+            "HOST:PORT"
         )
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 

@@ -115,7 +115,7 @@ class Metric:
     """Statistics that short tables of several runs, targets or models show."""
     other_unit: str = ""
     """Unit in tables and comparisons if it is not that of the files: AIPerf writes `ratio` for
-    numbers that are no share too."""
+    numbers that are not a share too."""
 
     @property
     def shown_unit(self) -> str:

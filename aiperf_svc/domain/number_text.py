@@ -10,7 +10,7 @@ _NAMES = {"bit/s": "bit/s", "bytes/s": "B/s", "bytes": "B"}
 
 def number(value: float | None, *, per: float = 1.0, missing: str = "–") -> str:
     """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346. NaN is
-    `missing` too: it is no number. `per` is the divisor of a unit in which the number is short."""
+    `missing` too: it is not a number. `per` is the divisor of a unit that shortens the number."""
     if value is None or isnan(value):
         return missing
     value /= per

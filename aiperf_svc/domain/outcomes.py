@@ -50,7 +50,7 @@ class ErrorKind(IntEnum):
     CONTENT_TYPE = 10
     """The content type is not the endpoint's."""
     MALFORMED = 11
-    """A body or event that is no valid UTF-8 or JSON of the endpoint's shape."""
+    """A body or event that is not valid UTF-8 or JSON of the endpoint's shape."""
     SERVER = 12
     """An error object inside a response with a good status."""
     EMPTY = 13

@@ -1,7 +1,7 @@
 """The faults of the mock server towards one request: one table, one function each.
 
 A request asks for a fault with the header `X-Mock-Fault: NAME`, or with the model name `mock-NAME`;
-a model name that is no fault is an ordinary model. A fault spoils the draft of the right response.
+any other model name is an ordinary model. A fault spoils the draft of the right response.
 """
 
 import gzip
@@ -50,7 +50,7 @@ def malformed(draft: Draft) -> Draft:
 
 
 def invalid_utf8(draft: Draft) -> Draft:
-    """Bytes that are no UTF-8 within a JSON string."""
+    """Bytes that are not UTF-8 within a JSON string."""
     if draft.is_stream:
         return _with_text(draft, b"\xff\xfe")
     draft.body = draft.body[:-1] + b',"note":"\xff\xfe"}'
@@ -126,7 +126,7 @@ def content_filter(draft: Draft) -> Draft:
 
 def ends_at_once(draft: Draft) -> Draft:
     """A stream whose first token ends it: no content, and one token in the usage. A response that
-    is no stream is empty."""
+    is not a stream is empty."""
     draft.events, draft.body = [], b""
     draft.tail = [_OUTPUT_TOKENS.sub(rb"\g<1>1", event) for event in draft.tail]
     return _finished(draft, _STOPPED) or draft
@@ -159,7 +159,7 @@ def no_last_chunk(draft: Draft) -> Draft:
 
 
 def bad_chunk_size(draft: Draft) -> Draft:
-    """A chunk length that is no hexadecimal number; for a response that is no stream, a bad
+    """A chunk length that is not a hexadecimal number; for a response that is not a stream, a bad
     Content-Length.
     """
     if draft.is_stream:

@@ -177,7 +177,7 @@ def _messages_problem(entries: Sequence[Members]) -> str:
             return f"messages.{place}: results of {ids}, expected those of {open_ids}"
         uses = [block for block in blocks if block.get("type") == "tool_use"]
         if any(not isinstance(block.get("input"), dict) for block in uses):
-            return f"messages.{place}: the input of a tool_use is no object"
+            return f"messages.{place}: the input of a tool_use is not an object"
         open_ids = [block.get("id") for block in uses] if role == "assistant" else []
     return f"tool_use {open_ids} has no tool_result" if open_ids else ""
 

@@ -101,7 +101,7 @@ class Reply:
         self.prompt_tokens = 0
         self.cached_tokens = -1
         self.tokens = 0
-        """Tokens of the request and of the whole response; 0 for what is no response of a model."""
+        """Tokens of the request and of the whole response; 0 if a model did not respond."""
 
 
 @dataclass(slots=True)

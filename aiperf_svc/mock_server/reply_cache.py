@@ -86,7 +86,7 @@ class ReplyCache:
             role_chunk=config.role_chunk,
             embedding_dimensions=config.embedding_dimensions,
         )
-        # With slots the head goes with the first token: it is no write of its own to plan.
+        # With slots the head goes with the first token: it is not a write of its own to plan.
         self._early_head = parse_delay(config.ttft).fixed_ns != 0 and not config.slots
         self._has_turns = config.check_history or config.tool_calls > 0 or config.refusals
         self._histories = Histories() if config.check_history else None

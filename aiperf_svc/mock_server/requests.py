@@ -325,7 +325,7 @@ def transcription_params(body: bytes, config: MockServerConfig) -> RequestParams
     """The parameters in a form with a sound; BadRequest if it is none."""
     form = parse_form(body)
     if form is None:
-        raise BadRequest(400, "the body is no multipart form that ends with its boundary")
+        raise BadRequest(400, "the body is not a multipart form that ends with its boundary")
     fields, files = form
     if not files.get("file"):
         raise BadRequest(400, "file is missing; expected a sound")

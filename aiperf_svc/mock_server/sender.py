@@ -175,7 +175,7 @@ class Sender:
         self._stall(connection, memoryview(whole)[sent:])
 
     def begin_uncounted(self, connection: Connection, reply: Reply) -> None:
-        """Sends a response that is no part of the account, at once."""
+        """Sends a response that is not part of the account, at once."""
         connection.is_counted = False
         connection.reply = reply
         connection.step = reply.count
@@ -217,7 +217,7 @@ class Sender:
 
     def _first_delay_ns(self, reply: Reply) -> int:
         """Returns the time from the arrival to the first token, or to the only write of a response
-        that is no stream."""
+        that is not a stream."""
         delay_ns = self._draw_ttft() if self._ttft_ns is None else self._ttft_ns
         if extra_ns := self._extra_ns():
             self._account.delayed += 1

@@ -86,7 +86,7 @@ class Policy(msgspec.Struct, frozen=True):
     ingress: tuple[Rule, ...] = ()
     egress: tuple[Rule, ...] = ()
     of_release: ReleasePods | None = None
-    """The pods of a release instead, which are no component."""
+    """The pods of a release instead, which are not a component."""
 
 
 Policies = tuple[tuple[Policy, ...], tuple[str, ...]]

@@ -29,7 +29,7 @@ UNRESPONSIVE_S = 30.0
 """Longest time without a response of the API of a run whose processes are watched."""
 ATTEMPT_S = 15.0
 """Most of it for one request. A request ends earlier, unless this process itself was stopped, as by
-Ctrl-Z: what it could not hear is no silence."""
+Ctrl-Z: what it could not hear is not silence."""
 SETTLE_S = 300.0
 """Longest time from the final state to the results, while the records manager responds. A failed
 run makes them after its final state, and the lines of a million long streams take a minute."""

@@ -139,7 +139,7 @@ async def _run_trial(
             await service.close()
         await bus.close(linger_ms=linger_ms)
     for result in results:
-        # A panic of a library in Rust is no Exception.
+        # A panic of a library in Rust is not an Exception.
         if isinstance(result, BaseExceptionGroup):
             raise result.exceptions[0]
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):

@@ -94,7 +94,7 @@ class ResultsService(BaseService, ABC, Generic[ProgressT]):
 
     async def _wait_for_arrival(self, *, then_s: float = 0.0) -> None:
         """Wait until something arrives, at most until the next look, and then for `then_s`. Nothing
-        can arrive while this process or the machine stands still, so that time is no silence."""
+        can arrive while this process or the machine stands still, so that time is not silence."""
         looked_mono_ns = mono_ns()
         self._arrived.clear()
         await is_set_within(self._arrived, LOOK_S)

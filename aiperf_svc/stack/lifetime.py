@@ -155,7 +155,7 @@ class Lifetime(pulumi.ComponentResource):
     def _budget(self, budget: DisruptionBudget, scope: Scope) -> None:
         """A budget that holds node drains during a run. The deadline pod may be evicted at any
         time."""
-        # Pods of a release, which events of the run evict, are no component.
+        # Pods of a release, which events of the run evict, are not a component.
         exists = k8s.meta.v1.LabelSelectorRequirementArgs(key=COMPONENT_LABEL, operator="Exists")
         selector = k8s.meta.v1.LabelSelectorArgs(
             match_labels=scope.identity.selector(),

@@ -31,7 +31,7 @@ class Reply:
     """Each is written after a pause in seconds."""
     ending: Ending = Ending.KEEP
     chunks: int = -1
-    """Content-bearing events of a good stream; -1 where it is no stream."""
+    """Content-bearing events of a good stream; -1 where it is not a stream."""
     tokens: int = -1
     """Completion tokens that its usage states; -1 without usage."""
 

@@ -27,7 +27,7 @@ def mock() -> Iterator[RunningMockServer]:
 
 def failure(command: Command) -> tuple[ExitCode, str]:
     """The exit code and the reason of a command that has failed. More than one object, or none,
-    is no JSON."""
+    is not JSON."""
     said: dict[str, Any] = command.finish()
     assert "Traceback" not in command.errors
     assert said["exit_code"] == command.code != ExitCode.OK, command.errors

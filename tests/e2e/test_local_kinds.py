@@ -23,7 +23,7 @@ def measured(folder: Path, kind: str, path: str = SYSTEM_PATH, **keys: Any) -> d
     command.assert_nothing_is_left()
     results: dict[str, Any] = printed["results"]
     assert [step["problem"] for step in results["steps"]] == [""] * len(results["steps"])
-    # How fast a busy machine starts things is no question here; what it says must be true.
+    # How fast a busy machine starts things is not a question here; what it says must be true.
     for check in ("exit-codes", "values", "interface-bytes", "rank-lost", "tool-versions"):
         found = [each["severity"] for each in results["checks"] if each["check"] == check]
         assert set(found) <= {"valid", "info"}, check

@@ -33,7 +33,7 @@ def test_score_is_reported_and_questions_are_not_load(tmp_path: Path) -> None:
     assert command.code in FINISHED, command.errors
     assert results["quality_score"]["avg"] == 75.0
     assert results["request_count"]["avg"] == 20
-    assert truth["completed"] == 20 + 8  # the questions are no part of the load
+    assert truth["completed"] == 20 + 8  # the questions are not part of the load
     quality = results["aiperf_svc"]["quality"]
     assert (quality["issued"], quality["right"], quality["concurrency"]) == (8, 6, 2)
     assert quality["self_agreement"] == 1.0

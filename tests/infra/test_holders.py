@@ -98,7 +98,7 @@ def test_plain_up_names_what_a_killed_one_left(use: Use) -> None:
     use(Users(unfinished={"uid-of-anchor": "aiperf-bench-1"}))
     with pytest.raises(pulumi.RunError, match=f"killed or .* aiperf-svc gc {STACK}. Nothing was"):
         _up(state)
-    # Another namespace is no obstacle, nor is an anchor of this state.
+    # Another namespace is not an obstacle, nor is an anchor of this state.
     for other in ({"uid-of-anchor": "aiperf-bench-2"}, {"own": "aiperf-bench-1"}):
         use(Users(unfinished=other))
         assert _up(state).manifests

@@ -221,7 +221,7 @@ async def test_missing_server_is_a_problem_with_a_remedy(tmp_path: Path) -> None
 
 
 async def test_invalid_address_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.url: 'nonsense' is no address"):
+    with pytest.raises(ConfigError, match=r"dataset\.url: 'nonsense' is not an address"):
         await download("nonsense", folder=tmp_path, max_bytes=1024)
 
 

@@ -32,7 +32,7 @@ STACK = {
         }
     }
 }
-"""Its SLO does not hold, which is no failure of a night."""
+"""Its SLO does not hold, which is not a failure of a night."""
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def count(options: Options) -> int:
         (closed_hub, "cannot be reached: "),
         (silent_hub, "cannot be reached: "),
         (lambda: hub(None), "does not give it: "),
-        (lambda: hub(b"no tokenizer"), "is no tokenizer"),
+        (lambda: hub(b"no tokenizer"), "is not a tokenizer"),
     ],
     ids=["closed", "silent", "no such model", "no tokenizer"],
 )

@@ -37,7 +37,7 @@ def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
 
 
 async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
-    # The role comes at once and is no token.
+    # The role comes at once and is not a token.
     # A busy machine takes some milliseconds from a first token to the next request.
     with server(ttft="200ms", itl="15ms", tokens=30, role_chunk=True) as mock:
         settings = config(mock.url, concurrency=24, requests=42, prefill_concurrency=3)

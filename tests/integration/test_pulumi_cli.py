@@ -136,7 +136,7 @@ async def test_unknown_stack_is_no_error(cli: PulumiCli) -> None:
 async def test_output_that_is_no_json_is_an_error(tmp_path: Path) -> None:
     cli = cli_in(tmp_path)
     (tmp_path / "bin" / "pulumi").write_text("#!/bin/sh\necho {\n")
-    with pytest.raises(PulumiFailed, match="stack export` failed: its output is no JSON: "):
+    with pytest.raises(PulumiFailed, match="stack export` failed: its output is not JSON: "):
         await cli.export()
 
 

@@ -230,7 +230,7 @@ async def test_request_content_depends_on_index_and_seed_only(tmp_path: Path) ->
     ("part", "words"),
     [
         ({"endpoint": {"url": "http://nowhere.invalid:1"}}, "no address for 'nowhere.invalid'"),
-        ({"tokenizer": {"name": "./input.jsonl"}}, "input.jsonl is no tokenizer"),
+        ({"tokenizer": {"name": "./input.jsonl"}}, "input.jsonl is not a tokenizer"),
         ({"dataset": {"kind": "single_turn", "file": "input.jsonl"}}, "input.jsonl:2"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

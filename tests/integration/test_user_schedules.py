@@ -56,7 +56,7 @@ async def test_turn_waits_for_a_late_response_alone(tmp_path: Path) -> None:
     found = lines(tmp_path / "artifacts")
     later = [line for line in found if line["metadata"]["turn_index"]]
     assert summary["blocked_request_count"]["avg"] == len(later) > 10
-    # The wait is the server's, so it is no lag of ours; conversations begin on time all the same.
+    # The wait is the server's, so it is not a lag of ours; conversations still begin on time.
     assert summary["schedule_lag"]["p50"] < 50
     begins = [line["metadata"]["credit_issued_ns"] for line in found if line not in later]
     starts = (np.sort(begins) - min(begins)) / 1e6

@@ -171,7 +171,7 @@ class _Monitor(MockMonitor):
 
 
 class _Calls(Mocks):
-    """What the monitor hands on that is no resource: nothing that the program uses."""
+    """What the monitor hands on that is not a resource: nothing that the program uses."""
 
     def call(self, args: Any) -> tuple[dict[str, Any], None]:
         return {}, None

@@ -26,7 +26,7 @@ OTHERS_S = 60.0
 """Longest time in which a folder in a shared place may be another command's that comes or goes."""
 QUIET = ("--json", "--ui", "none")
 FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
-"""A short run on a busy machine may rightly not be believed; both, where that is no question."""
+"""A short run on a busy machine may rightly not be believed; both, where that is not a question."""
 SHARED_FOLDERS = tuple(map(Path, ("/tmp", "/var/tmp", "/dev/shm")))
 """Where a program may put files whatever TMPDIR says."""
 

@@ -195,7 +195,7 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
 def _facts(result: InferenceResult) -> dict[str, str]:
     layout = result.topology
     facts = common_facts(result) | flatten({n: getattr(layout, n) for n in _TOPOLOGY}, "topology")
-    # Trials have texts of their own, of the same lengths: that is no difference.
+    # Trials have texts of their own, of the same lengths: that is not a difference.
     is_own = facts.pop("dataset.variant", "none") != "none"
     built = layout.dataset
     checksum = built and (built.source_sha256 if is_own else built.sha256)

@@ -190,7 +190,7 @@ async def _fetch(
                 return
             except aiohttp.InvalidURL as error:
                 raise ConfigError(
-                    f"dataset.url: {url!r} is no address; expected http:// or https://"
+                    f"dataset.url: {url!r} is not an address; expected http:// or https://"
                 ) from error
             except (_Retry, aiohttp.ClientError, TimeoutError) as error:
                 fruitless = fruitless + 1 if paths.resumable() == before else 0

@@ -333,7 +333,7 @@ def _from_file(file: Path) -> Any:
         return _tokenizer_class().from_file(str(file))
     except Exception as error:  # the library raises plain Exception for all faults of a file
         raise ConfigError(
-            f"tokenizer.name: {file} is no tokenizer: {one_line(str(error))}; {_REMEDY}"
+            f"tokenizer.name: {file} is not a tokenizer: {one_line(str(error))}; {_REMEDY}"
         ) from error
 
 

@@ -85,7 +85,7 @@ class DeploymentEvents:
         found = (target.found["metadata"].get("labels") or {}).get(STACK_LABEL)
         # All of a namespace of its own is the stack's; what Helm installs there has no label of it.
         if self._is_guest and not run.event.foreign and found != stack:
-            raise EventFailed(f"Deployment {name} has not the label of this stack")
+            raise EventFailed(f"Deployment {name} lacks the label of this stack")
         return target
 
     async def _delete_pod(self, run: EventRun, target: "_Target") -> None:

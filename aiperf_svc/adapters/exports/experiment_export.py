@@ -234,7 +234,7 @@ def _front(found: Front) -> FrontResult:
 
 def parameter_cell(value: Any) -> str:
     """Return a parameter's value for a table; empty if the trial does not set it. A negative number
-    is no formula."""
+    is not a formula."""
     if value is None:
         return ""
     return json_text(value) if isinstance(value, int | float) else csv_cell(json_text(value))

@@ -61,7 +61,7 @@ def read_experiment_file(folder: Path) -> ExperimentResult:
         # The name is joined to the folder's, and must not lead out of it.
         if each.folder != Path(each.folder).name:
             raise ConfigError(
-                f"{path}: trial {each.number}: {one_line(each.folder)!r} is no name of a folder in "
-                f"{TRIALS}"
+                f"{path}: trial {each.number}: {one_line(each.folder)!r} is not the name of a "
+                f"folder in {TRIALS}"
             )
     return found

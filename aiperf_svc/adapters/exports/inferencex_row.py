@@ -50,8 +50,8 @@ _POWER_SCHEMA = 2
 
 
 def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
-    """Return the row. Raises ConfigError for a run that is no fixed concurrency, or whose lengths
-    are not fixed."""
+    """Return the row. Raises ConfigError for a run whose concurrency or lengths are not
+    fixed."""
     row, dataset = identity_of(result, setup), result.config_view.dataset
     row |= {"isl": _fixed("input_tokens", dataset.input_tokens)}
     row |= {"osl": _fixed("output_tokens", dataset.output_tokens)}
@@ -68,7 +68,7 @@ def row_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
 
 def identity_of(result: InferenceResult, setup: Mapping[str, str]) -> Json:
     """Return what all rows have: model, server and concurrency. Raises ConfigError for a run that
-    is no fixed concurrency."""
+    is not a fixed concurrency."""
     config = result.config_view
     users = config.load.concurrency
     if not users or not config.load.is_closed:

@@ -64,8 +64,8 @@ def check_entry(entry: ManifestEntry) -> None:
     is_plain = entry.name.isprintable() and entry.name != NAME
     if not is_plain or not all(map(is_plain_part, parts)):
         raise EnvironmentProblem(
-            f"manifest: '{one_line(entry.name)}' is no name of a result: expected a path below the "
-            "run's folder"
+            f"manifest: '{one_line(entry.name)}' is not the name of a result: expected a path "
+            "below the run's folder"
         )
     if entry.size < 0:
         raise EnvironmentProblem(

@@ -146,7 +146,7 @@ async def leftovers(processes: Sequence[Process]) -> list[str]:
 
 
 def _living_groups() -> set[int]:
-    """Process groups with a process that is no zombie."""
+    """Process groups with a process that is not a zombie."""
     return {each.group for each in all_stats() if each.is_alive}
 
 

@@ -206,7 +206,7 @@ class PulumiCli:
         try:
             content: Json = json.loads(ended.out)
         except ValueError as error:
-            why = f"error: its output is no JSON: {error}"
+            why = f"error: its output is not JSON: {error}"
             raise PulumiFailed(command, replace(ended, errors=why)) from error
         return content
 

@@ -49,7 +49,7 @@ async def refuse_strangers(
     cluster: Cluster, stack: str, namespace: str, own: Collection[str]
 ) -> None:
     """Raise StackInUse if the namespace that a stack has made is gone, and somebody has made one of
-    its name that is no stack's. Raises Refused, Unreachable."""
+    its name that is not a stack's. Raises Refused, Unreachable."""
     found = await find_object(cluster, f"{NAMESPACE.path()}/{namespace}")
     if found is None or found["metadata"]["uid"] in own:
         return

@@ -182,7 +182,7 @@ def _objects(documents: Sequence[Any], what: str) -> list[Json]:
         named = isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
         if not named or not all(isinstance(each.get(key), str) for key in ("apiVersion", "kind")):
             raise ConfigError(
-                f"{KEY}: document {number} of {what} is no object of Kubernetes: expected "
+                f"{KEY}: document {number} of {what} is not an object of Kubernetes: expected "
                 "apiVersion, kind and metadata.name"
             )
         found.append(each)

@@ -75,7 +75,7 @@ def read_outcomes(folder: Path, trials: Iterable[TrialResult]) -> list[TrialOutc
 
 def read_finished(folder: Path) -> list[TrialOutcome]:
     """Return the trials in the folder of an experiment that ran to their end and left results, in
-    the order of running; none if it is no such folder. Raises ConfigError."""
+    the order of running; none if it is not such a folder. Raises ConfigError."""
     entries = read_experiment_file(folder).trials if is_experiment(folder) else ()
     return [
         each

@@ -181,7 +181,7 @@ def end_collecting(folder: Path) -> None:
 
 
 def _link_runs(folder: Path) -> None:
-    """Make the links of an experiment, which are no files to collect."""
+    """Make the links of an experiment, which are not files to collect."""
     if is_experiment(folder):
         # It knows all files of an experiment, which takes long to import.
         from aiperf_svc.adapters.storage.experiment_artifacts import write_links

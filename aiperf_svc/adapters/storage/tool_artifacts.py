@@ -71,7 +71,7 @@ class RawOutput:
         # A result with another name would be refused by who fetches it (`check_entry`).
         name = "".join(each if each.isprintable() else "_" for each in piece.file)
         # A tool's file may be in a folder of its own; the name must not lead out of ours, nor end
-        # like that of an unfinished file, which is no result.
+        # like that of an unfinished file, which is not a result.
         parts = [
             f"{part}_" if part.endswith(TEMPORARY_SUFFIX) else part
             for part in name.split("/")

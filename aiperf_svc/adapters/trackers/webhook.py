@@ -50,7 +50,7 @@ _URL: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """Without a user and a password: the library's message about them would quote the password. Its
-exception for a label of a host that is empty or longer is no OSError."""
+exception for a label of a host that is empty or longer is not an OSError."""
 
 
 class End(NamedTuple):

@@ -19,7 +19,7 @@ class BuiltDataset(msgspec.Struct, frozen=True):
     due_ns: bytes = b""
     """Fixed schedule: when each entry of profiling is due, int64 little-endian."""
     streams: bytes = b""
-    """Empty: entries are no session trees."""
+    """Empty: entries are not session trees."""
 
     @property
     def entry_count(self) -> int:

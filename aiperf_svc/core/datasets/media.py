@@ -98,7 +98,7 @@ def media_of(data: bytes, kind: str) -> Media:
     found = media_type(data)
     if not found.startswith(f"{kind}/"):
         expected = "PNG, JPEG, GIF or WebP" if kind == "image" else "WAV, MP3, FLAC or Ogg"
-        raise ValueError(f"is no {kind}; expected {expected}")
+        raise ValueError(f"is not an {kind} file; expected {expected}")
     return Media(found, base64.b64encode(data).decode())
 
 

@@ -158,7 +158,7 @@ def _messages(span: _Span, place: str) -> list[Json]:
 def _list(span: _Span, name: str, place: str) -> list[Any]:
     value = _decoded(span.attributes.get(name) or [], name, place)
     if not isinstance(value, list):
-        raise DatasetError(f"{place}: `{name}` is no list; expected one, or its JSON")
+        raise DatasetError(f"{place}: `{name}` is not a list; expected one, or its JSON")
     return value
 
 
@@ -256,7 +256,7 @@ def _count(call: _Call, names: Sequence[str]) -> int:
     if isinstance(value, str) and value.isdigit():
         value = int(value)
     if not isinstance(value, int) or not 0 <= value < 2**31:
-        raise DatasetError(f"{call.place}: `{names[0]}` {value!r} is no number of tokens")
+        raise DatasetError(f"{call.place}: `{names[0]}` {value!r} is not a number of tokens")
     return value
 
 

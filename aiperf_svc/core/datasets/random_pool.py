@@ -75,7 +75,7 @@ def draw(
 
 def one_of_each(pools: Mapping[str, Sequence[PoolLine]]) -> list[PromptConversation]:
     """Return an entry for each line, with the first lines of the other pools. Raises DatasetError
-    for a line that is no prompt."""
+    for a line that is not a prompt."""
     entries: list[PromptConversation] = []
     for name, pool in pools.items():
         others = [other[0] for key, other in pools.items() if key != name]

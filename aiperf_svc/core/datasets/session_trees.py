@@ -175,7 +175,7 @@ def message_problem(messages: Sequence[Any]) -> str:
             return f"`{name}` of role tool has no `tool_call_id`"
         calls = message.get("tool_calls") or ()
         if not isinstance(calls, Sequence):
-            return f"`{name}.tool_calls` is no list"
+            return f"`{name}.tool_calls` is not a list"
         for number, call in enumerate(calls):
             if problem := _call_problem(call):
                 return f"`{name}.tool_calls[{number}]` {problem}"

@@ -25,7 +25,7 @@ _MEDIA_TYPES: Final = {"audio/mp3": "audio/mpeg"}
 
 
 class _Usage(msgspec.Struct, gc=False):
-    """Tokens, or the seconds of the sound, which are no tokens."""
+    """Tokens, or the seconds of the sound, which are not tokens."""
 
     input_tokens: base.Count = None
     output_tokens: base.Count = None
@@ -55,7 +55,7 @@ def parse_event(data: bytes) -> Delta:
     delta = Delta()
     if event.type == "transcript.text.delta":
         if not isinstance(event.delta, str):
-            raise base.malformed(ValueError("delta is no text"), data)
+            raise base.malformed(ValueError("delta is not text"), data)
         delta.content = event.delta
     elif event.type == "transcript.text.done":
         # Its text is that of all deltas before it.
@@ -100,7 +100,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
 
 
 def extra_problems(options: config.Endpoint) -> list[str]:
-    """Return the error of a form of responses that is no JSON."""
+    """Return the error of a form of responses that is not JSON."""
     shape = options.extra_inputs.get("response_format") or _FORMATS[0]
     if shape in _FORMATS:
         return []

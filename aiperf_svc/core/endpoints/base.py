@@ -45,7 +45,7 @@ record."""
 _READ_LIMIT = 16_384
 """Bytes of a body that are searched for a message: a page in HTML can begin with long styles."""
 _NO_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
-"""Strings of JSON, which come first so that nothing in them is found, and what is no number."""
+"""Strings of JSON, which come first so that nothing in them is found, and what is not a number."""
 _HALVES = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F])[0-9a-fA-F]{2}"
     rb"|\\.",

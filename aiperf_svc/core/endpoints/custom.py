@@ -39,7 +39,7 @@ _USUAL = (
     "text_output",
 )
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
-"""What is no output; the number 0 is one."""
+"""What is not an output; the number 0 is one."""
 # `meta_info` is of SGLang's `/generate`, `usageMetadata` of Gemini.
 _PROMPT_TOKENS = (
     "usage.prompt_tokens || usage.input_tokens || meta_info.prompt_tokens || "

@@ -18,7 +18,7 @@ from aiperf_svc.domain.json_objects import Json
 class _Token(msgspec.Struct, gc=False):
     text: str = ""
     special: bool = False
-    """True for the end of the sequence and the like, which are no text."""
+    """True for the end of the sequence and the like, which are not text."""
 
 
 class _Details(msgspec.Struct, gc=False):

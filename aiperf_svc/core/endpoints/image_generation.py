@@ -2,7 +2,7 @@
 
 Pictures are counted, not decoded. A stream is one picture, with pictures of the way to it before
 it, of which the first counts for the time to first token. The tokens that a server states for a
-picture are no tokens of a text that come one after another, so they are not read.
+picture are not tokens of a text that come one after another, so they are not read.
 """
 
 from typing import Any

@@ -358,7 +358,7 @@ def read_events(payloads: Sequence[bytes]) -> Reply:
 
 def _whole(block: Json, parts: dict[str, list[Any]], defects: list[Defect]) -> Json:
     """Return a block with the parts of its events. The input of a tool is an object, so that parts
-    which are no JSON cannot go back."""
+    which are not JSON cannot go back."""
     for name in ("text", "thinking", "signature"):
         if name in parts:
             block[name] = (block.get(name) or "") + "".join(parts[name])

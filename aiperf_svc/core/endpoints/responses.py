@@ -138,7 +138,7 @@ def parse_event(data: bytes) -> Delta:
 
 def _text(value: object, member: str, data: bytes) -> str:
     if not isinstance(value, str):
-        raise base.malformed(ValueError(f"{member} is no text"), data)
+        raise base.malformed(ValueError(f"{member} is not text"), data)
     return value
 
 

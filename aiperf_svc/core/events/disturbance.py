@@ -32,7 +32,7 @@ Counts = NDArray[np.int64]
 WINDOW_S = 10
 """Length of the window over which a share is taken: one second has too few requests."""
 HOLD_S = 30
-"""Time for which the share must hold: the end of a queue is no recovery if the next one follows."""
+"""Time for which the share must hold: the end of a queue is not a recovery if another follows."""
 BASELINE_S = 60
 """Longest time before a disturbance that it is compared with."""
 RECOVERED_SHARE = 0.95
@@ -363,8 +363,8 @@ def _seconds(found: int | None) -> float | None:
 
 
 def _first_ms(chunk: Chunk) -> Floats:
-    """Return the time from due to first token, or to the last one of what is no stream; NaN without
-    one."""
+    """Return the time from due to first token, or to the last one if the response is not a stream;
+    NaN without one."""
     first = np.where(chunk["is_streamed"], chunk["first_token_wall_ns"], last_content(chunk))
     found: Floats = (first - chunk["due_wall_ns"]) / 1e6
     found[first == 0] = np.nan

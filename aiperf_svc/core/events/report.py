@@ -77,7 +77,7 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
     """Time from its begin after which 95% of the requests due stay within `limit_ms`; None: not
     reached in `judged_s`."""
     limit_ms: float = 0.0
-    """Limit of the time from due to first token, or to the last one of what is no stream."""
+    """Limit of the time from due to first token, or to the last one without a stream."""
     limit_source: str = ""
     """Where this limit comes from: `slo` or `baseline`."""
     debt_requests: float = 0.0

@@ -43,7 +43,8 @@ def searched_slo(search: Search, slo: Slo) -> Slo:
         )
     except ValueError:
         expected = "expected avg, min, max, p50, p75, p90, p95 or p99"
-        raise ValueError(f"{search.holds!r}: {holds.stat!r} is no statistic; {expected}") from None
+        problem = f"{holds.stat!r} is not a statistic"
+        raise ValueError(f"{search.holds!r}: {problem}; {expected}") from None
     found = slo.model_copy(update={"objectives": (wanted,)})
     problems = check_slo(Slo(objectives=found.objectives, goodput=found.goodput))
     if problems:

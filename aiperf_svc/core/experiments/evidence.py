@@ -32,8 +32,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     is_unknown: bool = False
     """True if the value is among requests that were cut off, however many others there are."""
     counts: tuple[int, ...] = ()
-    """Requests of each batch; empty if the objective is no statistic of requests, or if a batch has
-    too few of them."""
+    """Requests of each batch; empty if the objective is not a statistic of requests, or if a batch
+    has too few of them."""
     totals: tuple[float, ...] = ()
     """For each batch, the number of requests beyond the limit, or the sum of the values."""
     allowed: float = 0.0
@@ -41,7 +41,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     is_share: bool = True
     """True if `totals` are requests beyond the limit, False if they are sums of values."""
     text: str = ""
-    """What was found, where it is no value of a whole run."""
+    """What was found, where it is not a value of a whole run."""
 
     def __str__(self) -> str:
         if self.text:

@@ -155,7 +155,7 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
             return ExitCode.BENCHMARK_FAILED
         if self.qualification is not None:
             return ExitCode.SLO_MISSED if self.qualification.has_failed else ExitCode.OK
-        # A load that a search ended early is no measurement, and misses its objective for certain.
+        # A load that a search ended early is not a measurement, and certainly misses its objective.
         used = [t for t in self.trials if not t.left_out or t.cause == ENDED_EARLY]
         if not used:
             return ExitCode.VERDICT_INVALID

@@ -1,5 +1,5 @@
 """Scenarios in the manner of MLPerf Inference: how each loads the server, what it measures, and
-what a run must show. A result is MLPerf-style; it is no submission and is never called one.
+what a run must show. A result is MLPerf-style; it is not a submission and is never called one.
 """
 
 from enum import StrEnum

@@ -94,7 +94,7 @@ class SearchedTrial(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = "valid"
     is_client_bound: bool = False
     problem: str = ""
-    """Why the trial is no measurement of the server; empty if it is."""
+    """Why the trial is not a measurement of the server; empty if it is."""
     statistics: dict[str, float] = {}
     """Metrics for the curve, by tag and statistic: `time_to_first_token:p99`."""
 

@@ -147,7 +147,7 @@ def score(
     `graders` names the grader of each question, or its task; `file` is where they are from."""
     counted = [each for each in answers if each.is_right is not None]
     right = sum(each.is_right is True for each in counted)
-    # Repeats of one question are no further sample of questions.
+    # Repeats of one question are not a further sample of questions.
     repeats = 1 + max((each.repeat for each in counted), default=0)
     low, high = wilson(right / repeats, len(counted) / repeats) if counted else (None, None)
     by_grader: dict[str, GraderScore] = {}

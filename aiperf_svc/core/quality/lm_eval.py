@@ -165,7 +165,7 @@ def _score(task: str, found: _Results, metric: str | None) -> TaskScore:
     name, _, of_filter = key.partition(",")
     if found.higher_is_better.get(task, {}).get(name) is False:
         raise ValueError(
-            f"task {task}: smaller values of {key} are better, so it is no score; name another "
+            f"task {task}: smaller values of {key} are better, so it is not a score; name another "
             f"one in `metric`: {', '.join(scores)}"
         )
     stderr = values.get(f"{name}{_STDERR},{of_filter}")

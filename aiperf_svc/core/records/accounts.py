@@ -5,7 +5,7 @@
     sent     = metric records + records lost + retries                  (requests)
 
 A live worker must account for every credit itself. Of a lost worker only what has arrived is known.
-The rest counts as lost, which is reported but is no violation.
+The rest counts as lost, which is reported but is not a violation.
 """
 
 from collections.abc import Iterable

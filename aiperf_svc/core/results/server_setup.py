@@ -2,8 +2,8 @@
 and parallelism, for exports of a run.
 
 The facts are those that the user gives, then those of `provenance.json`. A fact that neither has
-stays unknown, and is no key here. A flag that is absent from known arguments has the default of all
-servers: one.
+stays unknown, and is not a key here. A flag that is absent from known arguments has the default of
+all servers: one.
 """
 
 import json

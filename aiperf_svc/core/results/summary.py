@@ -107,7 +107,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     network: tuple[NetworkTimes, ...] = ()
     """Network times of the connections to each URL of the target, without those of lost workers."""
     streams: tuple[bytes, bytes] | None = None
-    """`turns` and `streams` of the dataset's shape; None if its entries are no session trees."""
+    """`turns` and `streams` of the dataset's shape; None if its entries are not session trees."""
 
     @property
     def requested_rate(self) -> float | None:

@@ -74,7 +74,7 @@ def _of_runs(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
 
 def _load(point: MeasuredPoint) -> Found:
     if not point.concurrency:
-        return False, "the load is no closed loop with load.concurrency"
+        return False, "the load is not a closed loop with load.concurrency"
     return True, f"{point.concurrency:,} live session trees"
 
 

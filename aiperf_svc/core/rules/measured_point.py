@@ -76,7 +76,7 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
 
     @property
     def concurrency(self) -> int:
-        """Number of users; 0 for a load that is no closed loop."""
+        """Number of users; 0 for a load that is not a closed loop."""
         return (self.load.concurrency or 0) if self.load.is_closed else 0
 
     @property

@@ -160,7 +160,7 @@ def _points(
 
 def _load_pattern(point: MeasuredPoint) -> Found:
     if not point.concurrency:
-        return False, "the load is no closed loop with load.concurrency"
+        return False, "the load is not a closed loop with load.concurrency"
     if point.is_offline:
         return True, "all requests at once"
     given = [key for key in ("ramp", "prefill_concurrency", "cancellation") if _has(point, key)]

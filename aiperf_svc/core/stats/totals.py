@@ -262,7 +262,7 @@ def _add_streamed(totals: Totals, done: Chunk) -> None:
     is_known = (streamed >= 0) & (size > 0)
     is_impossible = is_known & ((streamed == 0) | (streamed - blank > size + TEXTLESS_TOKENS))
     totals.impossible_tokens += _count(is_impossible)
-    # Events of a summary of hidden reasoning, which come before the output, are no tokens.
+    # Events of a summary of hidden reasoning, which come before the output, are not tokens.
     has_summary = (hidden > 0) & (done["first_output_wall_ns"] != done["first_token_wall_ns"])
     is_known &= ~is_impossible & ~has_summary
     chunks = done["chunks"]

@@ -5,7 +5,7 @@ one server may still have unrelated URLs, such as two addresses of it, or all UR
 Then `CopyFinder` compares their contents.
 
 A page is recognized by values that no other server has: when it began to count, or the exact times
-that it has spent on its requests. Counts of requests and tokens are no evidence, because replicas
+that it has spent on its requests. Counts of requests and tokens are not evidence, because replicas
 under the same load have the same ones.
 
 The times spent change between two reads of a busy server. If two pages had the same times at the

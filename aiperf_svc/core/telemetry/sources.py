@@ -98,7 +98,7 @@ def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
 
 
 def _only_grows(series: Series) -> bool:
-    """Return whether a series is known to be a counter. The name is no evidence: servers have
+    """Return whether a series is known to be a counter. The name is not evidence: servers have
     averages with names of counters."""
     field = gpu_field_of(series)
     kinds = [each.kind for each in portables_of(series)] + ([field.kind] if field else [])

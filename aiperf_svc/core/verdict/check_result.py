@@ -50,7 +50,7 @@ UNFINISHED = (RUN_FAILED, RANK_LOST)
 FAILURES = (TARGET_FAILING, STEP_FAILED)
 """Causes that are what was measured: the runs beside such a one show it as better than it is."""
 ENDED_EARLY = "ended-early"
-"""Cause of a run that a search ended early because it had enough data: it is no measurement."""
+"""Cause of a run that a search ended early because it had enough data: it is not a measurement."""
 
 
 def is_failure(cause: str) -> bool:

@@ -101,7 +101,7 @@ def token_agreement(rows: PhaseRows, *, are_prompts_whole: bool) -> TokenAgreeme
             known = np.where(server > client + TEMPLATE_TOKENS, server, client)
             is_first = (done["turn"] == 0) & (server >= 0)
             _add(found.longer, client[is_first], known[is_first])
-        # More tokens than the client counts are no difference.
+        # More tokens than the client counts are not a difference.
         client, server = _add(found.input, client, np.where(server > client, client, server))
         if len(server):
             _add_limit(found, client, server)

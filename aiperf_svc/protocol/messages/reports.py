@@ -167,7 +167,7 @@ class ForcedLengthReport(Value, frozen=True):
     said: str = ""
     """Message of the target."""
     requests: int = 0
-    """Number of requests that workers sent to find it out, which are no part of the load."""
+    """Number of requests that workers sent to find it out, which are not part of the load."""
 
 
 class DatasetReport(Value, frozen=True):
@@ -195,7 +195,7 @@ class DatasetReport(Value, frozen=True):
     forced_output_length: ForcedLengthReport | None = None
     """Result of the probe; None until a worker has made it."""
     streams: int | None = None
-    """Number of agents of all session trees; None if entries are no trees."""
+    """Number of agents of all session trees; None if entries are not trees."""
     theoretical_prefix_cache_hit: float | None = None
     """Share of the blocks of an agent trace that a prefix cache without a limit would have had when
     a tree is run alone, from 0 to 1; None if the trace has no blocks."""

@@ -210,7 +210,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
                 if isinstance(error, Unverified):
                     done.unverified[name] = str(error)
                 elif isinstance(error, StackInUse) and name not in request.stacks:
-                    # A stack in use is no leftover.
+                    # A stack in use is not a leftover.
                     done.not_touched.append(f"{name}: {error}")
                 else:
                     done.refused[name] = str(error)

@@ -105,7 +105,7 @@ def _shared(objects: Sequence[Json]) -> Json:
 
 
 def _renamed(value: Any, name: str, stack: str) -> Any:
-    """Return a value with the object's own name replaced, which is no part of another name."""
+    """Return a value with the object's own name replaced, which is not part of another name."""
     own = re.compile(rf"(?<![\w-]){re.escape(name)}(?=-{re.escape(stack)}(?![\w-])|[^\w-]|$)")
 
     def renamed(part: Any) -> Any:

@@ -178,7 +178,7 @@ def _stage_problems(config: Config, stage: Stage) -> Iterator[str]:
     for tag in stage.judge or tuple(infos)[:1]:
         if tag not in infos:
             hint = did_you_mean(tag, infos, f"expected {', '.join(infos)}")
-            yield f"judge: {tag!r} is no metric of {kind}{hint}"
+            yield f"judge: {tag!r} is not a metric of {kind}{hint}"
         elif tag not in directed:
             expected = ", ".join(directed) or "one with `better`"
             yield f"judge: no direction of {tag!r} is better, as judging needs; expected {expected}"
@@ -206,7 +206,7 @@ def _limit_problems(config: Config) -> list[str]:
         info = checks.get(limit.check)
         if info is None:
             hint = did_you_mean(limit.check, checks, f"expected {', '.join(checks)}")
-            found.append(f"{where}.check: {limit.check!r} is no check of these stages{hint}")
+            found.append(f"{where}.check: {limit.check!r} is not a check of these stages{hint}")
             continue
         wrong = "min" if info.better == "lower" else "max"
         if getattr(limit, wrong) is not None:
@@ -227,7 +227,7 @@ def _limit_problems(config: Config) -> list[str]:
     for check in spec.baseline:
         if check not in checks:
             found.append(
-                f"workload.baseline: {check!r} is no check of these stages; expected "
+                f"workload.baseline: {check!r} is not a check of these stages; expected "
                 f"{', '.join(checks)}"
             )
     return found

@@ -18,7 +18,7 @@ _MIB = 2**20
 
 
 def time_of(spec: UcxSpec) -> str:
-    """Column of the time that a message takes. While many are in flight it is no latency:
+    """Column of the time that a message takes. While many are in flight it is not a latency:
     ucx_perftest's table for people calls it overhead then."""
     return "latency" if spec.is_latency else "overhead"
 

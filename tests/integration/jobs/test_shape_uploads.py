@@ -76,7 +76,7 @@ async def test_replaced_attempt_is_not_taken(place: Place) -> None:
 async def test_a_name_cannot_lead_out_of_the_folder(place: Place) -> None:
     async with place.collector(), uploading(place) as uploader:
         await uploader.begin()
-        with pytest.raises(EnvironmentProblem, match="no name of a result"):
+        with pytest.raises(EnvironmentProblem, match="not the name of a result"):
             await uploader.end("", (IndexFile("../x", 1, ""),))
 
 

@@ -117,12 +117,12 @@ async def test_manifest_with_an_invalid_name_is_refused(
 ) -> None:
     folder = tmp_path / "into" / "copy"
     before = await asyncio.to_thread(paths_below, tmp_path)
-    with pytest.raises(EnvironmentProblem, match=r"^manifest: .* is no name of a result") as error:
+    with pytest.raises(EnvironmentProblem, match=r"^manifest: .* is not the name of a") as error:
         await client.download(ManifestEntry(name, 3, "0" * 64), folder)
     assert str(error.value).isprintable()
     if name.isprintable() or name.isascii():
         api.provider.list_results(Manifest("x", (ManifestEntry(name, 3, "0" * 64),)))
-        with pytest.raises(EnvironmentProblem, match=r"^manifest: .* is no name of a result"):
+        with pytest.raises(EnvironmentProblem, match=r"^manifest: .* is not the name of a result"):
             await client.download_all(folder)
     assert await asyncio.to_thread(paths_below, tmp_path) == before
 

@@ -68,7 +68,7 @@ def test_metrics_page_listens_locally_without_a_host(
 
 @pytest.mark.parametrize("text", ["", "metrics", "0", "65536", "host:", "²", "-1"])
 def test_invalid_address_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no address; expected a port such as 9464"):
+    with pytest.raises(ConfigError, match="is not an address; expected a port such as 9464"):
         metrics_address(text)
 
 

@@ -35,7 +35,7 @@ def stack(tmp_path: Path) -> str:
         ("[{check: iperf_bandwidth, of_baseline: 3}]", "0.of_baseline: 3: expected a number of at"),
         ("[iperf_bandwidth]", "limits.yaml: 0: 'iperf_bandwidth': expected keys with values"),
         ("[{check: iperf_bandwidth}]", "limits.yaml: 0: expected one of min, max and of_baseline"),
-        ("[{check: fio_iops, min: 1}]", "'fio_iops' is no check of these stages"),
+        ("[{check: fio_iops, min: 1}]", "'fio_iops' is not a check of these stages"),
     ],
 )
 def test_broken_limits_are_named(

@@ -325,7 +325,7 @@ async def test_deployment_without_the_stacks_label_is_untouched() -> None:
     cluster = PlayedCluster("other")
     cluster.objects[cluster.deployment]["metadata"]["labels"] = {}
     report, _ = await carry_out(event, planned(event, **GUEST), cluster)
-    assert report.problem == "Deployment other has not the label of this stack"
+    assert report.problem == "Deployment other lacks the label of this stack"
     assert cluster.calls == []
 
 

@@ -156,7 +156,7 @@ def test_a_quantity_is_its_number_of_base_units(text: str, value: float) -> None
 
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "one", "1KiB"])
 def test_invalid_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no Kubernetes quantity"):
+    with pytest.raises(ValueError, match="is not a Kubernetes quantity"):
         parse_quantity(text)
 
 

@@ -241,8 +241,8 @@ def test_files_are_read_and_urls_are_kept(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ('{"text": "t", "image": "nowhere.png"}', "f.jsonl:1: nowhere.png: No such file"),
-        ('{"text": "t", "image": "notes.txt"}', "f.jsonl:1: notes.txt is no image; expected PNG"),
-        ('{"text": "t", "audio": "notes.txt"}', "f.jsonl:1: notes.txt is no audio; expected WAV"),
+        ('{"text": "t", "image": "notes.txt"}', "f.jsonl:1: notes.txt is not an image file; "),
+        ('{"text": "t", "audio": "notes.txt"}', "f.jsonl:1: notes.txt is not an audio file; "),
     ],
 )
 def test_invalid_picture_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:
@@ -370,7 +370,7 @@ def test_sounds_of_a_folder_are_sent_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("notes", "^dataset.images.folder: {}/a.txt is no image; expected PNG, JPEG, GIF or WebP$"),
+        ("notes", "{}/a.txt is not an image file; expected PNG, JPEG, GIF or WebP$"),
         (None, "^dataset.images.folder: {} has no files; expected those to send$"),
     ],
 )
@@ -428,5 +428,5 @@ def test_media_settings_imply_one_item() -> None:
 
 
 def test_a_sound_is_no_picture() -> None:
-    with pytest.raises(ValueError, match="is no image"):
+    with pytest.raises(ValueError, match="is not an image file"):
         media_of(wav(0.1, 1_000, 1, RNG(1)), "image")

@@ -45,7 +45,7 @@ def test_held_limits_become_the_slo_of_trials() -> None:
     [
         ("goodput >= 95%", "needs slo.goodput"),
         ("ttfb:p99 < 50ms", "'ttfb' is not a metric"),
-        ("time_to_first_token:p98 < 50ms", "'p98' is no statistic"),
+        ("time_to_first_token:p98 < 50ms", "'p98' is not a statistic"),
         ("time_to_first_token:p99 < soon", "'soon'"),
         ("goodptu >= 95", "did you mean goodput"),
     ],

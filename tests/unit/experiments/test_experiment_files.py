@@ -251,7 +251,7 @@ def test_running_experiment_lists_its_finished_trials(tmp_path: Path) -> None:
         (
             '{"schema_version": "experiment/1", "trials": [{"number": 1, "repetition": 1, '
             '"parameters": {}, "state": "done", "reason": "", "folder": "../x"}]}',
-            "is no name of a folder",
+            "is not the name of a folder",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_numbers_and_order_are_compared(given: str) -> None:
 
 def test_form_alone_is_checked_without_a_session() -> None:
     assert problem(Histories(), INPUT, session="") == ""
-    assert "is no object" in problem(Histories(), '"x"', session="")
+    assert "is not an object" in problem(Histories(), '"x"', session="")
 
 
 def test_session_that_paused_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

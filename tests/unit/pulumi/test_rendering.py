@@ -54,7 +54,7 @@ def test_several_sources_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("kind: Pod", "document 1 of m.yaml is no object of Kubernetes"),
+        ("kind: Pod", "document 1 of m.yaml is not an object of Kubernetes"),
         ("a: [", "m.yaml: while parsing"),
         ("a: !!int foo", "not a value: invalid literal for int()"),
         (None, "cannot read"),

@@ -61,7 +61,7 @@ def test_intended_latencies_count_cut_requests_as_slowest() -> None:
         fake_run.without_response(
             start_ms=5, end_ms=605, outcome=Outcome.ERRORED, error=ErrorKind.TIMEOUT
         ),
-        # An error that is no timeout says nothing of how long it would have taken.
+        # An error that is not a timeout says nothing of how long it would have taken.
         fake_run.without_response(
             start_ms=5, end_ms=6, outcome=Outcome.ERRORED, error=ErrorKind.DISCONNECTED
         ),

@@ -64,7 +64,7 @@ def test_counts_are_the_sums_of_all_runs(fast: Rows, slow: Rows) -> None:
 def test_request_and_token_counts_have_totals() -> None:
     counts = {m.tag for m in METRICS if m.kind is Kind.SCALAR and m.unit in ("requests", "tokens")}
     totalled = {m.tag for m in METRICS if m.is_additive or isinstance(m.scalar, Derived)}
-    # The largest number in flight at once is no sum.
+    # The largest number in flight at once is not a sum.
     assert counts - totalled == {"max_concurrency"}
 
 

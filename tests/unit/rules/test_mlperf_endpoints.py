@@ -102,7 +102,7 @@ def test_conforming_curve_misses_nothing() -> None:
 @pytest.mark.parametrize(
     ("rule", "changes", "text"),
     [
-        ("load-pattern", {"load": {"request_rate": 5.0}}, "no closed loop"),
+        ("load-pattern", {"load": {"request_rate": 5.0}}, "not a closed loop"),
         ("load-pattern", {"load": {"ramp": "10s"}}, "load.ramp changes the concurrency"),
         ("sample-order", {"dataset": {"order": "sequential"}}, "dataset.order sequential"),
         ("streaming-config", {"endpoint": {"streaming": False}}, "streaming false"),

@@ -114,7 +114,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_invalid_tokenizer_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"tokenizer\.json is no tokenizer: .*; give the path"):
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is not a tokenizer: .*; give the path"):
         load_token_counter(Options(name=str(path)))
 
 

@@ -1,4 +1,4 @@
-"""What holds for the kinds of tools: what their specs refuse, what they need, what is no output."""
+"""What holds for the kinds of tools: what specs refuse, what they need, what is not an output."""
 
 from typing import Any
 

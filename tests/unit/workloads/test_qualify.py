@@ -222,7 +222,7 @@ def test_limits_of_other_hardware_are_ignored() -> None:
             {},
             "workload.stages.0.workload.workers: the number of ranks follows",
         ),
-        ([{**IPERF, "judge": ["rrt"]}], {}, "judge: 'rrt' is no metric of iperf; did you mean rtt"),
+        ([{**IPERF, "judge": ["rrt"]}], {}, "'rrt' is not a metric of iperf; did you mean rtt"),
         (
             [{**IPERF, "judge": ["bandwidth", "pmtu"]}],
             {},
@@ -247,8 +247,8 @@ def test_limits_of_other_hardware_are_ignored() -> None:
         (
             [IPERF],
             {"limits": [{"check": "iperf_bandwith", "min": 1}]},
-            "workload.limits.0.check: 'iperf_bandwith' is no check of these stages; did you mean "
-            "iperf_bandwidth",
+            "workload.limits.0.check: 'iperf_bandwith' is not a check of these stages; did you "
+            "mean iperf_bandwidth",
         ),
         (
             [IPERF],
@@ -289,7 +289,7 @@ def test_limits_of_other_hardware_are_ignored() -> None:
         (
             [IPERF],
             {"baseline": {"fio_iops": {"": 1.0}}},
-            "workload.baseline: 'fio_iops' is no check of these stages",
+            "workload.baseline: 'fio_iops' is not a check of these stages",
         ),
     ],
 )

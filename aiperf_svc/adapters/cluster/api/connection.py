@@ -131,7 +131,7 @@ class Cluster:
         self, path: str, *, uid: str | None = None, grace_s: int | None = None
     ) -> None:
         """Request the deletion of an object and of what it owns. With `uid`, delete only the object
-        with that UID. A missing object is no error."""
+        with that UID. A missing object is not an error."""
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body["propagationPolicy"] = "Background"
         if uid:

@@ -338,7 +338,7 @@ def parse_quantity(text: str | float) -> float:
     """Parse a quantity into base units: cores, bytes, pieces. Raises ValueError."""
     found = _QUANTITY.fullmatch(str(text))
     if found is None:
-        raise ValueError(f"{text!r} is no Kubernetes quantity")
+        raise ValueError(f"{text!r} is not a Kubernetes quantity")
     return float(found[1]) * _FACTORS[found[2]]
 
 

@@ -6,7 +6,7 @@ existing namespace the anchor ConfigMap, which owns all other objects, so that K
 collection removes them.
 
 The PodDisruptionBudget of the run is deleted earlier, when the start and the load must be over.
-From then on it does not block the drain of a node. A missing budget is no error: it is created
+From then on it does not block the drain of a node. A missing budget is not an error: it is created
 after this pod is ready, and deleted with the stack.
 
 Custom resources of a release are deleted before, by name, and waited for: their operators remove

@@ -237,7 +237,7 @@ def is_claim_of(name: str, stack: str) -> bool:
 def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:
     """Return the roots of all stacks of this name, from objects with its label: their own
     namespaces and, in other namespaces, their anchors. There are several if two users have the same
-    name. An object without a run's label is no root, since any user can put a label on their own
+    name. An object without a run's label is not a root, since any user can put a label on their own
     namespace."""
     objects = tuple(each for each in objects if RUN_LABEL in each.labels)
     spaces = [each for each in objects if each.kind == "Namespace"]
