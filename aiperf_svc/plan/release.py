@@ -198,8 +198,8 @@ def plan_release(
     target = config.deployment.target
     if target.cluster_scoped and config.deployment.namespace.mode == "existing":
         raise ConfigError(
-            "deployment.target.cluster_scoped: what is in no namespace is removed with the stack's "
-            "own namespace; leave out deployment.namespace.mode existing, or create "
+            "deployment.target.cluster_scoped: these objects are removed with the stack's own "
+            "namespace; leave out deployment.namespace.mode existing, or create "
             f"{', '.join(target.cluster_scoped)} before the benchmark"
         )
     labels = {STACK_LABEL: identity.stack, RUN_LABEL: identity.label or identity.run_id}

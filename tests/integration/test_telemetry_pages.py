@@ -29,7 +29,7 @@ async def test_endless_page_is_limited_by_size(kind: str) -> None:
     with endless_server(kind) as endless:
         async with PageClient(no_tls) as client:
             page = await client.fetch(endless.url, timeout_s=60)
-    assert re.search(r"over \d+ (MiB|KiB)", page.failure)
+    assert re.search(r"(over|larger than) \d+ (MiB|KiB)", page.failure)
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def test_page_is_read_from_any_legal_response(responses: tuple[bytes, ...]
         ((EARLY * 100_000,), "headers of over 64 KiB"),
         ((OK + b"X: y\r\n" * 100_000,), "headers of over 64 KiB"),
         ((OK + b"Content-Length: 50\r\n\r\nup 1\n",), "closed the connection before the page was"),
-        ((OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",), "compressed by gzip"),
+        ((OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",), "unrequested gzip"),
         ((b"SSH-2.0-OpenSSH_9\r\n\r\n",), "not an HTTP/1.1 status line"),
         (
             (MOVED.replace(b"/metrics/", b"file:///etc/passwd"),),

@@ -36,7 +36,7 @@ async def read_once(settings: dict[str, Any], *, namespace: str = "") -> list[So
     ("text", "failure"),
     [
         ("<html><body>Please log in</body></html>", "line 1 is not a sample: <html><body>Please"),
-        ("x 1\n" * (MAX_PAGE_BYTES // 4 + 1), "the page is over 4 MiB large"),
+        ("x 1\n" * (MAX_PAGE_BYTES // 4 + 1), "the page is larger than 4 MiB"),
         ("", "the page has no samples"),
     ],
 )

@@ -49,7 +49,7 @@ def read_experiment(folder: Path) -> list[TrialFolder]:
                 f"{TRIALS}"
             )
     if not done:
-        raise ConfigError(f"{folder}: no trial of this experiment ran to its end")
+        raise ConfigError(f"{folder}: no trial of this experiment has finished")
     has_blocks = bool((file.config.get("experiment") or {}).get("blocks"))
     return [
         TrialFolder(
@@ -181,7 +181,7 @@ def _variants(folder: Path, by: str, values: dict[str, list[str]]) -> tuple[str,
         pairs = [name for name, some in values.items() if len(some) == 2]
         if len(pairs) != 1:
             raise ConfigError(
-                f"{folder}: say with --by KEY or --by KEY=BASE,NEW which two variants to compare; "
+                f"{folder}: choose two variants with --by KEY or --by KEY=BASE,NEW; "
                 f"its parameters: {known}"
             )
         key = pairs[0]

@@ -149,8 +149,8 @@ class _Paths:
             self.discard()
             raise DatasetError(
                 f"dataset.url: {self.url} has the SHA-256 {digest}; expected {sha256}: it is "
-                "another file; say with dataset.url where the right one is, or accept this one by "
-                "dataset.sha256"
+                "another file; set dataset.url to the address of the right one, or dataset.sha256 "
+                "to accept this one"
             )
         note = Downloaded(self.url, str(self.file), self.part.stat().st_size, digest)
         self.part.replace(self.file)

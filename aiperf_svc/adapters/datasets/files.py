@@ -129,7 +129,7 @@ class LineFile:
         if self._stamp_now() != self._stamp:
             raise DatasetError(
                 f"dataset.file: {self._path} was changed during the run, which reads it; "
-                "leave it alone until the run has ended"
+                "do not change it until the run has ended"
             )
         return found
 
@@ -231,8 +231,8 @@ def _is_packed(stream: BufferedReader) -> bool:
 
 def _too_large(place: str) -> DatasetError:
     return DatasetError(
-        f"{place}: over {size_text(MOST_HELD)} up to here, the most that is held; say how many "
-        "prompts are read, dataset.entries (--num-prompts), or give a smaller file"
+        f"{place}: over {size_text(MOST_HELD)} up to here, the limit for prompts in memory; set "
+        "the number of prompts with dataset.entries (--num-prompts), or give a smaller file"
     )
 
 

@@ -42,7 +42,7 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
             most = size_text(core.MOST_BYTES)
             raise DatasetError(
                 f"{place}: {media.reference}: the pictures and sounds of the requests up to this "
-                f"one are over {most}, the most that is held; give fewer entries or smaller files"
+                f"one exceed {most}, the limit in memory; give fewer entries or smaller files"
             )
         return found
 
@@ -98,8 +98,8 @@ def _read_folder(name: str | None, kind: str, key: str) -> tuple[MediaFile, ...]
         left -= len(data)
         if left < 0:
             raise DatasetError(
-                f"{key}: {folder}: over {size_text(core.MOST_BYTES)} of files, the most that is "
-                "held; name a folder with fewer or smaller ones"
+                f"{key}: {folder}: over {size_text(core.MOST_BYTES)} of files, the limit in "
+                "memory; name a folder with fewer or smaller ones"
             )
     if not found:
         raise DatasetError(f"{key}: {folder} has no files; expected those to send")

@@ -184,7 +184,7 @@ class RankShell:
         try:
             os.write(self._orders, f"{line}\n".encode())
         except BlockingIOError as error:
-            raise BenchmarkFailed("the rank's loop takes no orders") from error
+            raise BenchmarkFailed("the rank's loop does not read its orders") from error
 
     def _take_events(self, lines: list[str]) -> None:
         now = time_ns()

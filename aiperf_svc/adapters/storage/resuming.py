@@ -70,8 +70,8 @@ def keep_finished(
     if in_one_stack and config.search is not None:
         raise ConfigError(
             f"--resume: the results of this search are in {opened[0].folder}, and the pods that "
-            "know how it was to go on are gone or not needed any more; start a new search, and "
-            "remove what may be left of its stack with `aiperf-svc gc`"
+            "held its progress are gone; start a new search, and remove what may be left of its "
+            "stack with `aiperf-svc gc`"
         )
     if not may_split_shapes:
         finished = opened[0].of_whole_shapes(finished)

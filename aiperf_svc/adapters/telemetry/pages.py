@@ -177,7 +177,7 @@ async def _read(reader: asyncio.StreamReader) -> _Response:
     if head.status != 200:
         return found
     if head.content_coding:
-        raise ProtocolViolation(f"the page is compressed by {head.content_coding}, unrequested")
+        raise ProtocolViolation(f"the page is compressed with unrequested {head.content_coding}")
     body, is_kept = await _body(reader, head, received[at:])
     return found._replace(body=body, is_kept=is_kept and head.keep_alive)
 
@@ -194,10 +194,10 @@ async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple
             for start, stop in chunks.feed(part, 0, len(part)):
                 body += part[start:stop]
         if max(len(body), head.length) > MAX_PAGE_BYTES:
-            raise ProtocolViolation(f"the page is over {MAX_PAGE_BYTES // 2**20} MiB large")
+            raise ProtocolViolation(f"the page is larger than {MAX_PAGE_BYTES // 2**20} MiB")
         if received > MAX_FRAMED_BYTES:
             raise ProtocolViolation(
-                f"the page with its framing is over {MAX_FRAMED_BYTES // 2**20} MiB large"
+                f"the page with its framing is larger than {MAX_FRAMED_BYTES // 2**20} MiB"
             )
         if chunks is not None and chunks.is_complete:
             return bytes(body), True

@@ -221,7 +221,7 @@ def _key(runs: Sequence[MeasuredRun], metric: str) -> RowKey:
         raise ConfigError(f"--metric {metric}: no run has it; they have {tags}")
     if len(matching) > 1:
         stats = ", ".join(map(str, matching))
-        raise ConfigError(f"--metric {metric}: say which statistic: {stats}")
+        raise ConfigError(f"--metric {metric}: choose a statistic: {stats}")
     return matching[0]
 
 

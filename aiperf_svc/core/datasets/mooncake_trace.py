@@ -90,7 +90,7 @@ def _written(row: _Row) -> Prompt | None:
         return prompt
     if row.messages is None and row.session_id is not None:
         raise ValueError(
-            "`tools` and `extra` make a request of its own of `text_input`, without the turns of "
-            "its `session_id` before it; write complete `messages`"
+            "`tools` and `extra` make `text_input` a separate request without the earlier turns "
+            "of its `session_id`; write complete `messages`"
         )
     return msgspec.structs.replace(prompt, members=members)

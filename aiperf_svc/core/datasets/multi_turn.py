@@ -182,8 +182,7 @@ def _instructed(prompt: Prompt, instructions: list[Json]) -> Prompt:
     texts = [text for text in contents if isinstance(text, str)]
     if len(texts) != len(instructions):
         raise ValueError(
-            "pictures and sounds go behind instructions of role `system`, each a text, and these "
-            "are others"
+            "pictures and sounds can only follow instructions that are texts of role `system`"
         )
     return msgspec.structs.replace(prompt, system="\n\n".join(texts))
 

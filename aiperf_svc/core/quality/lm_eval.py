@@ -145,7 +145,7 @@ def _score(task: str, found: _Results, metric: str | None) -> TaskScore:
     values = found.results.get(task)
     if values is None:
         names = ", ".join(found.results)
-        raise ValueError(f"lm_eval has no result of the task {task!r}, but of {names or 'none'}")
+        raise ValueError(f"lm_eval has no result of the task {task!r}; it has {names or 'none'}")
     scores = {
         key: value
         for key, value in values.items()
@@ -159,8 +159,8 @@ def _score(task: str, found: _Results, metric: str | None) -> TaskScore:
     value = scores[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(
-            f"task {task}: {key} is {value!r}, no score from 0 to 1; name another one in `metric`: "
-            f"{', '.join(scores)}"
+            f"task {task}: {key} is {value!r}, not a score from 0 to 1; name another one in "
+            f"`metric`: {', '.join(scores)}"
         )
     name, _, of_filter = key.partition(",")
     if found.higher_is_better.get(task, {}).get(name) is False:

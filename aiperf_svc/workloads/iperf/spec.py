@@ -11,7 +11,7 @@ from aiperf_svc.config.workload import WorkloadSpec
 
 def _whole_seconds(value_ns: int) -> int:
     if value_ns % SECOND_NS:
-        raise ValueError("expected whole seconds: iperf3 takes no parts of one")
+        raise ValueError("expected whole seconds: iperf3 does not accept fractions")
     return value_ns
 
 

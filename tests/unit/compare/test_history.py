@@ -150,7 +150,7 @@ def test_invalid_runs_are_left_out_and_named() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "said"),
-    [("ttft", "no run has it; they have latency"), ("latency", "say which statistic: latency:p50")],
+    [("ttft", "no run has it; they have latency"), ("latency", "choose a statistic: latency:p50")],
 )
 def test_an_unclear_metric_is_explained(metric: str, said: str) -> None:
     both = {P50: RunValue(1.0), RowKey("latency", "p99"): RunValue(2.0)}

@@ -252,8 +252,8 @@ def test_compressed_file_is_refused_by_its_unpacked_size(
     with pytest.raises(DatasetError) as raised:
         check_dataset(given)
     assert str(raised.value) == (
-        f"{given.dataset.file}{place}: over 1 KiB up to here, the most that is held; say how many "
-        "prompts are read, dataset.entries (--num-prompts), or give a smaller file"
+        f"{given.dataset.file}{place}: over 1 KiB up to here, the limit for prompts in memory; "
+        "set the number of prompts with dataset.entries (--num-prompts), or give a smaller file"
     )
 
 

@@ -118,7 +118,7 @@ async def test_changing_file_is_noticed(
             made.block(0)
     assert str(raised.value) == (
         f"dataset.file: {file} was changed during the run, which reads it; "
-        "leave it alone until the run has ended"
+        "do not change it until the run has ended"
     )
 
 

@@ -77,12 +77,12 @@ def test_several_tasks_have_their_scores_and_the_mean() -> None:
     [
         ({}, {}, "lm_eval left 0 files of results"),
         ({"out/m/results_1.json": b"{"}, {}, "results of lm_eval: "),
-        (left_by(), {"tasks": ["gsm8k"]}, "no result of the task 'gsm8k', but of sums"),
+        (left_by(), {"tasks": ["gsm8k"]}, "no result of the task 'gsm8k'; it has sums"),
         (left_by(), {"metric": "acc"}, "no metric 'acc'; it has exact_match,last-number"),
         (
             left_by(results={"sums": {"word_perplexity,none": 12.5, "alias": "sums"}}),
             {},
-            "word_perplexity,none is 12.5, no score from 0 to 1",
+            "word_perplexity,none is 12.5, not a score from 0 to 1",
         ),
         (
             left_by(higher_is_better={"sums": {"exact_match": False}}),
