@@ -10,6 +10,7 @@ from aiperf_svc.cli.stacks import committed_request, ephemeral_request, life_opt
 from aiperf_svc.config.clusters import read_clusters
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.runner.stack import placement
+from aiperf_svc.runner.stack.request import StackRequest
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -23,6 +24,12 @@ def _check_flags(args: argparse.Namespace) -> None:
         )
 
 
+def _check_trackers(request: StackRequest) -> None:
+    """Raise ConfigError if this machine cannot send the results where the config asks for it."""
+    for problem in tracker_problems(request.config.artifacts, os.environ):
+        raise ConfigError(f"{problem.key}: {problem.text}")
+
+
 def run_flags(args: argparse.Namespace) -> int:
     """Run the benchmark of the flags of `profile` in a new stack; the exit code."""
     _check_flags(args)
@@ -33,6 +40,7 @@ def run_flags(args: argparse.Namespace) -> int:
         put(draft.data, "deployment.namespace", where)
         draft.names["deployment.namespace.name"] = "--kubernetes-namespace"
     request, options = ephemeral_request(draft, args), life_options(args)
+    _check_trackers(request)
     print_notices(draft)
     return int(placement.run_in_namespace(request, options, args.kubernetes_namespace))
 
@@ -42,8 +50,7 @@ def run_stack_file(args: argparse.Namespace) -> int:
     draft = read_stack_draft(args)
     _check_flags(args)
     request = committed_request(draft, args)
-    for problem in tracker_problems(request.config.artifacts, os.environ):
-        raise ConfigError(f"{problem.key}: {problem.text}")
+    _check_trackers(request)
     options = life_options(args)
     print_notices(draft)
     clusters = read_clusters(request.settings, str(args.config))

@@ -1,5 +1,5 @@
-"""Runs on this machine: of flags, of a stack file. Everything is checked
-before anything is started."""
+"""Runs of flags or of a stack file on this machine. Everything is checked before anything is
+started."""
 
 import argparse
 import json

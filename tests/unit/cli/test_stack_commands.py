@@ -292,6 +292,7 @@ def test_ca_file_goes_to_the_pods_as_text(
             "--nvml: all: the GPUs of the services' own machine, not those of the target's nodes",
         ),
         (f"{IN_PODS} --kubernetes-namespace Not_One", "--kubernetes-namespace: 'Not_One'"),
+        (f"{IN_PODS} --wandb-project p", "artifacts.wandb: "),
         (f"{BY_TLS} --tls-ca-file /nix.pem", "--tls-ca-file: cannot read '/nix.pem'"),
         (f"{BY_TLS} --tls-ca-file Makefile", "--tls-ca-file: 'Makefile' holds no certificates"),
         ("run images/requirements.lock.yaml", "no such file"),
