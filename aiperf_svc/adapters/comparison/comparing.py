@@ -10,13 +10,17 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.comparison import experiment_folders as experiments
 from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup
 from aiperf_svc.adapters.comparison.run_folders import (
+    NO_RESULTS,
     answers_agreement,
     find_runs,
+    is_joint,
     left_out_runs,
     read_runs,
+    refuse_joint,
     with_requests,
 )
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+from aiperf_svc.adapters.exports.result_files import find_results
 from aiperf_svc.adapters.report.curve_chart import NamedCurve, named
 from aiperf_svc.core.compare.comparison import LEAST_RUNS, Criteria
 from aiperf_svc.core.compare.groups import DEFAULT, Comparisons, Group, compare_groups, group_of
@@ -77,11 +81,39 @@ def folder_groups(
     everything = [*base, *new]
     if all(map(is_experiment, everything)):
         return experiments.groups_of_sides(base, new)
+    if all(map(is_joint, everything)):
+        return _groups_of_members(base, new)
+    refuse_joint(everything)
     find_runs([each for each in everything if not is_experiment(each)])
     for folder in filter(is_experiment, everything):
         experiments.refuse_several_combinations(folder)
     left_out = [[run for each in side for run in left_out_runs(each)] for side in (base, new)]
     return [FolderGroup("", find_runs(base), find_runs(new), (left_out[0], left_out[1]))]
+
+
+def _groups_of_members(base: Sequence[Path], new: Sequence[Path]) -> list[FolderGroup]:
+    """Return the groups of each target or cluster: its runs, or those of each combination of
+    parameters of its experiment. Raises ConfigError."""
+    groups: list[FolderGroup] = []
+    everything = (each for folder in (*base, *new) for each in folder.iterdir())
+    for name in sorted({each.name for each in everything if _is_member(each)}):
+        one, other = (list(filter(_is_member, (f / name for f in side))) for side in (base, new))
+        if all(map(is_experiment, (*one, *other))):
+            found = experiments.groups_of_sides(one, other)
+            groups += [each._replace(name=f"{name}: {each.name}") for each in found]
+            continue
+        runs = [list(filter(find_results, side)) for side in (one, other)]
+        failed = [
+            [experiments.failed_run(each, NO_RESULTS) for each in side if not find_results(each)]
+            for side in (one, other)
+        ]
+        groups.append(FolderGroup(name, runs[0], runs[1], (failed[0], failed[1])))
+    return groups
+
+
+def _is_member(folder: Path) -> bool:
+    has_results = is_experiment(folder) or find_results(folder) is not None
+    return has_results or (folder / "logs").is_dir()
 
 
 def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path], ...]:

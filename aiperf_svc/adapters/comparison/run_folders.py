@@ -1,7 +1,7 @@
 """Finds the runs of a comparison and reads their results, and `records.parquet` where single
 requests are needed. Every problem is one line that names the folder or file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -57,6 +57,7 @@ HEADLINE = (
     RowKey("quality_score"),
 )
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 101), 1 - np.geomspace(1e-6, 1e-2, 41))))
+NO_RESULTS = "failed: it has no results"
 _OF_SEVERAL = (EXPERIMENT, JOINT_FILE)
 _TOPOLOGY = ("layout", "workers", "record_processors", "raw_route")
 
@@ -111,6 +112,18 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
+def is_joint(folder: Path) -> bool:
+    """Return whether a folder has the results of several targets or clusters."""
+    return (folder / JOINT_FILE).is_file()
+
+
+def refuse_joint(folders: Iterable[Path]) -> None:
+    """Raise ConfigError if one of the folders has the results of several targets or clusters, which
+    are not repetitions of one run."""
+    if joint := next(filter(is_joint, folders), None):
+        raise ConfigError(f"{joint}: results of several runs; name the folder of one of them in it")
+
+
 def left_out_runs(folder: Path) -> list[MeasuredRun]:
     """Return what `find_runs` leaves out of a folder: the trials of an experiment that do not
     count; of another folder the runs directly in it of which there are logs and no results, and the
@@ -125,7 +138,7 @@ def left_out_runs(folder: Path) -> list[MeasuredRun]:
             text = "results of several runs; name this folder by itself"
             found.append(failed_run(each, text, cause=""))
         elif (each / "logs").is_dir() and not find_results(each):
-            found.append(failed_run(each, "failed: it has no results"))
+            found.append(failed_run(each, NO_RESULTS))
     return found
 
 

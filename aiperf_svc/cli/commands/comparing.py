@@ -10,7 +10,12 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.comparison import history_views as views
 from aiperf_svc.adapters.comparison import markdown, page
 from aiperf_svc.adapters.comparison.comparing import compare_folders, curves_of
-from aiperf_svc.adapters.comparison.run_folders import find_runs, left_out_runs, read_runs
+from aiperf_svc.adapters.comparison.run_folders import (
+    find_runs,
+    left_out_runs,
+    read_runs,
+    refuse_joint,
+)
 from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification
 from aiperf_svc.adapters.rules.points import read_points
 from aiperf_svc.adapters.storage import junit_file
@@ -106,6 +111,7 @@ def _print(found: Comparisons, args: argparse.Namespace) -> None:
 def history(args: argparse.Namespace) -> int:
     """Read the runs, find the changes, print and write."""
     with local_folders(args.folders) as names:
+        refuse_joint(names)
         named = {
             run.folder: replace(
                 run,
@@ -131,6 +137,7 @@ def verify(args: argparse.Namespace) -> int:
             f"--max-concurrency: {args.max_concurrency}: expected a number of at least 1"
         )
     rules: ModuleType = agentx if args.rules == agentx.NAME else mlperf_endpoints
+    refuse_joint([args.folder])
     points = read_points(find_runs([args.folder]), rules.least_duration_s)
     report: RulesReport = rules.verify(points, args.max_concurrency)
     print_found(report, print_report, as_json=args.json, width=WIDTH + 20)

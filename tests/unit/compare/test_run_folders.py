@@ -13,10 +13,12 @@ from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, wit
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.tool_artifacts import write_run
+from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.quality.gate import Answer, graded, score
 from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.records import Flag
 from tests.support import fake_run, fake_steps
 from tests.support.fake_results import DATASET, throttled
@@ -102,6 +104,44 @@ def test_experiment_beside_runs_is_named(
     code, text, _ = compare(capsys, new, runs / "base", "--fail-on", "worse")
     assert code == 0
     assert f"left out: {new / 'sweep'}, results of several runs" in text
+
+
+def joint_of(folder: Path, **members: Path) -> Path:
+    """The results of several targets, of which these are the runs."""
+    for name, run in members.items():
+        shutil.copytree(run, folder / name)
+    (folder / "joint.json").write_text("{}")
+    return folder
+
+
+def test_targets_are_compared_one_by_one(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = runs / "base" / "0", runs / "new" / "0"
+    base = joint_of(tmp_path / "base", a=one, b=other)
+    new = joint_of(tmp_path / "new", a=other, b=one)
+    (new / "b" / "profile_export_aiperf.json").unlink()
+    (new / "b" / "logs").mkdir()
+    code, text, _ = compare(capsys, base, new, "--json")
+    found = json.loads(text)
+    assert code == 0
+    (group,) = found["groups"]
+    assert group["name"] == "a"
+    (row,) = (r for r in group["rows"] if r["key"] == {"tag": TTFT.tag, "stat": "p99"})
+    assert (row["base"]["n"], row["new"]["n"]) == (1, 1)
+    assert 0.25 < row["delta"] < 0.45
+    (skipped,) = found["skipped"]
+    assert skipped["name"] == "b"
+
+
+def test_targets_are_not_repetitions_of_a_run(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    joint = joint_of(tmp_path / "joint", a=runs / "base" / "0", b=runs / "new" / "0")
+    assert compare(capsys, joint, runs / "base")[0] == ExitCode.BAD_CONFIG
+    for command in ("history --metric request_throughput", "verify --rules agentx-2026-08"):
+        assert main([*command.split(), str(joint)]) == ExitCode.BAD_CONFIG
+        assert "results of several runs; name the folder" in capsys.readouterr().err
 
 
 def test_several_folders_are_compared_with_to(
