@@ -71,7 +71,7 @@ class Session:
         self._options, self._timeout_s = options, timeout_s
         self._deadline_mono_s: float | None = None
         self._screens: Mapping[str, Screen] = {}
-        """Those of parts that run at the same time, by name."""
+        """Those of parts that run at the same time, by `_name_of`."""
         self._trials: dict[int, BeginTrial] = {}
         """The trial of each round that a driver has named."""
         self._ended: dict[Part, RunOutcome] = {}
@@ -158,9 +158,8 @@ class Session:
         """Carry out the schedule to its end."""
         self._starts, self._is_over = StartTimes(self._placement.lead_s), asyncio.Event()
         self._closing = asyncio.Lock()
-        names = list(self._results.members)
-        if not self._expansion.is_joint:
-            names = [f"shape {number}" for number in self._results.rounds_left]
+        rounds = self._results.rounds_left if self._placement.limit > 1 else [1]
+        names = [self._name_of(Part(n, each)) for each in self._results.members for n in rounds]
         with ExitStack() as stack:
             if self._has_several:
                 self._screens = stack.enter_context(open_screens(self._options.ui, names))
@@ -314,7 +313,7 @@ class Session:
 
     def _screen(self, work: Work) -> Screen:
         if self._screens:
-            return self._screens[work.member.name or f"shape {work.part.round}"]
+            return self._screens[self._name_of(work.part)]
         screen = Screen(self._options.ui)
         if work.trial is not None:
             trial = work.trial.trial
@@ -323,6 +322,11 @@ class Session:
             shapes = self._expansion.shapes[work.member.name]
             screen.say(trial_lists.shape_name(shapes, work.part.round))
         return screen
+
+    def _name_of(self, part: Part) -> str:
+        """Return the name of a part among those that run at the same time."""
+        shape = f"shape {part.round}" if self._placement.limit > 1 else ""
+        return " ".join(filter(None, (part.member, shape)))
 
     async def _close(self, round_: int) -> None:
         """Put the results of a round into the folders of its members."""

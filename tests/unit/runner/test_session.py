@@ -3,7 +3,7 @@ others."""
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,11 @@ class FakePlacement(Placement):
 
 
 class Fake:
-    """A session of three members, or of as many rounds."""
+    """A session of three members, or of as many rounds, two at the same time."""
 
-    def __init__(self, folder: Path, *, rounds: int = 0, **artifacts: Any) -> None:
+    def __init__(
+        self, folder: Path, *, rounds: int = 0, names: Sequence[str] = (), **artifacts: Any
+    ) -> None:
         experiment = {"product": {"workers.max": list(range(1, rounds + 1))}, "parallel": 2}
         config = small_config(
             "http://10.0.0.1:8000",
@@ -98,7 +100,7 @@ class Fake:
             experiment=experiment if rounds else None,
         )
         trials = trial_configs(config)
-        names = ("",) if rounds else NAMES
+        names = names or (("",) if rounds else NAMES)
         self.expansion = expand(
             [Member(name=name, config=config, trials=trials) for name in names], "cluster"
         )
@@ -169,6 +171,15 @@ async def test_every_line_begins_with_its_part(
         "us    ended: done, verdict valid",
     ]
     assert {line.split()[0] for line in said} == set(NAMES)
+
+
+async def test_lines_of_parallel_rounds_name_member_and_shape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await Fake(tmp_path, rounds=2, names=("eu", "us")).run()
+    said = capsys.readouterr().err.splitlines()
+    found = [line.partition("ended: ")[0].strip() for line in said if "ended: " in line]
+    assert sorted(found) == ["eu shape 1", "eu shape 2", "us shape 1", "us shape 2"]
 
 
 async def test_interrupt_reaches_every_part_and_no_other_begins(tmp_path: Path) -> None:
