@@ -96,6 +96,9 @@ def missing_keys(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     return tuple(name for name in KEY_VARIABLES if not environ.get(name))
 
 
+_DATED = re.compile(r"-\d{8}T\d{6}Z")
+
+
 def folder_of(name: str, run_id: str, started_wall_ns: int) -> str:
     """Return a run's part of the keys: the same for the same run, and sorted by time."""
     stamp = datetime.fromtimestamp(started_wall_ns // 10**9, UTC)
@@ -104,9 +107,12 @@ def folder_of(name: str, run_id: str, started_wall_ns: int) -> str:
 
 def folder_of_experiment(folder: Path, experiment: Experiment) -> str:
     """Return the part of the keys of an experiment whose trials several runs upload: the same as
-    long as its folder has the same name."""
+    long as its folder has the same name. The folder of a target or cluster has no date of its own,
+    so that the name of the folder of all of them precedes it."""
+    path = folder.resolve()
+    name = path.name if _DATED.search(path.name) else f"{path.parent.name}-{path.name}"
     digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
-    return f"{folder.resolve().name}-{digest[:16]}"
+    return f"{name}-{digest[:16]}"
 
 
 def upload(

@@ -11,6 +11,8 @@ from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.storage import folders, shape_trials
 from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
+from aiperf_svc.adapters.storage.uploads import folder_of_experiment
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.experiments.trials import SHAPES, TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -21,6 +23,15 @@ from tests.support.small_configs import small_jobs
 COUNT = 50
 LARGE_BYTES = 200_000
 """Size of the results of a trial."""
+
+
+def test_uploads_of_a_target_replace_no_earlier_ones() -> None:
+    experiment = Experiment.model_validate({"product": {"load.concurrency": [1, 2]}})
+    nights = [Path(f"/a/bench-2026112{night}T012343Z") for night in (3, 4)]
+    found = [folder_of_experiment(each / name, experiment) for each in nights for name in "ab"]
+    assert len(set(found)) == 4
+    digest = folder_of_experiment(nights[0], experiment).removeprefix(f"{nights[0].name}-")
+    assert found[0] == f"{nights[0].name}-a-{digest}"
 
 
 def test_trial_results_are_not_kept_in_memory(tmp_path: Path) -> None:
