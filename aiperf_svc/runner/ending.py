@@ -43,9 +43,12 @@ def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
     return replace(outcome, artifact_error="; ".join(text for text in texts if text))
 
 
-def call_webhook(outcome: RunOutcome, artifacts: Artifacts, *, name: str = "") -> None:
-    """Post the outcome to the webhook of the config. `name` is that of a run without results. A
-    failure is printed, and does not change the exit code: the results are there."""
+def call_webhook(
+    outcome: RunOutcome, artifacts: Artifacts, *, name: str = "", is_member: bool = False
+) -> None:
+    """Post the outcome to the webhook of the config. `name` is that of a run without results;
+    `is_member`: others were measured at the same time. A failure is printed, and does not change
+    the exit code: the results are there."""
     if artifacts.webhook is None:
         return
     # It reads the runs of a bucket, with libraries that no other end needs.
@@ -63,6 +66,7 @@ def call_webhook(outcome: RunOutcome, artifacts: Artifacts, *, name: str = "") -
         results=results,
         folder=outcome.artifacts,
         uploaded_to=outcome.uploaded_to,
+        is_member=is_member,
     )
     try:
         host = deliver(delivery(end, artifacts), artifacts.webhook)

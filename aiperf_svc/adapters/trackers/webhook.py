@@ -64,6 +64,8 @@ class End(NamedTuple):
     results: Results | None
     folder: Path | None
     uploaded_to: str
+    is_member: bool = False
+    """Whether other targets or clusters were measured at the same time."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ def delivery(end: End, artifacts: Artifacts) -> Delivery:
     result, found, base, why = end.results, None, None, None
     if end.folder is None or result is None:
         why = "nothing was measured"
+    elif end.is_member and (artifacts.webhook is None or artifacts.webhook.compare_with is None):
+        why = "the last run in the bucket may be that of another target or cluster"
     else:
         try:
             base, found = compared_with_before(end.folder, end.name, end.uploaded_to, artifacts)

@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from aiperf_svc.adapters.terminal.live_display import MEMBER_ROWS, LiveTable
-from aiperf_svc.adapters.trackers import sending
-from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.adapters.trackers import sending, webhook
+from aiperf_svc.adapters.trackers.webhook import Delivery
+from aiperf_svc.config.artifacts import Artifacts, Webhook
 from aiperf_svc.core.cluster.stack_stages import Stage
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -237,6 +238,24 @@ def test_every_member_is_sent_to_the_trackers(
     fake.placement.has_files = True
     Session(fake.expansion, fake.placement, RunOptions(ui="plain")).run()
     assert sent == list(NAMES)
+
+
+def test_webhook_compares_no_member_with_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted: list[Delivery] = []
+
+    def deliver(content: Delivery, to: Webhook) -> str:
+        posted.append(content)
+        return "host"
+
+    monkeypatch.setattr(webhook, "deliver", deliver)
+    bucket = {"url": "s3://bucket/runs", "endpoint_url": "http://127.0.0.1:9"}
+    fake = Fake(tmp_path, webhook={"url": "http://127.0.0.1:9/hook"}, s3=bucket)
+    fake.placement.has_files = True
+    Session(fake.expansion, fake.placement, RunOptions(ui="plain")).run()
+    reason = "the last run in the bucket may be that of another target or cluster"
+    assert [(each.base, each.not_compared) for each in posted] == [(None, reason)] * len(NAMES)
 
 
 def test_table_counts_hidden_parts() -> None:
