@@ -254,6 +254,13 @@ def test_results_have_the_time_of_their_folder(
     assert [each.when_wall_ns for each in Index(tmp_path).look()] == [when_wall_ns]
 
 
+def test_search_over_targets_shows_its_result(tmp_path: Path) -> None:
+    search = '"search": {"result": "holds 2 users"}'
+    (tmp_path / "joint.json").write_text(f'{{"kind": "targets", "name": "x", {search}}}')
+    (entry,) = Index(tmp_path).look()
+    assert entry.numbers == ("holds 2 users",)
+
+
 def test_browser_gets_the_address_by_a_private_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

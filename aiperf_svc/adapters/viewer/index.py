@@ -180,11 +180,16 @@ class _Member(msgspec.Struct):
     name: str = ""
 
 
+class _Search(msgspec.Struct):
+    result: str = ""
+
+
 class _Joint(msgspec.Struct):
     kind: str
     name: str
     verdict: str | None = None
     members: tuple[_Member, ...] = ()
+    search: _Search | None = None
 
 
 def _joint(id_: str, file: Path) -> Entry:
@@ -195,6 +200,7 @@ def _joint(id_: str, file: Path) -> Entry:
         name=found.name,
         when_wall_ns=_begin(file),
         verdict=found.verdict or "",
+        numbers=() if found.search is None else (found.search.result,),
         target=", ".join(each.name for each in found.members),
     )
 
