@@ -216,9 +216,7 @@ def repetitions(e: StepEvidence) -> Reason | None:
     if not values:
         return None
     if not repeated:
-        return note(
-            "repetitions", "one repetition says nothing about noise; repetitions: 5 would show it"
-        )
+        return note("repetitions", "one repetition does not show the noise; repetitions: 5 would")
     name = max(repeated, key=lambda step: _spread(repeated[step]))
     spread = _spread(repeated[name])
     return graded(

@@ -174,7 +174,7 @@ class StepMachine:
         return tuple(rank for rank in attempt.plan.step.ranks if rank not in self._lost)
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take one event and return the instructions to carry out."""
+        """Handle one event and return the instructions to carry out."""
         match event:
             case StatusReceived(rank=rank, status=status):
                 self._take_status(rank, status)

@@ -108,8 +108,8 @@ def _claimed_above(
         max(claimed - unsent - carried, 0) / carried if carried else 1.0,
         limits,
         text=f"{attempt.name}: the tool claims {claimed:,} bytes; {carried:,} were seen: {where}",
-        remedy="look at the tool's output under raw/: it did not move over this network what it "
-        "says, or moved it on another way (shared memory, a device that the kernel does not count)",
+        remedy="look at the tool's output under raw/: it moved less over this network than it "
+        "claims, or took another path (shared memory, a device that the kernel does not count)",
     )
 
 

@@ -51,14 +51,14 @@ async def add_cluster_facts(
     if not servers and target.pods is not None:
         servers = await list_pods(cluster, target.pods.namespace, target.pods.labels) or []
     own = _pod_facts(services) | _node_facts(await _nodes(cluster, services))
-    ours = {**_known(own), **client}
+    ours = {**_without_unknown(own), **client}
     ours.pop("arguments", None)  # Those of the services follow from the config.
     nodes = await _nodes(cluster, servers)
     place = {
         "node": joined(_label(node, HOSTNAME) for node in nodes),
         "started": joined(_starts(servers)),
     }
-    its = _known(_pod_facts(servers) | _node_facts(nodes) | place)
+    its = _without_unknown(_pod_facts(servers) | _node_facts(nodes) | place)
     fallback = {
         name: joined(_label(node, label) for node in nodes for label in labels)
         for name, labels in GPU_LABELS.items()
@@ -66,7 +66,7 @@ async def add_cluster_facts(
     for path in files:
         found = await asyncio.to_thread(read_provenance, path.parent)
         if found is not None:
-            both = found.with_facts(client=ours, target=its, fallback=_known(fallback))
+            both = found.with_facts(client=ours, target=its, fallback=_without_unknown(fallback))
             await asyncio.to_thread(_write, folder, path, both)
     return files
 
@@ -143,7 +143,7 @@ def _node_facts(nodes: list[Json]) -> dict[str, str]:
     }
 
 
-def _known(facts: Mapping[str, str]) -> dict[str, str]:
+def _without_unknown(facts: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 

@@ -87,7 +87,7 @@ class ExperimentFolder:
                 self._files[name] = self._files_of(self.folder / TRIALS / name)
         except OSError as error:
             raise unwritable(self.folder, error) from error
-        files = sorted([*own, *self._known], key=lambda each: each.name)
+        files = sorted([*own, *self._trial_files], key=lambda each: each.name)
         save_manifest(self.folder, Manifest(run_id, tuple(files)))
 
     def _files_of(self, trial: Path) -> tuple[ManifestEntry, ...]:
@@ -98,7 +98,7 @@ class ExperimentFolder:
         return list_files(self.folder, trial, known=known)
 
     @property
-    def _known(self) -> tuple[ManifestEntry, ...]:
+    def _trial_files(self) -> tuple[ManifestEntry, ...]:
         return tuple(entry for files in self._files.values() for entry in files)
 
     def write(self, run_id: str, search: SearchReport | None = None) -> ExperimentResult | None:
@@ -106,7 +106,7 @@ class ExperimentFolder:
         EnvironmentProblem."""
         summary = summarise_rows(self._ended.rows)
         results = write_experiment(self.folder, self._config, summary, search)
-        write_manifest(self.folder, run_id, known=self._known)
+        write_manifest(self.folder, run_id, known=self._trial_files)
         return results
 
     def write_scenario(self, row: TrialRow) -> None:

@@ -111,7 +111,7 @@ class RunMachine:
         """The last events, for error messages."""
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take one event and return the instructions to carry out."""
+        """Handle one event and return the instructions to carry out."""
         self._note(event)
         if self.state.is_final:
             return []

@@ -46,12 +46,12 @@ class EarlyEndDetector:
         self._found: tuple[ObjectiveBatches, ...] = ()
 
     def begin(self, start_wall_ns: int) -> None:
-        """Take the time at which the load starts."""
+        """Record the time at which the load starts."""
         self._begin_ns = start_wall_ns + self._load.ramp
         self._end_ns = start_wall_ns + (self._load.duration or 0)
 
     def add(self, rows: Rows) -> None:
-        """Take requests that have ended."""
+        """Record requests that have ended."""
         if self._most is None or not self._begin_ns:
             return
         columns = {name: rows[name] for name in METRIC_DTYPE.names or ()}

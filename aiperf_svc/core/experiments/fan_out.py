@@ -130,7 +130,7 @@ class FanOut:
         return self._next()
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take an event; return what follows from it."""
+        """Handle an event and return what follows from it."""
         found: list[Instruction] = []
         match event:
             case JobSeen():

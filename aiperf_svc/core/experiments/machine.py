@@ -86,7 +86,7 @@ class Strategy(Protocol):
         ...
 
     def add(self, trial: Trial, finding: Finding | None) -> None:
-        """Take what a trial that has ended found; None when it failed."""
+        """Record what a trial that has ended found; None when it failed."""
         ...
 
 
@@ -149,7 +149,7 @@ class ExperimentMachine:
         self._cancelled = self._cancelled or reason
 
     def handle(self, event: TrialEnded) -> Instruction:
-        """Take the end of the trial that was begun last. Raises ValueError for any other."""
+        """Handle the end of the trial that was begun last. Raises ValueError for any other."""
         current = self._current
         if current is None or event.serial != current.serial:
             raise ValueError(f"trial {event.serial} has ended, expected {current}")

@@ -80,7 +80,7 @@ class QualifyTrials:
         return None
 
     def add(self, trial: Trial, finding: Finding | None) -> None:
-        """Take what a trial measured; None if it failed."""
+        """Record what a trial measured; None if it failed."""
         if finding is not None:
             self._measured += finding.measured
             self._spent_s += finding.length_s

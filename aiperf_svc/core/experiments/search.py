@@ -119,7 +119,7 @@ class Search:
         return self.space.parameters(step.value, is_longer=step.is_longer)
 
     def add(self, parameters: Parameters, result: SearchedTrial) -> None:
-        """Take the result of a trial that `next` asked for."""
+        """Record the result of a trial that `next` asked for."""
         value = float(parameters[self.space.parameter])
         runs, longer = self._runs.setdefault(value, []), self.space.longer
         # Where no trial can be longer, a further one is in its place.

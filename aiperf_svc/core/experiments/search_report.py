@@ -151,11 +151,11 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
                 known = f"holds {holds}; " if self.holds is not None else ""
                 return (
                     f"{known}at {breaks} the client is the limit, not the server ({self.reason}): "
-                    "the verdict of that trial says what helps"
+                    "the verdict of that trial names the remedies"
                 )
             case Ending.UNUSABLE:
                 known = f"holds {holds}; " if self.holds is not None else ""
-                return f"{known}the trial at {breaks} tells nothing of the server: {self.reason}"
+                return f"{known}the trial at {breaks} is unusable: {self.reason}"
             case _:
                 return self._undecided()
 

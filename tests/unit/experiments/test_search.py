@@ -229,7 +229,7 @@ def test_trial_without_usable_result_ends_the_range() -> None:
     search = searched(low=100, high=1600)
     carry_out(search, 300, above=UNUSABLE)
     assert search.ending is Ending.UNUSABLE
-    assert "tells nothing of the server: a worker was lost" in search.report.result
+    assert "req/s is unusable: a worker was lost" in search.report.result
 
 
 def test_unclear_point_gets_a_longer_run() -> None:
