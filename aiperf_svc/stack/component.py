@@ -148,9 +148,9 @@ def _plan(name: str, args: BenchmarkArgs) -> StackPlan:
     return make_plan(
         _plain(args.config, "config"),
         "config",
-        stack=args.name or stack_name_of(f"{pulumi.get_stack()}-{name}"),
+        stack=_plain(args.name, "name") or stack_name_of(f"{pulumi.get_stack()}-{name}"),
         generation=_plain(args.generation, "generation"),
-        target=args.target,
+        target=_plain(args.target, "target"),
         shape=_plain(args.shape, "shape"),
         environ=os.environ,
     )
@@ -180,6 +180,8 @@ def _secrets(
 ) -> dict[str, dict[str, pulumi.Output[str]]]:
     """Return the values for each Secret of the plan. Raises RunError if one is missing or not
     needed."""
+    if isinstance(given, pulumi.Output):
+        raise pulumi.RunError("secrets: expected plain names; only their values can be Outputs")
     wanted = [key for keys in plan.secret_keys.values() for key in keys]
     if missing := sorted(set(wanted) - set(given)):
         raise pulumi.RunError(f"secrets: the config needs values for {', '.join(missing)}")
