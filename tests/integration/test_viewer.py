@@ -1,5 +1,6 @@
 """`view`: pages over stored results, in a real browser and to those who may not read them."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.viewer.index import Index
-from aiperf_svc.adapters.viewer.server import list_page
+from aiperf_svc.adapters.viewer.server import Viewer, list_page
 from aiperf_svc.cli.commands import finished_runs
 from aiperf_svc.core.quality import gate
 from aiperf_svc.core.quality.questions import Grader, Question
@@ -282,6 +283,20 @@ def test_browser_gets_the_address_by_a_private_file(
     assert said == [(tmp_path / "open.html").as_uri()]
     assert "/token/" in (tmp_path / "open.html").read_text()
     assert stat.S_IMODE((tmp_path / "open.html").stat().st_mode) == 0o600
+
+
+async def test_page_is_served_while_a_browser_opens(tmp_path: Path) -> None:
+    loaded: list[str] = []
+
+    def open_browser(url: str) -> None:
+        with urllib.request.urlopen(url, timeout=10.0) as response:
+            loaded.append(response.read().decode())
+        serving.get_loop().call_soon_threadsafe(serving.cancel)
+
+    serving = asyncio.create_task(Viewer(tmp_path, "token").serve(0, open_browser))
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert "There are no results" in loaded[0]
 
 
 def test_missed_quality_gate_is_a_missed_slo(tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ class Viewer:
         self._index, self._token = Index(root), token
 
     async def serve(self, port: int, ready: Callable[[str], None]) -> None:
-        """Serve until cancelled, and tell the address when it can be opened; port 0 takes a free
-        one. Raises EnvironmentProblem."""
+        """Serve until cancelled, and tell the address when it can be opened, in a thread: a browser
+        that is started waits for the page. Port 0 takes a free one. Raises EnvironmentProblem."""
         app = web.Application(middlewares=[self._guarded])
         add = app.router.add_get
         add("/{token}/", self._list)
@@ -143,7 +143,8 @@ class Viewer:
         await runner.setup()
         try:
             await web.TCPSite(runner, HOST, port).start()
-            ready(f"http://{HOST}:{runner.addresses[0][1]}/{self._token}/")
+            address = f"http://{HOST}:{runner.addresses[0][1]}/{self._token}/"
+            await asyncio.to_thread(ready, address)
             await asyncio.Event().wait()
         except OSError as error:
             reason = error.strerror or str(error)
