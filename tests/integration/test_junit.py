@@ -9,7 +9,7 @@ from junitparser import Error, Failure, JUnitXml, TestCase
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.file_content import json_file
-from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE, read_run
+from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE, JOINT_FILE, read_run
 from aiperf_svc.adapters.storage.junit_file import (
     COMMAND,
     Case,
@@ -61,6 +61,21 @@ def test_every_kind_of_folder_is_exported(stored: Path, tmp_path: Path, kind: st
     file = tmp_path / "junit.xml"
     assert main(["export", str(stored / kind), "--junit", str(file)]) == ExitCode.OK
     assert len(cases(file)) > 5
+
+
+@pytest.mark.parametrize("kind", ["targets", "targets-experiment"])
+def test_target_without_results_is_an_error(stored: Path, tmp_path: Path, kind: str) -> None:
+    folder, file = Path(shutil.copytree(stored / kind, tmp_path / kind)), tmp_path / "junit.xml"
+    assert main(["export", str(folder), "--junit", str(file)]) == ExitCode.OK
+    before = cases(file)
+    assert {suite.partition("/")[0] for suite, _ in before} == {"there", "same", COMMAND}
+    assert not before["same", "state"].result
+    content = msgspec.json.decode((folder / JOINT_FILE).read_bytes())
+    content["members"][1] |= {"folder": "", "state": "failed", "reason": "no such host"}
+    (folder / JOINT_FILE).write_bytes(msgspec.json.encode(content))
+    assert main(["export", str(folder), "--junit", str(file)]) == ExitCode.OK
+    (found,) = cases(file)["same", "state"].result
+    assert (type(found), found.message) == (Error, "no such host")
 
 
 def test_missed_objective_is_a_failure(stored: Path, tmp_path: Path) -> None:

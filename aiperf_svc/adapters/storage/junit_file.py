@@ -15,12 +15,13 @@ import msgspec
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.exports.file_content import read_json
 from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification, rows
-from aiperf_svc.adapters.exports.result_files import find_results, read_run
+from aiperf_svc.adapters.exports.result_files import JOINT_FILE, find_results, read_run
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.joint_result import MemberEnd
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
@@ -57,6 +58,16 @@ class Case(NamedTuple):
 
 class _Checks(msgspec.Struct):
     checks: tuple[Reason, ...] = ()
+
+
+class _Member(MemberEnd, frozen=True, kw_only=True):
+    problem: str = ""
+
+
+class _Joint(msgspec.Struct):
+    """Part of `joint.json` that runs and experiments have in common."""
+
+    members: tuple[_Member, ...]
 
 
 def write_runs(path: Path, folder: Path | None, code: ExitCode, reason: str) -> None:
@@ -97,6 +108,9 @@ def cases_of(folder: Path, suite: str = "") -> Iterator[Case]:
     elif (results := find_results(folder)) is not None:
         result = read_run(results)
         yield from _run(folder, result, suite or result.name)
+    elif (path := folder / JOINT_FILE).is_file():
+        for each in read_json(path, _Joint, expected="the results of several runs").members:
+            yield from _member(folder, each)
     elif folder.is_dir():
         for member in sorted(each for each in folder.iterdir() if each.is_dir()):
             if is_experiment(member) or find_results(member) is not None:
@@ -117,6 +131,20 @@ def _run(folder: Path, result: RunResult, suite: str) -> Iterator[Case]:
         if result.quality is not None:
             yield Case(suite, "quality gate", result.quality.problem)
     yield from (_objective(suite, each) for each in result.slo)
+
+
+def _member(folder: Path, member: _Member) -> Iterator[Case]:
+    """Yield the cases of a target or cluster: first how its run ended, since it may have left no
+    results."""
+    suite = member.folder or member.name
+    found = list(cases_of(folder / suite, suite)) if member.folder else []
+    problem = member.problem
+    if member.state != RunState.DONE:
+        problem = problem or member.reason or member.state
+    elif not found:
+        problem = problem or "no results"
+    yield Case(suite, "state", problem, "error")
+    yield from found
 
 
 def _judged(checks: Iterable[Reason]) -> Iterator[Reason]:
