@@ -8,7 +8,7 @@
 # The test cases are in RUNS/junit.xml and RUNS/compare.xml.
 #
 # STACK     name of the stack, which has at least three repetitions
-# RUNS      folder that the forge keeps from night to night
+# RUNS      folder of this stack that the forge keeps from night to night
 # RUN_FLAGS further flags for the run, such as --local (default: none)
 # PREVIEW_FLAGS  further flags for the preview, such as --objects --against FILE (default: none)
 # COMMENT   command that posts the Markdown file whose name it gets (default: cat)
@@ -24,6 +24,8 @@ preview() {
 
 run() {
     mkdir -p "$RUNS"
+    # That of the night before: a run that fails is not compared.
+    rm -f "$RUNS/compare.xml"
     code=0
     # shellcheck disable=SC2086  # several flags
     aiperf-svc run "$STACK" --artifact-dir "$RUNS" --junit "$RUNS/junit.xml" ${RUN_FLAGS:-} || code=$?
@@ -35,7 +37,6 @@ compare() {
     newest=$(find "$RUNS" -mindepth 1 -maxdepth 1 -type d -name '*-*Z' | sort | tail -n 1)
     if [ ! -d "$RUNS/good" ]; then
         echo "the first run: $newest is the one to compare with"
-        rm -f "$RUNS/compare.xml"
     else
         code=0
         aiperf-svc compare "$RUNS/good/" "$newest" --markdown --fail-on worse --junit "$RUNS/compare.xml" \

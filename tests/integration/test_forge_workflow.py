@@ -112,6 +112,15 @@ def test_first_night_becomes_the_comparison_base(forge: Path) -> None:
     assert not (forge / "runs" / "compare.xml").exists()
 
 
+def test_failed_run_leaves_no_comparison(forge: Path) -> None:
+    comparison = forge / "runs" / "compare.xml"
+    comparison.parent.mkdir()
+    comparison.write_text("of the night before")
+    (forge / "stacks" / "Pulumi.nightly.yaml").unlink()
+    assert step(forge, "run") == ExitCode.BAD_CONFIG
+    assert not comparison.exists()
+
+
 def test_worse_night_fails_and_keeps_last_good_run(forge: Path) -> None:
     good = forge / "runs" / "good"
     assert night(forge, 1, ttft_ms=20.0) == 0
