@@ -112,6 +112,22 @@ def test_first_night_becomes_the_comparison_base(forge: Path) -> None:
     assert not (forge / "runs" / "compare.xml").exists()
 
 
+@pytest.mark.parametrize(
+    ("code", "fail_on_slo", "expected"),
+    [(0, "1", 0), (4, "", 0), (9, "", 0), (5, "", 5), (4, "1", 4), (9, "1", 9)],
+)
+def test_slo_fails_the_run_on_demand(
+    tmp_path: Path, code: int, fail_on_slo: str, expected: int
+) -> None:
+    command = tmp_path / "aiperf-svc"
+    command.write_text(f"#!/bin/sh\nexit {code}\n")
+    command.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environ = {**os.environ, **SETTINGS, "PATH": path, "FAIL_ON_SLO": fail_on_slo}
+    done = subprocess.run([SCRIPT, "run"], cwd=tmp_path, env=environ, check=False)
+    assert done.returncode == expected
+
+
 def test_failed_run_leaves_no_comparison(forge: Path) -> None:
     comparison = forge / "runs" / "compare.xml"
     comparison.parent.mkdir()
