@@ -60,6 +60,7 @@ ARG PACKAGE=aiperf-svc[s3,media,nvml]=={version}
 RUN python3 -m venv /opt/aiperf \\
  && /opt/aiperf/bin/pip install --no-cache-dir "${{PACKAGE}}"
 ENV PATH=/opt/aiperf/bin:/usr/local/bin:/usr/bin:/bin \\
+    PYTHONPATH=/opt/aiperf/app \\
     PYTHONDONTWRITEBYTECODE=1 \\
     PYTHONUNBUFFERED=1
 USER 65532:65532

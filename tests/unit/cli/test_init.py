@@ -1,5 +1,6 @@
 """`aiperf-svc init`: a project for a user's own repository."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,15 @@ def test_init_pins_this_version(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert pinned == f"aiperf-svc[stack]=={aiperf_svc.__version__}\n"
     assert f"=={aiperf_svc.__version__}\n" in (tmp_path / "Containerfile").read_text()
     assert len((tmp_path / "README.md").read_text().splitlines()) <= 10
+
+
+def test_image_finds_kinds_where_ours_does(tmp_path: Path) -> None:
+    assert cli.main(["init", str(tmp_path)]) == 0
+    recipes = (tmp_path / "Containerfile", ROOT / "images" / "Containerfile")
+    made, own = (re.findall(r"PYTHONPATH=(\S+)", each.read_text()) for each in recipes)
+    assert made == own
+    added = f"COPY kinds {own[0]}\n"
+    assert added in (ROOT / "docs" / "workloads.md").read_text()
 
 
 def test_project_has_the_settings_of_our_own(tmp_path: Path) -> None:
