@@ -46,6 +46,11 @@ from aiperf_svc.workloads.trials import CheckedTrials
 
 def preview(args: argparse.Namespace) -> int:
     """Print the summary."""
+    if (args.json or args.manifests) and (args.markdown or args.against is not None):
+        raise ConfigError(
+            f"{'--json' if args.json else '--manifests'}: prints no comparison and no Markdown; "
+            "leave out --markdown and --against"
+        )
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args)
     if args.manifests:

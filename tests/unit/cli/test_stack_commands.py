@@ -142,6 +142,15 @@ def test_manifests_are_only_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     assert secret["data"] == {"key": HIDDEN}
 
 
+@pytest.mark.parametrize("form", ["--json", "--manifests"])
+@pytest.mark.parametrize("more", [["--markdown"], ["--against", "old.yaml"]])
+def test_preview_drops_no_comparison_in_silence(
+    form: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["preview", "bench-smoke", form, *more]) == ExitCode.BAD_CONFIG
+    assert f"error: {form}: prints no comparison" in capsys.readouterr().err
+
+
 def test_scheduled_runner_uses_the_images_of_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
