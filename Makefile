@@ -13,6 +13,7 @@ BENCH_FLAGS ?=
 SOAK_FLAGS ?=
 FUZZ_FLAGS ?=
 BENCHMARK_FLAGS ?=
+LOCK_FLAGS ?=
 PACKAGE_TOOLS := $(VENV)/package/bin
 STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
 PARALLEL := --dist worksteal --numprocesses
@@ -150,15 +151,15 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## Renew the lock files (needs uv)
-	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
+lock: ## Lock what pyproject.toml asks for; newest versions of all with LOCK_FLAGS=--upgrade (needs uv)
+	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header \
 	  --extra stack --extra s3 --extra media --extra mlflow --extra nvml --extra wandb --extra dev pyproject.toml -o requirements.lock
-	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
+	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header \
 	  -c requirements.lock --extra s3 --extra media --extra nvml pyproject.toml -o images/requirements.lock
-	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
+	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header \
 	  -c requirements.lock --extra s3 --extra media --extra nvml --extra stack pyproject.toml -o images/runner/requirements.lock
-	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header scripts/docs.in -o scripts/docs.lock
-	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header scripts/package.in -o scripts/package.lock
+	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header scripts/docs.in -o scripts/docs.lock
+	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header scripts/package.in -o scripts/package.lock
 
 # A virtual environment of its own: nobody else needs the tools.
 DOCS := build/docs

@@ -117,3 +117,15 @@ def test_declared_packages_are_imported() -> None:
         for distribution in distributions
     }
     assert _declared(*EXTRAS, "dev") - TOOLS <= imported
+
+
+def test_every_lock_file_can_be_upgraded() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    flags = re.findall(r"^\tuv pip compile (\S+)", makefile, re.MULTILINE)
+    locks = re.findall(r"-o (\S+\.lock)", makefile)
+    assert flags == ["$(LOCK_FLAGS)"] * len(locks)
+    assert {*locks, "scripts/pip.lock"} == {
+        str(path.relative_to(ROOT))
+        for folder in ("", "images", "images/runner", "scripts")
+        for path in (ROOT / folder).glob("*.lock")
+    }
