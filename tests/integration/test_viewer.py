@@ -1,6 +1,7 @@
 """`view`: pages over stored results, in a real browser and to those who may not read them."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ import pytest
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.artifacts import write_all
+from aiperf_svc.adapters.viewer import server
 from aiperf_svc.adapters.viewer.index import Index
 from aiperf_svc.adapters.viewer.server import Viewer, list_page
 from aiperf_svc.cli.commands import finished_runs
@@ -100,7 +102,7 @@ def snapshot(folder: Path) -> dict[str, int]:
 def get(url: str) -> tuple[int, str, dict[str, str]]:
     """Status, text and headers of a page."""
     try:
-        with urllib.request.urlopen(url) as response:
+        with urllib.request.urlopen(url, timeout=30.0) as response:
             return response.status, response.read().decode(), dict(response.headers)
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode(), dict(error.headers)
@@ -285,18 +287,34 @@ def test_browser_gets_the_address_by_a_private_file(
     assert stat.S_IMODE((tmp_path / "open.html").stat().st_mode) == 0o600
 
 
-async def test_page_is_served_while_a_browser_opens(tmp_path: Path) -> None:
-    loaded: list[str] = []
+async def visited(folder: Path, page: str = "") -> tuple[int, str]:
+    """Status and text of a page, as a browser gets it while the command opens the browser."""
+    found: list[tuple[int, str]] = []
 
     def open_browser(url: str) -> None:
-        with urllib.request.urlopen(url, timeout=10.0) as response:
-            loaded.append(response.read().decode())
+        found.append(get(f"{url}{page}")[:2])
         serving.get_loop().call_soon_threadsafe(serving.cancel)
 
-    serving = asyncio.create_task(Viewer(tmp_path, "token").serve(0, open_browser))
+    serving = asyncio.create_task(Viewer(folder, "token").serve(0, open_browser))
     with pytest.raises(asyncio.CancelledError):
         await serving
-    assert "There are no results" in loaded[0]
+    return found[0]
+
+
+async def test_page_is_served_while_a_browser_opens(tmp_path: Path) -> None:
+    code, text = await visited(tmp_path)
+    assert (code, "There are no results" in text) == (200, True)
+
+
+async def test_unreadable_folder_has_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_title: str, _folder: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(server, "files_page", refuse)
+    code, text = await visited(tmp_path, "files/")
+    assert (code, "Permission denied" in text) == (404, True)
 
 
 def test_missed_quality_gate_is_a_missed_slo(tmp_path: Path) -> None:

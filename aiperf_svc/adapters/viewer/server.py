@@ -165,12 +165,9 @@ class Viewer:
             response = web.Response(
                 body=error_page(str(error)), content_type="text/html", status=400
             )
-        except FileNotFoundError:
-            response = web.Response(
-                body=error_page("no such run or file; it may have been removed"),
-                content_type="text/html",
-                status=404,
-            )
+        except OSError as error:
+            text = error.strerror or "no such run or file; it may have been removed"
+            response = web.Response(body=error_page(text), content_type="text/html", status=404)
         assert isinstance(response, web.StreamResponse)
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
