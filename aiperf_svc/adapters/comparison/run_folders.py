@@ -103,13 +103,22 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
         elif find_results(folder):
             runs = [folder]
         else:
-            runs = sorted(filter(find_results, folder.iterdir()))
+            runs = _runs_in(folder)
         if not runs:
             raise ConfigError(
                 f"{folder}: no run; expected {' or '.join(FILES)} in it, or folders with one"
             )
         found += runs
     return found
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Return the runs directly in a folder, each once, whatever links to it."""
+    own_first = sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path))
+    found: dict[Path, Path] = {}
+    for path in filter(find_results, own_first):
+        found.setdefault(path.resolve(), path)
+    return sorted(found.values())
 
 
 def is_joint(folder: Path) -> bool:

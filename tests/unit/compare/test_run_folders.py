@@ -43,6 +43,13 @@ def test_folder_is_replaced_by_its_runs(runs: Path) -> None:
     assert find_runs([runs / "new" / "1"]) == [runs / "new" / "1"]
 
 
+def test_another_name_of_a_run_counts_once(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "base" / "1", tmp_path / "night")
+    (tmp_path / "good").symlink_to("night")
+    (tmp_path / "other").symlink_to(runs / "base" / "0")
+    assert find_runs([tmp_path]) == [tmp_path / "night", tmp_path / "other"]
+
+
 def test_values_come_from_results_and_parts_from_records(runs: Path) -> None:
     (run,) = with_requests(read_runs([runs / "base" / "0"]), batches=True, curves=True)
     content = json.loads((runs / "base" / "0" / "profile_export_aiperf.json").read_text())
