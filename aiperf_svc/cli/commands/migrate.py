@@ -114,13 +114,17 @@ def _words(command: Sequence[str]) -> list[str]:
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each flag with the words up to the next."""
+    """Yield each flag with the words up to the next. `--url=a` is `--url a`; a value that begins
+    like a flag stays behind its `=`."""
     flag, values = "", list[str]()
     for word in words:
         if word.startswith("-") and not word[1:2].isdigit():
             if flag:
                 yield flag, values
             flag, values = word, []
+            name, equals, value = word.partition("=")
+            if equals and not value.startswith("-"):
+                flag, values = name, [value]
         elif not flag:
             raise ConfigError(f"unexpected argument {word!r}")
         else:

@@ -111,6 +111,20 @@ def test_number_of_conversations_ends_the_run() -> None:
     assert "--request-count" not in moved(f"{command} --benchmark-duration 5").arguments
 
 
+def test_value_behind_an_equals_sign_is_seen() -> None:
+    joined = moved(
+        "aiperf profile --model=a/b --url=h:1 --concurrency=3 --conversation-num=7 "
+        "--log-level=debug --system-prompt=-x"
+    )
+    apart = moved(
+        "aiperf profile --model a/b --url h:1 --concurrency 3 --conversation-num 7 "
+        "--log-level debug --system-prompt=-x"
+    )
+    assert (joined.command, joined.notes) == (apart.command, apart.notes)
+    assert joined.arguments.count("--url") == 1
+    assert joined.arguments[-3:] == ["--system-prompt=-x", "--request-count", "7"]
+
+
 def test_chat_template_adds_its_tokenizer() -> None:
     command = "aiperf profile -m a/b --url h:1 --apply-chat-template"
     assert moved(command).arguments[-2:] == ["--tokenizer", "a/b"]
