@@ -128,7 +128,7 @@ class MeasuredPhase:
     ) -> Evidence:
         load = self.load
         lag, stated = metrics.get("receive_lag"), metrics.get("usage_prompt_tokens")
-        latency = metrics.get("request_latency")
+        first = metrics.get("time_to_first_token") or metrics.get("request_latency")
         dataset, api = self.context.config.dataset, self.context.config.endpoint.type
         is_synthetic = dataset.kind is DatasetKind.SYNTHETIC
         is_known = is_synthetic and not (dataset.mix or api.has(Feature.SOUND_ALONE))
@@ -174,7 +174,7 @@ class MeasuredPhase:
             stated_input_tokens=(stated.stat("avg") or 0.0) if stated else 0.0,
             is_length_forced=self.context.config.endpoint.force_output_length,
             bounds=ev.latency_bounds(self.rows, self.totals),
-            fastest_ms=latency.stat("p5") if latency else None,
+            fastest_ms=first.stat("p5") if first else None,
             receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
             held_ratio=use.ratio if use else None,
             prefill_concurrency=load.prefill_concurrency,

@@ -113,7 +113,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     receive_lag_ms: float = 0.0
     """p99 of the receive lag."""
     fastest_ms: float | None = None
-    """5th percentile of the request latency."""
+    """5th percentile of TTFT if streaming, else of the request latency."""
     held_ratio: float | None = None
     """Mean concurrency over the configured one in closed loop, or the share of the time of prefill
     slots in which none was free while a user waited; None if the run is too short to tell."""

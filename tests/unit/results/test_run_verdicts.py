@@ -130,6 +130,14 @@ def test_starved_closed_loops_are_client_bound(seed: int) -> None:
     assert results(rows).verdict.label == "invalid: client-bound"
 
 
+def test_first_tokens_at_once_are_too_fast() -> None:
+    rows = fake_run.closed_loop(ttft_ms=0.3, client_lag_ms=0.2)
+    verdict = results(rows).verdict
+    assert verdict.label == "invalid: client-bound"
+    (lag,) = (each for each in verdict.reasons if each.check == "schedule_lag")
+    assert "too fast for this check" in lag.remedy
+
+
 def _reads_merged_by_a_paused_worker(rows: Rows) -> None:
     rows["ttft_uncertainty_ns"][::40] = 25 * MS
     rows["receive_lag_ns"] = 4 * MS
