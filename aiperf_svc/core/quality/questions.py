@@ -84,7 +84,7 @@ def read_questions(lines: Iterable[bytes], source: str) -> list[Question]:
         try:
             question = msgspec.json.decode(line, type=_Line)
             _check(question)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
             graders = f"; expected {', '.join(Grader)}" if "`$.grader`" in str(error) else ""
             raise ValueError(f"{source}:{number}: {error}{graders}") from error
         found.append(question)

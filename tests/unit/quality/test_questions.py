@@ -111,3 +111,9 @@ def test_files_without_questions_are_refused() -> None:
         read_questions([b"\n"], "gate.jsonl")
     with pytest.raises(ValueError, match=r"^gate\.jsonl:1: "):
         read_questions([b"{"], "gate.jsonl")
+
+
+def test_question_of_too_many_levels_is_refused() -> None:
+    line = b'{"prompt": "?", "expected": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(ValueError, match=r"^gate\.jsonl:1: "):
+        read_questions([line], "gate.jsonl")
