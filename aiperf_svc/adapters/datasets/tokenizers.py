@@ -115,7 +115,7 @@ def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate
                     }
                 )
             )
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, TooCostly) as error:
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise _refused(name, error) from error
 
     return rendered

@@ -95,6 +95,9 @@ def test_refused_or_unsafe_template_is_one_error(tmp_path: Path) -> None:
     escape = template_in(tmp_path, chat_template="{{ ''.__class__.__mro__ }}")
     with pytest.raises(ConfigError, match="unsafe"):
         escape([])
+    failing = template_in(tmp_path, chat_template="{{ 'abc'.index('z') }}")
+    with pytest.raises(ConfigError, match="substring not found; leave this out"):
+        failing([])
     large = template_in(tmp_path, chat_template="{{ 'a' * 9000000000 }}")
     with pytest.raises(ConfigError, match=r"'m': takes over 1 GiB of memory .*; leave this out"):
         large([])
