@@ -62,7 +62,7 @@ def blank_bounds(rows: PhaseRows) -> tuple[GapBound, ...]:
 
 
 def _has_gaps(chunk: Chunk) -> NDArray[np.bool_]:
-    several: NDArray[np.bool_] = (chunk["chunks"] >= 2) | (chunk["output_tokens"] >= 2)
+    several: NDArray[np.bool_] = (chunk["chunks"] >= 2) | (f.streamed_tokens(chunk) >= 2)
     several &= chunk["is_streamed"] & (chunk["first_token_wall_ns"] != 0)
     return several
 

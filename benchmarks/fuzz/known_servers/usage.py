@@ -153,6 +153,17 @@ SERVERS: tuple[KnownServer, ...] = (
         ),
     ),
     KnownServer(
+        "one-word-behind-hidden-reasoning",
+        _valid,
+        _chat(
+            _words(1),
+            prompt_tokens=550,
+            completion_tokens=1001,
+            total_tokens=1551,
+            completion_tokens_details={"reasoning_tokens": 1000},
+        ),
+    ),
+    KnownServer(
         "reasoning-beside-completion-tokens",
         _beside,
         _chat(

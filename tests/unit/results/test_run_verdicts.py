@@ -56,6 +56,7 @@ def test_streams_in_one_read_are_counted() -> None:
             *(fake_run.request(gap_ms=0, tokens=5) for _ in range(3)),
             fake_run.request(gap_ms=5, tokens=5),
             fake_run.request(gap_ms=0, tokens=1),
+            fake_run.request(gap_ms=0, tokens=1, output_tokens=1_001, hidden_tokens=1_000),
             fake_run.request(gap_ms=0, tokens=5, flags=0),
         ]
     )
