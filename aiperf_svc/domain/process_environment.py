@@ -1,6 +1,7 @@
 """How the processes of a run are started on any machine: their program, their variables."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 OWN_PROGRAM = (sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.py"))
@@ -22,3 +23,10 @@ PROCESS_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
 }
 """Environment variables of every process of a run, unless the user sets others."""
+
+
+def without_working_folder(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a Python program of ours other than `OWN_PROGRAM`: an empty entry
+    of PYTHONPATH is the working folder, whose files would take the place of the library's."""
+    folders = filter(None, environ.get("PYTHONPATH", "").split(":"))
+    return {**environ, "PYTHONPATH": ":".join(folders)}

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,16 @@ def test_preview_lists_the_programs_objects(capsys: pytest.CaptureFixture[str]) 
     assert {key: each.get("spec") for key, each in found.items()} == {
         key: each.get("spec") for key, each in made.items()
     }
+
+
+def test_program_imports_no_file_of_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "yaml.py").write_text("raise SystemExit('yaml was imported')")
+    monkeypatch.chdir(tmp_path)
+    # The first entry is empty.
+    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{INFRA.parent}")
+    assert _read(stack_config("bench-iperf"))
 
 
 def test_failing_program_has_a_reason() -> None:

@@ -12,6 +12,7 @@ from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.process_environment import without_working_folder
 
 LONGEST_S = 120.0
 """Longest time of the program, on a busy machine."""
@@ -29,7 +30,7 @@ async def read_manifests(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         # Without a holder, the program would look for other holders in the cluster.
-        env={**environ, HOLDER: "preflight"},
+        env={**without_working_folder(environ), HOLDER: "preflight"},
         start_new_session=True,
     )
     try:

@@ -24,6 +24,7 @@ from aiperf_svc.config.yaml_files import MOST_BYTES, parse_documents
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
+from aiperf_svc.domain.process_environment import without_working_folder
 from aiperf_svc.plan.release import NAMESPACE, Rendered
 
 PLUGIN = "pulumi-resource-kubernetes"
@@ -126,6 +127,7 @@ def _invoke(plugin: str, token: str, args: Json, what: str) -> Sequence[Any]:
     try:
         done = subprocess.run(
             [sys.executable, str(find_program().infra / "render.py")],
+            env=without_working_folder(os.environ),
             input=json.dumps(wanted),
             capture_output=True,
             text=True,

@@ -31,6 +31,7 @@ from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.process_environment import without_working_folder
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
@@ -167,6 +168,7 @@ def _listing_problem(s3: S3, keys: tuple[tuple[str, str], ...]) -> str:
     # The library's threads would not survive the forks of a run.
     listing = subprocess.run(
         [sys.executable, "-P", "-c", _LIST],
+        env=without_working_folder(os.environ),
         input=pickle.dumps(options),
         stdout=subprocess.PIPE,
         check=True,
