@@ -150,7 +150,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> ExitCode:
         """The exit code of these results. It is OK if one valid trial holds its SLO, of a search
-        unless its lowest load breaks, and no trial is unfinished."""
+        unless its lowest load breaks, and no trial is unfinished. Where trials have no SLO, a load
+        of the search has to hold."""
         if not self.has_succeeded or any(trial.state != RunState.DONE for trial in self.trials):
             return ExitCode.BENCHMARK_FAILED
         if self.qualification is not None:
@@ -161,6 +162,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
             return ExitCode.VERDICT_INVALID
         if self._breaking_search:
             return ExitCode.SLO_MISSED
+        if self._undecided_search:
+            return ExitCode.SLO_NOT_JUDGED
         found = {trial.slo for trial in used}
         if found <= {MISSED, NOT_JUDGED}:
             return SLO_CODES[NOT_JUDGED if NOT_JUDGED in found else MISSED]
@@ -180,6 +183,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
                 return self.qualification.result
             case _ if self._breaking_search:
                 return f"no load holds: {self._breaking_search}"
+            case _ if self._undecided_search:
+                return f"no load certainly holds: {self._undecided_search}"
             case _:
                 return self._missed_slo
 
@@ -189,6 +194,15 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
         SLO of a trial, or by all trials of this load together. Empty for another one."""
         search = self.search
         if search is None or search.ending is not Ending.BREAKS_AT_ONCE:
+            return ""
+        return f"{search.parameter} {search.result}"
+
+    @property
+    def _undecided_search(self) -> str:
+        """The result of a search for a share of good requests in which no load certainly holds.
+        Trials of another search have an SLO, which decides. Empty for another one."""
+        search = self.search
+        if search is None or search.holds is not None or any(each.slo for each in self.trials):
             return ""
         return f"{search.parameter} {search.result}"
 

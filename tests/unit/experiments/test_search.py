@@ -211,6 +211,16 @@ def test_search_without_a_load_that_holds_fails(knee: float, code: ExitCode, pro
     assert (found.exit_code, found.problem) == (code, problem)
 
 
+def test_undecided_search_without_slo_is_not_judged() -> None:
+    search = over_users(high=16)
+    answer(search, lambda value, _: THIN if value <= 8 else BROKEN)
+    found = msgspec.structs.replace(experiment([trial()]), search=search.report)
+    assert found.exit_code is ExitCode.SLO_NOT_JUDGED
+    assert found.problem.startswith("no load certainly holds: load.concurrency undecided: ")
+    of_slo = msgspec.structs.replace(experiment([trial(slo="held")]), search=search.report)
+    assert of_slo.exit_code is ExitCode.OK
+
+
 def test_limiting_client_is_never_the_servers_limit() -> None:
     search = searched(low=100, high=1600)
     carry_out(search, 700, above=CLIENT_BOUND)
