@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model, repeated
 from aiperf_svc.config.hooks import Hooks
-from aiperf_svc.config.secret_names import secret_paths
+from aiperf_svc.config.secret_names import secret_paths, secrets_in_query
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature
 
@@ -163,10 +163,14 @@ class Endpoint(Hooks):
         return (
             *secret_paths(self.headers, "endpoint.headers"),
             *secret_paths(self.extra_inputs, "endpoint.extra_inputs"),
+            *secrets_in_query(self.path or "", "endpoint.path"),
             *(
                 path
                 for number, hook in enumerate(self.hooks)
-                for path in secret_paths(hook.body or {}, f"endpoint.hooks.{number}.body")
+                for path in (
+                    *secrets_in_query(hook.path, f"endpoint.hooks.{number}.path"),
+                    *secret_paths(hook.body or {}, f"endpoint.hooks.{number}.body"),
+                )
             ),
         )
 

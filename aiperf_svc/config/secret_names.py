@@ -7,6 +7,7 @@ A name is split into words at punctuation and at changes of case, and judged by 
 
 import re
 from collections.abc import Iterator, Mapping
+from urllib.parse import parse_qsl
 
 TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
 """Environment variable in which workers and the caller of hooks find the target's API key, if it
@@ -82,3 +83,10 @@ def secret_paths(values: object, path: str) -> Iterator[str]:
     elif isinstance(values, list | tuple):
         for number, value in enumerate(values):
             yield from secret_paths(value, f"{path}[{number}]")
+
+
+def secrets_in_query(path: str, key: str) -> Iterator[str]:
+    """Yield `key`, whose value is `path`, for each value of its query that is likely to be a
+    secret."""
+    _, _, query = path.partition("?")
+    return (key for name, _ in parse_qsl(query) if is_secret_name(name))

@@ -34,6 +34,10 @@ REPOSITORY = Path(__file__).parents[3]
             "profile -u h -m m --concurrency 1 -H 'Authorization: x'",
             "-H (endpoint.headers.Authorization): would be kept in plain text",
         ),
+        (
+            "profile -u h -m m --concurrency 1 --endpoint '/v1/x?api-version=1&key=AIza'",
+            "error: --endpoint: would be kept in plain text",
+        ),
         ("bench --isl 0", "error: --isl: '0': expected a number above 0"),
         ("bench --url h", "error: --url is not a flag"),
         ("run bench-smok --local", "did you mean bench-smoke?"),

@@ -1,6 +1,6 @@
 """Names of real services: which of them hold secrets, and which only look like it."""
 
-from aiperf_svc.config.secret_names import is_secret_name, secret_paths
+from aiperf_svc.config.secret_names import is_secret_name, secret_paths, secrets_in_query
 
 SECRETS = """
 Authorization Proxy-Authorization X-Authorization X-Forwarded-Authorization Cookie Set-Cookie
@@ -61,3 +61,11 @@ def test_secret_text_is_found_at_any_depth() -> None:
         "endpoint.extra_inputs.api_key",
         "endpoint.extra_inputs.extra[0].auth.clientSecret",
     ]
+
+
+def test_secret_in_query_of_path_is_found() -> None:
+    assert list(secrets_in_query("/v1/chat?api-version=1&key=AIza", "endpoint.path")) == [
+        "endpoint.path"
+    ]
+    for harmless in ("", "/v1/chat", "/v1/chat?api-version=1", "/reset?key=", "/key=1"):
+        assert list(secrets_in_query(harmless, "endpoint.path")) == []
