@@ -54,5 +54,8 @@ def url_problem(url: str, *, remedy: str) -> str:
     if not parts.hostname:
         return f"{url!r}: names no host; expected http://host:port"
     if parts.query or parts.fragment:
-        return f"{url!r}: expected no ? or # after the path"
+        return (
+            f"{url!r}: expected no ? or # after the path; a query belongs to the path of the API "
+            "(endpoint.path, --endpoint /v1/chat/completions?api-version=1)"
+        )
     return ""

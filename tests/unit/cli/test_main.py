@@ -35,6 +35,10 @@ REPOSITORY = Path(__file__).parents[3]
             "-H (endpoint.headers.Authorization): would be kept in plain text",
         ),
         (
+            "profile -u 'h/v1/chat/completions?api-version=1' -m m --concurrency 1",
+            "after the path; a query belongs to the path of the API (endpoint.path, --endpoint /v1",
+        ),
+        (
             "profile -u h -m m --concurrency 1 --endpoint '/v1/x?api-version=1&key=AIza'",
             "error: --endpoint: would be kept in plain text",
         ),
