@@ -1,5 +1,6 @@
 """The shape of synthetic prompts: lengths, mixtures, shared prefixes, conversations."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -45,6 +46,18 @@ class Length(Model):
                 "{distribution} uniform is given by {min} and {max}; leave out {mean} and {stddev}"
             )
         return self
+
+    @property
+    def mean_within_limits(self) -> float:
+        """The mean of what is drawn, which the limits move: that of a censored normal
+        distribution; of a lognormal one only `mean` within them."""
+        low, high, mean, spread = float(self.min or 1), self.max, self.mean, self.stddev
+        if self.distribution != "normal" or not spread:
+            return min(max(mean, low), high or math.inf)
+        begin, end = (low - mean) / spread, ((high or math.inf) - mean) / spread
+        below, above = (math.erfc(each / math.sqrt(2)) / 2 for each in (-begin, end))
+        inner = (math.exp(-(begin**2) / 2) - math.exp(-(end**2) / 2)) / math.sqrt(2 * math.pi)
+        return low * below + (high or 0) * above + mean * (1 - below - above) + spread * inner
 
 
 class Passages(Model):

@@ -132,7 +132,9 @@ class MeasuredPhase:
         dataset, api = self.context.config.dataset, self.context.config.endpoint.type
         is_synthetic = dataset.kind is DatasetKind.SYNTHETIC
         is_known = is_synthetic and not (dataset.mix or api.has(Feature.SOUND_ALONE))
-        asked_tokens = dataset.input_tokens.mean * dataset.batch_size if is_known else 0.0
+        asked_tokens = (
+            dataset.input_tokens.mean_within_limits * dataset.batch_size if is_known else 0.0
+        )
         arrivals = self._arrivals()
         counts = [worker.account.counts for worker in self.context.workers]
         workers = tuple(h for h in self.context.health if h.service is Service.WORKER)

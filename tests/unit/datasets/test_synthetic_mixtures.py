@@ -51,6 +51,26 @@ def test_limits_cut_a_length_off() -> None:
     assert (values.min(), values.max()) == (80, 130)
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"mean": 100},
+        {"mean": 100, "max": 40},
+        {"mean": 100, "stddev": 10},
+        {"mean": 100, "stddev": 3000},
+        {"mean": 500, "stddev": 400, "max": 200},
+        {"mean": 100, "stddev": 50, "min": 80, "max": 130},
+        {"distribution": "uniform", "min": 11, "max": 20},
+    ],
+)
+def test_mean_of_what_is_drawn_is_known(keys: dict[str, object]) -> None:
+    given = length(**keys)
+    values = drawn(given)
+    # The values are rounded.
+    error = 4 * values.std() / math.sqrt(MANY) + 0.1
+    assert given.mean_within_limits == pytest.approx(values.mean(), abs=error)
+
+
 @pytest.mark.parametrize("distribution", ["normal", "lognormal", "uniform"])
 def test_first_values_do_not_depend_on_their_number(distribution: str) -> None:
     keys = {"min": 5, "max": 50} if distribution == "uniform" else {"mean": 20, "stddev": 9}

@@ -304,6 +304,14 @@ def test_uncounted_prompts_that_grew_are_named() -> None:
     assert by_tokenizer(grown, name=None)["input_tokens"].severity == "valid"
 
 
+def test_lengths_within_their_limits_are_compared() -> None:
+    short = counted(usage_prompt_tokens=120, input_tokens=120)
+    lengths = {"input_tokens": {"mean": 500, "stddev": 400, "max": 120}}
+    config = fake_run.config(concurrency=1, requests=1, dataset=lengths)
+    checks = {each.check: each for each in results(short, config=config).verdict.checks}
+    assert checks["input_tokens"].severity == "valid"
+
+
 @pytest.mark.parametrize("name", [None, "gpt2"])
 @pytest.mark.parametrize(
     "endpoint",
