@@ -2,9 +2,11 @@
 
 Users paste what they have: the address of the server, the base URL of an SDK, which ends in `/v1`,
 or the whole URL of a request. What the URL's end and the API's beginning have in common is in the
-path once.
+path once. The whole URL of a service with another version, or with none, such as
+`/api/v3/chat/completions`, is that of its requests.
 """
 
+import re
 from urllib.parse import urlsplit
 
 from aiperf_svc.config.endpoint import Endpoint as EndpointConfig
@@ -15,7 +17,10 @@ from aiperf_svc.core.endpoints.registry import ENDPOINTS
 def request_path(url_path: str, options: EndpointConfig, api: Endpoint) -> str:
     """Return the path of each request to a URL with this path."""
     own = options.path or (options.streaming and api.stream_path) or api.path
-    return base_path(url_path, options, api) + own or "/"
+    base, end = base_path(url_path, options, api), _without_version(api.path)
+    if own == api.path and end and url_path.rstrip("/") == base + end:
+        own = end
+    return base + own or "/"
 
 
 def request_url(options: EndpointConfig) -> str:
@@ -30,7 +35,19 @@ def base_path(url_path: str, options: EndpointConfig, api: Endpoint) -> str:
     base = url_path.rstrip("/")
     paths = [options.path] if options.path else [api.path, api.stream_path]
     common = max((_common(base, path.partition("?")[0]) for path in paths if path), default=0)
+    if not common and not options.path and _is_whole(base, api):
+        common = len(_without_version(api.path))
     return base[: len(base) - common]
+
+
+def _without_version(path: str) -> str:
+    return re.sub(r"^/v\d+(?=/)", "", path)
+
+
+def _is_whole(url_path: str, api: Endpoint) -> bool:
+    """Return whether a URL's path ends with that of the API, whatever its version is."""
+    end = _without_version(api.path)
+    return bool(end) and url_path.rstrip("/").endswith(end)
 
 
 def _common(base: str, path: str) -> int:
@@ -46,4 +63,10 @@ def other_api(url_path: str, options: EndpointConfig) -> str:
     path = url_path.rstrip("/")
     if options.path or options.type not in ENDPOINTS or path.endswith(ENDPOINTS[options.type].path):
         return ""
-    return next((kind for kind, api in ENDPOINTS.items() if path.endswith(api.path)), "")
+    other = next((kind for kind, api in ENDPOINTS.items() if path.endswith(api.path)), "")
+    if other or not _is_whole(path, ENDPOINTS[options.type]):
+        return other
+    # A path of the chat API ends with that of completions too.
+    whole = (kind for kind, api in ENDPOINTS.items() if _is_whole(path, api))
+    found = max(whole, key=lambda kind: len(_without_version(ENDPOINTS[kind].path)))
+    return "" if found == options.type else found
