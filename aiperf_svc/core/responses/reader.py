@@ -70,6 +70,8 @@ TEXT_BYTES: Final = 64
 SUMMARY_BYTES: Final = 2
 """Bytes a token below which a text has other tokens than stated, unless there is an event for each
 of them. Tokenizers make three to five bytes of a token in all languages that they are made for."""
+THINKING: Final = ("<think>", "<mm:think>")
+"""Marks of reasoning within a content, at its beginning."""
 SHORT_REASONING: Final = 16
 """Tokens of reasoning of which this is not judged: a few short words, or marks without a text."""
 SILENT_TOKENS: Final = 2
@@ -114,6 +116,8 @@ class ResponseReader:
     """Size of the output without reasoning, in UTF-8; sounds as they were sent."""
     reasoning_bytes = 0
     """Size of the reasoning, without what the API says is a summary."""
+    _begins_with_thinking = False
+    """Whether the content begins with reasoning."""
     _reasoning_events = -1
     """Events before the first output; -1 until that has come."""
     _blanks: "array[int] | None" = None
@@ -202,7 +206,7 @@ class ResponseReader:
             return 0
         # Reasoning may be part of the content. Then there is more of that than of other tokens.
         is_inline = self.token_events > total - stated and self.text_bytes >= total
-        return 0 if is_inline else stated
+        return 0 if is_inline or self._begins_with_thinking else stated
 
     def _is_summarised(self, stated: int, size: int) -> bool:
         """Return whether reasoning of so many bytes is too short for the stated tokens, and came in
@@ -345,6 +349,7 @@ class ResponseReader:
         if is_first_output:
             self.first_output_wall_ns = stamp
             self._reasoning_events = self.token_events - 1
+            self._begins_with_thinking = _is_thinking(delta)
         # From here on, most tokens only add their times, and their texts. Texts of several choices
         # are kept apart, which needs their events one by one.
         if self._choices is None and (is_first_output or not self.first_output_wall_ns):
@@ -592,6 +597,7 @@ class ResponseReader:
             self.last_token_wall_ns = self._stamp
             self.text_bytes += utf8_size(delta.content)
             self._add_other_sizes(delta)
+            self._begins_with_thinking = _is_thinking(delta)
             if self._format.keeps_text:
                 self._keep_text(delta)
 
@@ -607,3 +613,8 @@ class ResponseReader:
     def _fail_empty(self, text: str) -> None:
         suffix = f", finish reason {self._finish_word!r}" if self._finish_word else ""
         self._fail(ErrorKind.EMPTY, text + suffix)
+
+
+def _is_thinking(first: Delta) -> bool:
+    """Return whether a content that begins with this delta begins with reasoning."""
+    return first.content.lstrip().startswith(THINKING)

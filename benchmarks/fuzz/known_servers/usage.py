@@ -128,6 +128,11 @@ def _summarised(run: ClientRun) -> list[str]:
     )
 
 
+def _in_content(run: ClientRun) -> list[str]:
+    """Ten events of five tokens each, reasoning and all."""
+    return _valid(run) + _differences(run, inter_token_latency=90 / 49, output_sequence_length=50)
+
+
 def _of(api: str) -> tuple[str, ...]:
     """Flags of a run against another API than chat."""
     return ("--endpoint-type", api, "--streaming", "--concurrency", "2", "--request-count", "20")
@@ -150,6 +155,18 @@ SERVERS: tuple[KnownServer, ...] = (
             completion_tokens=1006,
             total_tokens=1556,
             completion_tokens_details={"reasoning_tokens": 1000},
+        ),
+    ),
+    KnownServer(
+        "reasoning-within-the-content",
+        _in_content,
+        _chat(
+            [_delta(content="<think> one two three four")]
+            + [_delta(content=" one two three four five")] * 9,
+            prompt_tokens=550,
+            completion_tokens=50,
+            total_tokens=600,
+            completion_tokens_details={"reasoning_tokens": 30},
         ),
     ),
     KnownServer(

@@ -100,6 +100,24 @@ def test_reasoning_inside_the_content_is_not_hidden() -> None:
     assert np.isnan(metric("hidden_token_count", rows))
 
 
+@pytest.mark.parametrize("counter", [None, Words()])
+def test_marked_reasoning_in_few_events_is_not_hidden(counter: Any) -> None:
+    """MiniMax's API and SGLang's parser `minimax-append-think` send it in the content."""
+    parts = [delta(content="<think> one two three"), delta(content=" </think> four five six")]
+    rows = streamed(*parts, finish(), reasoned(8, 5), counter=counter)
+    assert np.isnan(metric("hidden_token_count", rows))
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0 / 7)
+    assert metric("output_sequence_length", rows) == 8
+
+
+def test_marked_reasoning_of_a_whole_response_is_shown() -> None:
+    message = {"content": "<think> one two three </think> four five six"}
+    counts = {"completion_tokens": 8, "completion_tokens_details": {"reasoning_tokens": 5}}
+    body = json.dumps({"choices": [{"message": message}], "usage": counts}).encode()
+    rows = record_of(Request(reads=reads_of(plain(body))), streaming=False, counter=Words()).rows
+    assert (rows["hidden_tokens"], rows["output_tokens"]) == ([0], [8])
+
+
 def test_short_reasoning_text_leaves_tokens_hidden() -> None:
     thoughts = [delta(reasoning_content=" hm") for _ in range(4)]
     times = [100, 110, 120, 130, *(200 + 10 * place for place in range(8))]
