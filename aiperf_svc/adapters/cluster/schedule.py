@@ -337,7 +337,7 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         "successfulJobsHistoryLimit": HISTORY,
         "failedJobsHistoryLimit": HISTORY,
         "jobTemplate": {
-            "metadata": {"labels": dict(labels)},
+            "metadata": {"labels": dict(labels), "annotations": deployment.annotations},
             "spec": {
                 # A run that failed is not repeated: the next night is the next try.
                 "backoffLimit": 0,

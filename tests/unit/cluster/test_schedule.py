@@ -235,6 +235,15 @@ def test_no_object_counts_as_part_of_the_stack() -> None:
         assert labels["owner"] == "me"
 
 
+def test_jobs_and_their_pods_have_the_users_metadata() -> None:
+    which = plan(labels={"owner": "me"}, annotations={"cost-center": "4711"})
+    (job,) = made(which)["CronJob"]
+    template = job["spec"]["jobTemplate"]
+    for each in (job, template, template["spec"]["template"]):
+        assert each["metadata"]["labels"]["owner"] == "me"
+        assert each["metadata"]["annotations"]["cost-center"] == "4711"
+
+
 def test_schedule_without_a_results_store_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^artifacts.s3: "):
         manifests(plan_it(make_config(target={"kind": "mock"})), "", schedule())
