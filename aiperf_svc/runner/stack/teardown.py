@@ -203,15 +203,15 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
         missing = frozenset()
     place = f" in namespace {namespace}" if namespace else ""
     lines = [f"it is unknown whether anything is left: {report.in_words.partition(': ')[2]}"]
-    for verb in ("list", "delete"):
-        lacking = [right for right in wanted if right in missing and right.verb in (verb, "get")]
+    for verb in ("list", "get", "delete"):
+        lacking = [right for right in wanted if right in missing and right.verb == verb]
         kinds = [str(right).removeprefix(f"{verb} ") for right in lacking]
         more = f" and {len(kinds) - 4} more" if len(kinds) > 4 else ""
         right = f"the right to {verb} {', '.join(kinds[:4])}{more} is missing{place}"
-        if kinds and verb == "list":
-            lines.append(right)
-        elif kinds:
+        if kinds and verb == "delete":
             lines.insert(0, f"it could not be removed: {right}")
+        elif kinds:
+            lines.append(right)
     until = f"; it removes itself at {record.expires}" if record.expires else ""
     lines[0] = f"stack {stack}: {lines[0]}"
     when = "the API server lists them" if report.failed else "the rights are restored"

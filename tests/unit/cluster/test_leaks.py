@@ -232,6 +232,24 @@ async def test_lost_rights_are_named_with_a_remedy() -> None:
     ]
 
 
+async def test_hidden_namespace_is_not_an_undeleted_one() -> None:
+    class MayNotRead(Api):
+        async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            return {"status": {"allowed": body["spec"]["resourceAttributes"]["verb"] != "get"}}
+
+    record = RunRecord(
+        stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False,
+        namespace="n", namespace_uid="own",
+    )  # fmt: skip
+    api = MayNotRead(status=403)
+    report = await _left(api, namespace_uid="own", before=None)
+    assert str(await unverified(record, report, api.typed)).splitlines() == [
+        "stack s: it is unknown whether anything is left: namespace n could not be listed",
+        "  the right to get namespaces n is missing in namespace n",
+        "  when the rights are restored: aiperf-svc gc s",
+    ]
+
+
 Json = dict[str, Any]
 LABELS = {"aiperf.dev/stack": "s", "aiperf.dev/run": "r"}
 
