@@ -89,6 +89,18 @@ def test_cpu_limit_quota_needs_limits() -> None:
     assert judge_quotas(in_existing(), [quota], [_range(default={"cpu": "1"})]).state == "ok"
 
 
+def test_default_cpu_limits_count_in_the_quota() -> None:
+    plan = in_existing(pods={"worker": {"cpu_limit": 3}})
+    wanted = 0.5 * (plan.totals.pods - plan.load_pod.replicas) + 3 * plan.load_pod.replicas
+    ranges = [_range(default={"cpu": "500m"})]
+    assert judge_quotas(plan, [_quota({"limits.cpu": f"{wanted}"})], ranges).state == "ok"
+    check = judge_quotas(plan, [_quota({"limits.cpu": "4"}, {"limits.cpu": "1"})], ranges)
+    assert check.state == "failed"
+    assert check.detail == (
+        f"q: limits.cpu: the stack asks for {format_quantity(wanted, 'cpu')}, and 3 of 4 are left"
+    )
+
+
 def test_every_pod_can_have_a_cpu_limit() -> None:
     quota = _quota({"limits.cpu": "1000"})
     pods = {name: {"cpu_limit": 2} for name in POD_NAMES}
@@ -210,6 +222,18 @@ async def test_stacks_that_begin_together_need_room_for_all() -> None:
     found = await read_quotas(guarded(2 * PODS).typed, space, [])
     assert found.has_room(PLAN, [PLAN])
     assert not found.has_room(PLAN, [PLAN, PLAN])
+
+
+async def test_default_limits_count_beside_other_stacks() -> None:
+    cluster = FakeCluster(
+        {
+            f"{INSIDE}/resourcequotas": {"items": [_quota({"limits.cpu": f"{1.5 * PODS}"})]},
+            f"{INSIDE}/limitranges": {"items": [_range(default={"cpu": "1"})]},
+        }
+    )
+    found = await read_quotas(cluster.typed, PLAN.config.deployment.namespace, [])
+    assert found.has_room(PLAN)
+    assert not found.has_room(PLAN, [PLAN])
 
 
 async def test_namespace_of_its_own_has_no_quota() -> None:

@@ -23,14 +23,16 @@ MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
 """Scopes of a quota that match our pods, which have requests and no active deadline."""
 
 
-def quota_requests(plan: StackPlan) -> dict[str, float]:
-    """Return everything that quotas count, for the whole stack, in cores, bytes and objects."""
+def quota_requests(plan: StackPlan, *, default_cpu_limit: str = "0") -> dict[str, float]:
+    """Return everything that quotas count, for the whole stack, in cores, bytes and objects.
+    `default_cpu_limit` is that of containers without one. Those of a release are not known."""
     requested: Counter[str] = Counter()
+    own = {pod.name: round(parse_quantity(default_cpu_limit) * 1000) for pod in plan.pods}
     for pod in plan.scheduled:
         count, requests = plan.at_once[pod.name], pod.total
         requested["pods"] += count
         requested["requests.cpu"] += count * requests.cpu_millis
-        requested["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
+        requested["limits.cpu"] += count * _cpu_limit_millis(pod, own.get(pod.name, 0))
         requested["requests.memory"] += count * requests.memory_bytes
         requested["requests.ephemeral-storage"] += count * requests.storage_bytes
         requested["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
@@ -79,8 +81,16 @@ def quota_requests(plan: StackPlan) -> dict[str, float]:
     return found | {name: found[f"requests.{name}"] for name in older}
 
 
+def _cpu_limit_millis(pod: PodPlan, default: int) -> int:
+    beside = (each for each in pod.preparations if each.is_beside)
+    return sum(e.requests.cpu_limit_millis or default for e in (*pod.containers, *beside))
+
+
 def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]) -> Check:
-    requested = quota_requests(plan)
+    """Check whether quotas leave enough for the stack, with the limits that limit ranges give its
+    containers."""
+    default = _default_cpu_limit(ranges)
+    requested = quota_requests(plan, default_cpu_limit=default or "0")
     short: list[str] = []
     unclear: list[str] = []
     for quota in quotas:
@@ -91,7 +101,7 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Json], ranges: Sequence[Json]
         if not _counts_us(quota):
             continue
         short += _short_of(quota, requested)
-        if "limits.cpu" in _hard(quota) and not _default_cpu_limit(ranges):
+        if "limits.cpu" in _hard(quota) and not default:
             bare = _without_cpu_limit(plan)
             if bare:
                 short.append(
@@ -147,17 +157,19 @@ def _short_of(quota: Json, requested: Mapping[str, float]) -> Iterator[str]:
 
 
 class Quotas(NamedTuple):
-    """The quotas of a namespace, and the stacks of an experiment whose pods there they do not count
-    yet."""
+    """The quotas of a namespace, the stacks of an experiment whose pods there they do not count
+    yet, and the limit of containers without one."""
 
     quotas: Sequence[Json]
     coming: Sequence[StackPlan]
+    default_cpu_limit: str
 
     def has_room(self, plan: StackPlan, beside: Iterable[StackPlan] = ()) -> bool:
         """Return whether they leave enough for a stack, beside others that begin with it."""
-        requested = quota_requests(plan)
-        for each in (*self.coming, *beside):
-            for name, value in quota_requests(each).items():
+        requested = dict[str, float]()
+        for each in (plan, *self.coming, *beside):
+            counted = quota_requests(each, default_cpu_limit=self.default_cpu_limit)
+            for name, value in counted.items():
                 requested[name] = requested.get(name, 0.0) + value
         return not any(any(_short_of(each, requested)) for each in self.quotas if _counts_us(each))
 
@@ -166,15 +178,17 @@ async def read_quotas(cluster: Cluster, space: Namespace, running: Sequence[Stac
     """Return the quotas of the namespace of stacks, of which some run; none for a namespace that
     each makes for itself, or if they may not be listed. A stack whose pods are not all there counts
     by its plan beside what the quotas count of it. Raises Unreachable."""
-    quotas = None
+    quotas = ranges = None
     if space.mode == "existing":
-        quotas = await try_list(cluster, f"/api/v1/namespaces/{space.name}/resourcequotas")
+        inside = f"/api/v1/namespaces/{space.name}"
+        quotas = await try_list(cluster, f"{inside}/resourcequotas")
+        ranges = await try_list(cluster, f"{inside}/limitranges") if quotas else None
     coming = []
     for each in running if quotas else ():
         pods = await list_pods(cluster, str(space.name), each.identity.selector()) or []
         if sum(not has_ended(pod) for pod in pods) < each.totals.pods:
             coming.append(each)
-    return Quotas(quotas or [], coming)
+    return Quotas(quotas or [], coming, _default_cpu_limit(ranges or ()) or "0")
 
 
 def _counts_us(quota: Json) -> bool:
