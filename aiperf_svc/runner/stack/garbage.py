@@ -329,7 +329,11 @@ class _Removal:
                         raise StackInUse(str(each.loss))
                 space = record.namespace if record.before is not None else self._request.namespace
                 wanted = msgspec.structs.replace(record, namespace=space)
-                await remove_by_label(self._cluster, wanted)
+                try:
+                    await remove_by_label(self._cluster, wanted)
+                except AiperfError as error:
+                    # What could not be deleted is among what is left.
+                    output.say(str(error))
             async with WaitReports(self._cluster, record, output.say).running():
                 report = await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
             if report.unverified and not report.left:

@@ -24,7 +24,7 @@ from aiperf_svc.adapters.pulumi import namesakes
 from aiperf_svc.adapters.pulumi.cli import Ended
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal import output
-from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.runner.stack import garbage, records, teardown
@@ -329,6 +329,21 @@ async def test_clean_report_needs_every_type_checked(stack_run: FakeStackRun) ->
     done = await stack_run.collected("s")
     assert (done.exit_code, done.removed) == (ExitCode.UNVERIFIED, {})
     assert "pods could not be listed" in done.unverified["s"]
+    assert stack_run.home.load("s") == RECORD
+
+
+async def test_objects_that_may_not_be_deleted_are_left(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def remove_by_label(*_: Any) -> None:
+        raise EnvironmentProblem("1 of 1 objects of stack s cannot be deleted: no right")
+
+    monkeypatch.setattr(garbage, "remove_by_label", remove_by_label)
+    stack_run.home.save(RECORD)
+    stack_run.report = LeakReport(left=(space("ours"),), not_checked=())
+    done = await stack_run.collected("s")
+    assert (done.exit_code, done.left) == (ExitCode.LEAKED, {"s": ["Namespace ours"]})
+    assert "cannot be deleted: no right" in capsys.readouterr().err
     assert stack_run.home.load("s") == RECORD
 
 
