@@ -212,7 +212,12 @@ def test_unplaced_rank_names_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("container", "key"), [("rank", "workload.image"), ("courier", "deployment.image.name")]
+    ("container", "key"),
+    [
+        ("rank", "workload.image"),
+        ("courier", "deployment.image.name"),
+        ("target", "deployment.target.image, for the mock server deployment.image.name"),
+    ],
 )
 def test_failed_pull_names_the_image_key(container: str, key: str) -> None:
     said = said_after(waiting(container, "ErrImagePull", "manifest unknown"), 0.0)

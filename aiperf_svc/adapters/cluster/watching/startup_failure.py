@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from aiperf_svc.config.deployment import RANK_POD
+from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.conditions import all_containers_of, conditions_of, has_condition
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
@@ -29,6 +30,11 @@ CRASHES = 2
 NO_PROGRAM = "executable file not found"
 NEEDS_SHELL = "the image of a rank needs a POSIX shell: change workload.image"
 PULL = "image pull"
+IMAGE_KEYS = {
+    RANK_POD: "workload.image",
+    HOST: "deployment.target.image, for the mock server deployment.image.name",
+}
+"""Keys of the config that name the images of containers which are no services."""
 IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
 """States of a pod whose image is not available."""
 FINAL_PULLS = (
@@ -166,7 +172,7 @@ def _container_problems(pod: str, container: Json) -> Iterator[PodProblem]:
     waiting = container.get("state", {}).get("waiting") or {}
     state, message = waiting.get("reason", ""), _words(waiting.get("message"))
     image = container.get("image", "")
-    key = "workload.image" if container.get("name") == RANK_POD else "deployment.image.name"
+    key = IMAGE_KEYS.get(container.get("name", ""), "deployment.image.name")
     if state in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"):
         is_final = any(word in message.lower() for word in FINAL_PULLS)
         yield PodProblem(
