@@ -201,9 +201,9 @@ def _logged_in(environ: Mapping[str, str]) -> str | None:
     """Return the backend that `pulumi login` chose; None if there is none."""
     if environ.get("PULUMI_ACCESS_TOKEN"):
         return "https://api.pulumi.com"
-    home = Path(environ.get("PULUMI_HOME") or file_state.user_home() / ".pulumi")
+    path = file_state.pulumi_home(environ) / "credentials.json"
     with suppress(OSError, msgspec.DecodeError, AttributeError):
-        known = msgspec.json.decode((home / "credentials.json").read_bytes())
+        known = msgspec.json.decode(path.read_bytes())
         return known.get("current") or None
     return None
 

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from aiperf_svc.adapters.pulumi.project import find_program
+from aiperf_svc.adapters.pulumi.state import pulumi_home
 from aiperf_svc.config.release import ReleaseSource
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.user_files import read_text_file
@@ -28,7 +29,7 @@ from aiperf_svc.domain.process_environment import without_working_folder
 from aiperf_svc.plan.release import NAMESPACE, Rendered
 
 PLUGIN = "pulumi-resource-kubernetes"
-PLUGIN_VARIABLES = ("PATH", "PULUMI_HOME", "HOME")
+PLUGIN_VARIABLES = ("PATH", "PULUMI_HOME")
 """Variables by which it is found."""
 INSTALL = "pulumi plugin install resource kubernetes"
 KEY = "deployment.target.from"
@@ -107,8 +108,7 @@ def plugin_path(environ: Mapping[str, str]) -> str:
     found = shutil.which(PLUGIN, path=environ.get("PATH"))
     if found is not None:
         return found
-    home = Path(environ.get("PULUMI_HOME") or Path(environ.get("HOME", "/"), ".pulumi"))
-    there = home.glob(f"plugins/resource-kubernetes-v*/{PLUGIN}")
+    there = pulumi_home(environ).glob(f"plugins/resource-kubernetes-v*/{PLUGIN}")
     return str(max(there, key=_version, default=""))
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import pwd
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -38,6 +38,11 @@ def user_home() -> Path:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
         return Path.home()
+
+
+def pulumi_home(environ: Mapping[str, str]) -> Path:
+    """Return the folder in which the CLI keeps its logins and its plugins."""
+    return Path(environ.get("PULUMI_HOME") or user_home() / ".pulumi")
 
 
 def folder_of(url: str) -> Path | None:

@@ -1,6 +1,7 @@
 """The objects of a release from manifests and from the config itself."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.support.releases import graph, release_target
 
 def _render(source: object, base: Path) -> list[Json]:
     target = Target.model_validate(release_target() | {"from": source})
-    found = render_release(target, base=base, environ={"PATH": "", "HOME": str(base)})
+    found = render_release(target, base=base, environ={"PATH": "", "PULUMI_HOME": str(base)})
     return [each for one in found for each in one.objects]
 
 
@@ -87,3 +88,13 @@ def test_the_newest_installed_provider_is_used(tmp_path: Path) -> None:
         (folder / "pulumi-resource-kubernetes").touch()
     found = plugin_path({"PATH": "", "PULUMI_HOME": str(tmp_path)})
     assert "v4.18.1" in found
+
+
+def test_provider_is_in_home_of_passwd_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = tmp_path / ".pulumi/plugins/resource-kubernetes-v4.18.1/pulumi-resource-kubernetes"
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
+    monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_dir=str(tmp_path)))
+    assert plugin_path({"PATH": "", "HOME": "/somewhere/else"}) == str(plugin)
