@@ -184,6 +184,9 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         """Return the tools that this config needs."""
         return self.tools
 
+    def kinds_of(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
+        return (self.kind,)
+
     def plots(self, config: WorkloadConfig[SpecT]) -> tuple[Plot, ...]:
         """Return the plots of the report, made from series and tables."""
         return ()

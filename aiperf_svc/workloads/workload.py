@@ -141,6 +141,10 @@ class Workload(ABC, Generic[ConfigT]):
     def subject(self, config: ConfigT) -> str:
         """Return what is measured, in a few words."""
 
+    def kinds_of(self, config: ConfigT) -> tuple[str, ...]:
+        """Return the kinds of tools that a run needs."""
+        return ()
+
     # --- trials ----------------------------------------------------------------------------------
 
     def completed(self, data: Mapping[str, Any]) -> Mapping[str, Any]:

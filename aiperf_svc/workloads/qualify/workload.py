@@ -108,6 +108,9 @@ class Qualify(ToolWorkload[QualifySpec]):
         )
         return tuple(dict.fromkeys(found))
 
+    def kinds_of(self, config: Config) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(stage.workload.kind for stage in config.workload.stages))
+
     def files(self, config: Config) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for stage in self._stages(config):

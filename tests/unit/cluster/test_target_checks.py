@@ -1,12 +1,13 @@
 """The checks of the target and of the image before the stack exists."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.preflight import probe_pods
+from aiperf_svc.adapters.cluster.preflight import images, probe_pods
 from aiperf_svc.adapters.cluster.preflight.admission import NO_DRY_RUN, PodNamespace, try_admission
 from aiperf_svc.adapters.cluster.preflight.images import check_image
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
@@ -31,6 +32,7 @@ from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import in_existing, make_config, make_plan, named, plan_it
 
@@ -295,6 +297,27 @@ async def test_image_is_checked_by_an_idle_pod(
     assert (check.name, check.state) == ("image", state)
     assert words in check.detail
     assert cluster.pods_made == []
+
+
+async def test_image_needs_the_kinds_of_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = SimpleNamespace(name="fio-workload", version="1")
+    monkeypatch.setattr(images, "OWN", ("iperf", "qualify"))
+    monkeypatch.setattr(images, "entry_points", lambda **_: (SimpleNamespace(dist=dist),))
+    stages = [
+        {"nodes": "alone", "workload": {"kind": "fio"}},
+        {"nodes": "pairs", "workload": {"kind": "iperf"}},
+    ]
+    data = {
+        "workload": {"kind": "qualify", "stages": stages},
+        "deployment": {"ttl": "4h", "ranks": {"pairs": "rounds", "count": 2}},
+    }
+    plan = plan_it(parse_benchmark(data, ""))
+    cluster = FakeCluster(open_to=("team",), pod_status=failed({"terminated": {"message": "no"}}))
+    where = PodNamespace(cluster.typed, plan, None)
+    (check,) = await images.check_kinds(cluster.typed, plan, where)
+    assert (check.name, check.state) == ("workload", "failed")
+    assert check.detail.endswith("must have package fio-workload 1, which adds kind fio: no")
+    assert await images.check_kinds(cluster.typed, make_plan(), where) == []
 
 
 @pytest.mark.parametrize(

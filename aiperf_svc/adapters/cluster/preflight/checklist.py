@@ -27,7 +27,7 @@ from aiperf_svc.adapters.cluster.preflight.capacity import (
 )
 from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, read_nodes
 from aiperf_svc.adapters.cluster.preflight.event_checks import check_events
-from aiperf_svc.adapters.cluster.preflight.images import check_image, check_kind, judge_image
+from aiperf_svc.adapters.cluster.preflight.images import check_image, check_kinds, judge_image
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_mesh,
     judge_namespace,
@@ -153,7 +153,8 @@ class _Preflight:
             await self._admission()
         self._add(await check_events(cluster, plan))
         where = PodNamespace(cluster, plan, self._existing)
-        self._add(await check_kind(cluster, plan, where))
+        for check in await check_kinds(cluster, plan, where):
+            self._add(check)
         checks = await check_target(cluster, plan, where)
         by_nodes, by_pod = self._image_on_nodes(nodes), checks.image
         if by_pod is None and by_nodes.state != "ok":

@@ -19,7 +19,6 @@ from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     restricted_pod,
     run_pod,
 )
-from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.core.cluster.conditions import containers_of
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -28,7 +27,7 @@ from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import in_visit
-from aiperf_svc.workloads.registry import GROUP, OWN
+from aiperf_svc.workloads.registry import GROUP, OWN, workload_of
 
 IMAGE, WORKLOAD = "image", "workload"
 KIND_PROGRAM = """
@@ -201,12 +200,15 @@ async def _hostname(cluster: Cluster, node: str) -> str:
     return str((found["metadata"].get("labels") or {}).get(HOSTNAME, node))
 
 
-async def check_kind(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> Check | None:
-    """Check with a pod whether the image has the package of the workload's kind. None if the kind
-    is one of this project. Raises Unreachable."""
-    kind, image = plan.config.kind, plan.deadline.image.name
-    if kind in (INFERENCE, *OWN):
-        return None
+async def check_kinds(cluster: Cluster, plan: StackPlan, where: PodNamespace) -> list[Check]:
+    """Check with a pod for each kind of a tool, except those of this project, whether the image has
+    its package. Raises Unreachable."""
+    kinds = workload_of(plan.config).kinds_of(plan.config)
+    return [await _check_kind(cluster, plan, where, each) for each in kinds if each not in OWN]
+
+
+async def _check_kind(cluster: Cluster, plan: StackPlan, where: PodNamespace, kind: str) -> Check:
+    image = plan.deadline.image.name
     (point,) = entry_points(group=GROUP, name=kind)
     assert point.dist is not None
     package = f"{point.dist.name} {point.dist.version}"

@@ -319,8 +319,7 @@ async def test_missing_workload_package_is_found(
     config = parse_benchmark({"workload": workload, "deployment": deployment}, "the test")
     plan = plan_it(config, stack=stack, version="1")
     where = PodNamespace(connected, plan, space)
-    check = await images.check_kind(connected, plan, where)
-    assert check is not None
+    (check,) = await images.check_kinds(connected, plan, where)
     assert check.state == "failed", check
     assert "must have package stream-workload 1, which adds kind iperf" in check.detail
     assert check.detail.endswith("it has no package for kind iperf")
