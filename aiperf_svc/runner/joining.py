@@ -142,10 +142,11 @@ def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
     user stopped it, something outside the benchmark failed, a run has no results, the verdict, an
     SLO. If no run has results, it is that of the first one."""
     codes = [outcome.exit_code for outcome in outcomes]
-    if not {ExitCode.LEAKED, ExitCode.UNVERIFIED} & {*codes} and all(
-        each.results is None for each in outcomes
-    ):
-        return codes[0]
+    if not {ExitCode.LEAKED, ExitCode.UNVERIFIED} & {*codes}:
+        if any(each.is_unverified for each in outcomes):
+            return ExitCode.ERROR
+        if all(each.results is None for each in outcomes):
+            return codes[0]
     # A run without results is missing in the joint result.
     codes = [
         ExitCode.BENCHMARK_FAILED if each.results is None and code not in _OF_ALL else code
