@@ -278,7 +278,8 @@ class StackRemoval:
         for each in report.strays:
             self._say(f"not touched, with the stack's label but not created by this run: {each}")
         if report.left:
-            raise LeakError(f"{counted(len(report.left), 'object', 'is')} left of stack {stack}")
+            found = counted(len(report.left), "object", "is")
+            raise LeakError(f"{found} left of stack {stack}; to try again: aiperf-svc gc {stack}")
         if report.unverified:
             self.is_unlisted = True
             raise await unverified(record, report, self._cluster)

@@ -501,7 +501,7 @@ async def test_leak_is_the_reason_of_a_whole_experiment(stack_run: FakeStackRun)
     stack_run.report = LeakReport(left=(OTHER,), not_checked=())
     outcome = await stack_run.launched()
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.LEAKED)
-    assert outcome.reason == "1 object is left of stack s"
+    assert outcome.reason == "1 object is left of stack s; to try again: aiperf-svc gc s"
 
 
 async def test_parallel_shape_has_a_stack_of_its_own(stack_run: FakeStackRun) -> None:
