@@ -153,12 +153,12 @@ def test_ctrl_c_and_gc_remove_probe_objects(
 ) -> None:
     runner = make_runner()
     with runner.start("check-cluster") as command:
-        command.wait_for("try the network")
+        command.wait_for("check the network")
         command.send(signal.SIGINT)
         assert command.end().code == ExitCode.INTERRUPTED
     assert namespaces_of_checks(cluster) == []
     with runner.start("check-cluster") as command:
-        command.wait_for("try the network")
+        command.wait_for("check the network")
         command.kill()
     (left,) = namespaces_of_checks(cluster)
     name = left.removeprefix("aiperf-")

@@ -70,6 +70,6 @@ def test_workers_reach_the_pods_of_a_named_service(
     assert ended.code in FINISHED, ended.errors
     where = f"app={NAME} in namespace {owners_namespace}, port {POD_PORT}"
     assert f"reach its pods ({where}) and nothing else" in ended.errors
-    assert f"✓ target: {host}:{PORT} can be reached from a pod, in namespace " in ended.errors
+    assert f"✓ target: a pod can reach {host}:{PORT}, in namespace " in ended.errors
     assert runner.summary()["request_count"]["avg"] > 0
     assert cluster.of_stack(runner.name) == []
