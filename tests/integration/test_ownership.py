@@ -10,6 +10,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster import ownership
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import (
     LeaseKeeper,
     StackInUse,
@@ -18,6 +19,7 @@ from aiperf_svc.adapters.cluster.ownership import (
     refuse_held,
     take_from_process,
     users_of,
+    wait_for_lease,
 )
 from aiperf_svc.core.cluster.lease import Holder, read_lease
 
@@ -226,6 +228,25 @@ async def test_roots_without_a_lease_are_unfinished() -> None:
     api.is_there = False
     found = await users_of(api.listing, "s", namespace=None)
     assert found.unfinished == {"a": "n", "n1": "n"}
+
+
+async def test_new_root_is_given_time_for_its_lease() -> None:
+    api, reads = OneLease(), list[str]()
+    lease, api.is_there = api.get, False
+
+    async def get(path: str, **how: str) -> dict[str, Any]:
+        reads.append(path)
+        api.is_there = len(reads) > 2
+        return await lease(path, **how)
+
+    api.get = get  # type: ignore[method-assign]
+    created = api.lease["metadata"]["creationTimestamp"]
+    root = ObjectRef(kind="Namespace", namespace="", name="n", uid="1", path="", created=created)
+    await wait_for_lease(api.typed, "s", root)
+    assert reads == ["/apis/coordination.k8s.io/v1/namespaces/n/leases/owner-s"] * 3
+    for old in ("2020-01-01T00:00:00Z", ""):
+        await wait_for_lease(api.typed, "s", msgspec.structs.replace(root, created=old))
+    assert len(reads) == 3
 
 
 async def test_idle_foreign_stack_is_refused() -> None:

@@ -44,6 +44,8 @@ NOTICE_S = 3.0
 """Seconds between taking a Lease that is held and the first deletion. The other process reads it
 meanwhile, and reports who took the stack."""
 ATTEMPTS = 3
+NEW_S = 15.0
+"""Age of a root up to which its Lease may be missing because `up` has not created it yet."""
 
 Say = Callable[[str], None]
 
@@ -198,6 +200,19 @@ async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) 
                 f"{in_words(lease, Use.HELD, now)}; wait for it, or remove the stack anyway: "
                 f"aiperf-svc gc {stack} --take-over"
             )
+
+
+async def wait_for_lease(cluster: Cluster, stack: str, root: ObjectRef) -> None:
+    """Wait until the Lease of a stack exists, or its root is so old that no `up` is about to create
+    it. Raises Refused, Unreachable."""
+    if not root.created:
+        return
+    end = datetime.fromisoformat(root.created) + timedelta(seconds=NEW_S)
+    namespace = root.namespace or root.name
+    while await cluster.now() < end:
+        if await find_lease(cluster, stack, namespace) is not None:
+            return
+        await asyncio.sleep(POLL_S)
 
 
 async def claim(

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, connect
 from aiperf_svc.adapters.cluster.ownership import (
     LeaseKeeper,
     StackInUse,
     claim,
     take_from_process,
     this_process,
+    wait_for_lease,
 )
 from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.event_undo import changed_objects, undo_recorded
@@ -436,6 +437,10 @@ class _Removal:
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
         keepers = list[LeaseKeeper]()
+        if not self._is_proved and not is_overdue:
+            for root in ours:
+                with contextlib.suppress(Refused):  # `claim` tells that it may not be read.
+                    await wait_for_lease(self._cluster, self._stack, root)
         for namespace in namespaces_of(ours):
             self._is_taken |= await claim(
                 self._cluster,
