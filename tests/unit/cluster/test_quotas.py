@@ -13,8 +13,9 @@ from aiperf_svc.adapters.cluster.preflight.quotas import (
 )
 from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import in_existing, make_plan, named
+from tests.support.plans import in_existing, make_plan, named, plan_it
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -135,6 +136,21 @@ def test_a_pod_outside_the_limits_is_named() -> None:
     check = judge_limit_ranges(in_existing(), [_range(max={"ephemeral-storage": "8Gi"})])
     assert check.detail.startswith("r: pod records-manager asks for ")
     assert check.detail.endswith(" ephemeral-storage, and at most 8Gi is allowed")
+
+
+def test_claims_outside_the_limits_are_named() -> None:
+    volume = {"kind": "claim", "size": "10Gi"}
+    data = {
+        "workload": {"kind": "fio", "size": "1Gi"},
+        "deployment": {"ttl": "4h", "ranks": {"volume": volume}},
+    }
+    plan = plan_it(parse_benchmark(data, ""))
+    limits = {"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "5Gi"}}
+    check = judge_limit_ranges(plan, [_range(**limits)])
+    assert check.state == "failed"
+    assert check.detail == "r: pod rank asks for a claim of 10Gi, and at most 5Gi is allowed"
+    limits["max"] = {"storage": "10Gi"}
+    assert judge_limit_ranges(plan, [_range(**limits)]).state == "ok"
 
 
 def test_default_cpu_limit_is_a_warning() -> None:

@@ -201,13 +201,14 @@ def _counts_us(quota: Json) -> bool:
 def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Json]) -> Check:
     """Check whether every pod is within the bounds, and would not be throttled by a default
     limit."""
-    limits = [
+    every = [
         (each["metadata"]["name"], limit)
         for each in ranges
         for limit in each.get("spec", {}).get("limits") or ()
-        if limit.get("type") in ("Container", "Pod")
     ]
+    limits = [each for each in every if each[1].get("type") in ("Container", "Pod")]
     broken = [line for pod in plan.pods for line in _outside(pod, limits)]
+    broken += [line for pod in plan.pods for line in _claims_outside(pod, every)]
     broken += [line for pod in plan.pods for line in _above_defaults(pod, limits)]
     if broken:
         return Check(
@@ -215,7 +216,7 @@ def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Json]) -> Check:
             "failed",
             "; ".join(broken),
             "change the LimitRange, or the pod's requests and limits (deployment.pods.NAME.cpu, "
-            "cpu_limit)",
+            "cpu_limit; deployment.ranks.volume.size)",
         )
     default = _default_cpu_limit(ranges)
     bare = _without_cpu_limit(plan)
@@ -250,6 +251,19 @@ def _outside(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
                 yield from _beyond(pod, container.requests, name, limit)
 
 
+def _claims_outside(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
+    """Yield the claims of a pod whose size a LimitRange does not allow. The dry run does not try
+    them, since a StatefulSet makes them."""
+    sizes = [v.size_bytes for v in pod.all_volumes if v.kind in ("claim", "shared-claim")]
+    for name, limit in limits:
+        if limit.get("type") != "PersistentVolumeClaim":
+            continue
+        for size in sizes:
+            text = format_quantity(size, "storage")
+            asks = f"{name}: pod {pod.name} asks for a claim of {text}"
+            yield from _bounds(asks, "storage", size, size, limit)
+
+
 def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Json]]) -> Iterator[str]:
     """Yield the requests of containers that exceed the limit which a LimitRange gives them. The API
     server refuses such pods."""
@@ -277,11 +291,15 @@ def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Json) -> Iterato
     if requests.cpu_limit_millis:
         limited["cpu"] = requests.cpu_limit_millis / 1000
     for resource, value in requested.items():
-        most = (limit.get("max") or {}).get(resource)
-        least = (limit.get("min") or {}).get(resource)
         highest = max(value, limited.get(resource, 0.0))
         asks = f"{name}: pod {pod.name} asks for {format_quantity(highest, resource)} {resource}"
-        if most is not None and highest > parse_quantity(most):
-            yield f"{asks}, and at most {most} is allowed"
-        if least is not None and value < parse_quantity(least):
-            yield f"{asks}, and at least {least} is required"
+        yield from _bounds(asks, resource, value, highest, limit)
+
+
+def _bounds(asks: str, resource: str, lowest: float, highest: float, limit: Json) -> Iterator[str]:
+    most = (limit.get("max") or {}).get(resource)
+    least = (limit.get("min") or {}).get(resource)
+    if most is not None and highest > parse_quantity(most):
+        yield f"{asks}, and at most {most} is allowed"
+    if least is not None and lowest < parse_quantity(least):
+        yield f"{asks}, and at least {least} is required"
