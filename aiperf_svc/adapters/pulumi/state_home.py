@@ -79,7 +79,7 @@ class StateHome:
 
     def save(self, record: RunRecord) -> None:
         """Write or replace the record of a stack's run."""
-        path = self._record(record.stack)
+        path = self.record_file(record.stack)
         part = path.with_suffix(".part")
         part.write_bytes(msgspec.json.encode(record))
         part.replace(path)
@@ -87,13 +87,17 @@ class StateHome:
     def load(self, stack: str) -> RunRecord | None:
         """Read the record of a stack's run; None if there is none."""
         try:
-            return msgspec.json.decode(self._record(stack).read_bytes(), type=RunRecord)
+            return msgspec.json.decode(self.record_file(stack).read_bytes(), type=RunRecord)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
+    def record_file(self, stack: str) -> Path:
+        """Return the file with the record of a stack's run."""
+        return self._made("runs") / f"{stack}.json"
+
     def forget(self, stack: str) -> None:
         """Delete the record of a stack that is removed completely."""
-        self._record(stack).unlink(missing_ok=True)
+        self.record_file(stack).unlink(missing_ok=True)
 
     def records(self) -> tuple[RunRecord, ...]:
         """Return the records of all runs that have not been removed."""
@@ -152,9 +156,6 @@ class StateHome:
 
     def _lock(self, stack: str) -> Path:
         return self._made("runs") / f"{stack}.lock"
-
-    def _record(self, stack: str) -> Path:
-        return self._made("runs") / f"{stack}.json"
 
     def _made(self, name: str) -> Path:
         folder = self.folder / name

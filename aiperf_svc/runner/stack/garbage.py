@@ -144,7 +144,10 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
             except EnvironmentProblem as error:
                 missed[record.cluster] = str(error)
         if record.cluster in missed:
-            done.not_reached[record.stack] = missed[record.cluster]
+            known = f"rm -r {home.record_file(record.stack)}"
+            known += f" {home.ephemeral(record.stack)}" if record.is_ephemeral else ""
+            gone = f"if that cluster no longer exists, delete its record: {known}"
+            done.not_reached[record.stack] = f"{missed[record.cluster]}; {gone}"
     return done
 
 

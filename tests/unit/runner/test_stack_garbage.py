@@ -269,15 +269,19 @@ async def test_silent_cluster_is_named_others_are_searched(stack_run: FakeStackR
     with pytest.raises(Unreachable):
         await stack_run.collected_everywhere()
     there = msgspec.structs.replace(RECORD, cluster="other uid", context="elsewhere")
-    stack_run.home.save(msgspec.structs.replace(RECORD, stack="t", cluster="third", context="gone"))
+    third = msgspec.structs.replace(RECORD, stack="t", cluster="third", context="gone")
+    stack_run.home.save(msgspec.structs.replace(third, is_ephemeral=True))
     stack_run.home.save(there)
     stack_run.silent = {None, "gone"}
     done = await stack_run.collected_everywhere()
     assert list(done.removed) == ["s"]
+    file = stack_run.home.folder / "runs" / "t.json"
     assert done.not_reached == {
         "current context": "None does not respond",
-        "t": "gone does not respond",
+        "t": "gone does not respond; if that cluster no longer exists, delete its record: rm -r "
+        f"{file} {stack_run.home.ephemeral('t')}",
     }
+    assert file.is_file()
 
 
 async def test_stack_in_unreachable_cluster_is_an_error(stack_run: FakeStackRun) -> None:
@@ -286,7 +290,9 @@ async def test_stack_in_unreachable_cluster_is_an_error(stack_run: FakeStackRun)
         stack_run.home.save(record)
     stack_run.silent = {"gone"}
     done = await stack_run.collected_everywhere()
-    assert done.not_reached == dict.fromkeys("tu", "gone does not respond")
+    assert [each.partition(";")[0] for each in done.not_reached.values()] == [
+        "gone does not respond"
+    ] * 2
     assert done.exit_code is ExitCode.ERROR
 
 
