@@ -138,5 +138,6 @@ def check_cluster(state: Json, *, stack: str, identity: str) -> None:
         if known and known != identity:
             raise EnvironmentProblem(
                 f"stack {stack} is in another cluster (kube-system {known}) than this context's "
-                f"({identity}); use --context or --kubeconfig, or remove it there first"
+                f"({identity}); use --context or --kubeconfig, or remove it there first. If that "
+                f"cluster no longer exists: pulumi stack rm --force --preserve-config {stack}"
             )

@@ -367,7 +367,7 @@ def test_changed_generation_in_file_is_new_run(tmp_path: Path) -> None:
 
 def test_state_is_never_used_on_another_cluster() -> None:
     deployed.check_cluster(STATE, stack="s", identity="uid")
-    with pytest.raises(EnvironmentProblem, match="in another cluster"):
+    with pytest.raises(EnvironmentProblem, match=r"in another cluster .* stack rm --force"):
         deployed.check_cluster(STATE, stack="s", identity="another")
     empty = {"deployment": {"resources": STATE["deployment"]["resources"][:1]}}
     deployed.check_cluster(empty, stack="s", identity="another")
