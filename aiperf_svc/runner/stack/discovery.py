@@ -12,7 +12,6 @@ and reads no GPU exporters.
 
 import asyncio
 import ipaddress
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -166,9 +165,12 @@ async def with_api_server(request: StackRequest, cluster: Cluster, *, say: Say) 
 async def _addresses(cluster: Cluster) -> tuple[set[Address], str]:
     """Return the addresses of the API server, as pods and policies see it; else why they are not
     used. Some plugins apply policies before the Service's address is translated."""
-    with suppress(Refused):
+    try:
         await cluster.get(CILIUM)
         return set(), "Cilium does not match the API server by its address"
+    except Refused as error:
+        if error.is_temporary:
+            return set(), f"whether the cluster has Cilium is unknown ({error})"
     try:
         service = await cluster.get(SERVICE)
         ends = (await cluster.get(SLICE)).get("endpoints") or ()

@@ -108,7 +108,7 @@ async def test_configured_or_unknown_target_stays_unchanged(
     assert said == []
 
 
-KNOWN = {
+KNOWN: dict[str, Any] = {
     SERVICE: {"spec": {"clusterIPs": ["10.96.0.1"]}},
     SLICE: {"endpoints": [{"addresses": ["172.30.0.2"]}]},
 }
@@ -142,6 +142,19 @@ async def test_unknown_api_server_allows_all_with_note(known: dict[str, Any], wh
     (note,) = said
     assert note.startswith("note: the deadline's pod may reach every address, because ")
     assert why in note
+
+
+async def test_failing_server_may_have_cilium() -> None:
+    class Failing(FakeCluster):
+        async def get(self, path: str, **params: str) -> dict[str, Any]:
+            if path == CILIUM:
+                raise Refused("etcdserver: leader changed (500)", status=500, reason="")
+            return await super().get(path, **params)
+
+    said = list[str]()
+    request = request_for("http://t")
+    assert await with_api_server(request, Failing(KNOWN).typed, say=said.append) is request
+    assert "whether the cluster has Cilium is unknown (etcdserver: leader changed" in said[0]
 
 
 @pytest.mark.parametrize("own", [{"api_server_cidrs": ["10.0.0.0/8"]}, {"network_policies": False}])
