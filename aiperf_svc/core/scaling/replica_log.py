@@ -36,15 +36,20 @@ class FollowReplica(NamedTuple):
 
     uid: str
     name: str
+    container: str
+    """Name of the server's container: a pod may have others."""
 
 
 class ReplicaLog:
     """The replicas with these labels, and what desires them."""
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        self._labels = labels
+    def __init__(self, labels: Mapping[str, str], port: int) -> None:
+        """`port` is that of the server's page of metrics."""
+        self._labels, self._port = labels, port
         self._replicas: dict[str, Replica] = {}
         """By UID."""
+        self._containers: dict[str, str] = {}
+        """Name of the server's container, by the UID of its pod."""
         self._desired: dict[tuple[str, str], int] = {}
         self._workloads: set[str] = set()
         """Those whose pods have the labels."""
@@ -121,7 +126,11 @@ class ReplicaLog:
             replica.gone_wall_ns = replica.gone_wall_ns or now_wall_ns
             return []
         replica.node = spec.get("nodeName") or replica.node
-        is_running = any("running" in (each.get("state") or {}) for each in containers_of(pod))
+        container = self._containers[uid] = _server_container(spec, self._port)
+        is_running = any(
+            each["name"] == container and "running" in (each.get("state") or {})
+            for each in containers_of(pod)
+        )
         seen = {
             "created": True,
             "scheduled": has_condition(pod, "PodScheduled"),
@@ -134,12 +143,13 @@ class ReplicaLog:
         if not is_running or uid in self._followed or replica.was_there:
             return []
         self._followed.add(uid)
-        return [FollowReplica(uid, replica.name)]
+        return [FollowReplica(uid, replica.name, container)]
 
     def _handle_event(self, event: Json, now_wall_ns: int) -> None:
         about, reason = event["involvedObject"], event.get("reason")
         text = one_line(str(event.get("message") or ""))
-        if reason == _PULLED and about.get("uid") in self._replicas:
+        container = f"spec.containers{{{self._containers.get(about.get('uid'))}}}"
+        if reason == _PULLED and about.get("fieldPath") == container:
             replica = self._replicas[about["uid"]]
             replica.wall_ns.setdefault("pulled", now_wall_ns)
             replica.image = replica.image or text
@@ -208,3 +218,14 @@ class ReplicaLog:
             all(None in pair or pair[0] == pair[1] for pair in zip(scaled, each, strict=True))
             for each in own
         )
+
+
+def _server_container(spec: Json, port: int) -> str:
+    """Return the name of the container that serves at a port; without one, of the first."""
+    containers = spec["containers"]
+    serving = (
+        each
+        for each in containers
+        if any(found.get("containerPort") == port for found in each.get("ports") or ())
+    )
+    return str(next(serving, containers[0])["name"])

@@ -22,10 +22,10 @@ def pod(name: str, *conditions: str, version: int = 1) -> Json:
     state: Json = {"running": {}} if "Ready" in conditions else {"waiting": {}}
     return {
         "metadata": {"name": name, "uid": name, "resourceVersion": str(version)},
-        "spec": {"containers": []},
+        "spec": {"containers": [{"name": "server"}]},
         "status": {
             "conditions": [{"type": each, "status": "True"} for each in conditions],
-            "containerStatuses": [{"state": state}],
+            "containerStatuses": [{"name": "server", "state": state}],
         },
     }
 
@@ -70,6 +70,7 @@ class Api:
     @contextlib.asynccontextmanager
     async def stream(self, method: str, path: str, *, params: Json) -> AsyncIterator[Any]:
         log = self.log
+        assert params == {"follow": "true", "container": "server"}
 
         class Response:
             status = 200

@@ -74,7 +74,7 @@ class ScalingWatch:
     ) -> None:
         """`clock_ns` stamps the messages."""
         self._cluster, self._server, self._clock_ns = cluster, server, clock_ns
-        self.log = ReplicaLog(server.labels)
+        self.log = ReplicaLog(server.labels, server.port)
         self.has_begun = asyncio.Event()
         self._left_to_list = len(TYPES)
         self._open_logs = 0
@@ -176,8 +176,9 @@ class ScalingWatch:
         if self._open_logs >= MOST_LOGS:
             self._leave_out(f"pods/log (more than {MOST_LOGS} replicas start at the same time)")
             return
+        params = {"follow": "true", "container": replica.container}
         with self._unless_refused("pods/log"), self._counted_log():
-            async with self._cluster.stream("GET", path, params={"follow": "true"}) as response:
+            async with self._cluster.stream("GET", path, params=params) as response:
                 if response.status >= 400:
                     raise Refused(await response.text(), status=response.status, reason="")
                 rest = ""
