@@ -151,14 +151,14 @@ def group_of(manifest: Json) -> str:
 
 
 def resource_of(kind: str) -> str:
-    """Return the plural name of a kind in paths and rights, by the rule of Kubernetes' own
-    clients."""
+    """Return the plural name of a kind in paths and rights, as Kubernetes' own types and the tools
+    for CustomResourceDefinitions form it."""
     lower = kind.lower()
-    if lower.endswith("y"):
+    if lower.endswith("y") and not lower.endswith(("ay", "ey", "oy", "uy")):
         return f"{lower[:-1]}ies"
     if lower.endswith("endpoints"):
         return lower
-    return f"{lower}es" if lower.endswith("s") else f"{lower}s"
+    return f"{lower}es" if lower.endswith(("s", "x", "z", "ch", "sh")) else f"{lower}s"
 
 
 def is_custom(manifest: Json) -> bool:

@@ -304,6 +304,8 @@ def test_pod_security_is_as_configured() -> None:
         ("NetworkPolicy", "networkpolicies"),
         ("Ingress", "ingresses"),
         ("Endpoints", "endpoints"),
+        ("Gateway", "gateways"),
+        ("Mesh", "meshes"),
     ],
 )
 def test_plurals_match_kubernetes(kind: str, plural: str) -> None:
