@@ -401,7 +401,9 @@ def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
 
 def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int) -> PodPlan:
     requests = Requests(0, 0)
-    for container in spec["containers"]:
+    initial = spec.get("initContainers") or ()
+    beside = (each for each in initial if each.get("restartPolicy") == "Always")
+    for container in (*spec["containers"], *beside):
         limits = (container.get("resources") or {}).get("limits") or {}
         asked = {**limits, **((container.get("resources") or {}).get("requests") or {})}
         devices = {k: int(v) for k, v in asked.items() if "/" in k}
@@ -417,7 +419,7 @@ def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int)
             image=msgspec.structs.replace(image, name=str(each.get("image", "")), pull_secrets=()),
             requests=Requests(0, 0),
         )
-        for each in (*spec["containers"], *(spec.get("initContainers") or ()))
+        for each in (*spec["containers"], *initial)
     )
     tolerations = [
         Toleration(

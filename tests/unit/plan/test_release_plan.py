@@ -319,9 +319,13 @@ def test_pages_of_pools_are_read_by_their_services() -> None:
     ]
 
 
-def test_gpus_of_a_pods_containers_are_added() -> None:
+def test_gpus_of_containers_and_sidecars_are_added() -> None:
     made = deployment("decode")
     containers = made["spec"]["template"]["spec"]["containers"]
     containers.append({**containers[0], "name": "second"})
+    made["spec"]["template"]["spec"]["initContainers"] = [
+        {**containers[0], "name": "sidecar", "restartPolicy": "Always"},
+        {**containers[0], "name": "download"},
+    ]
     pods = _release(release_plan(made)).pods
-    assert [pod.requests.gpu_count for pod in pods] == [2]
+    assert [pod.requests.gpu_count for pod in pods] == [3]
