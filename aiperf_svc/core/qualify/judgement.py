@@ -14,7 +14,7 @@ is compared with.
 """
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median, median_high, median_low
 from typing import Any, NamedTuple, TypeVar
@@ -102,6 +102,7 @@ class Judgement:
         if stage.nodes == "all" or not worst_first:
             return ()
         measured = {n for each in self._of(stage.name) if each.values for n in each.nodes}
+        measured -= self._failing(stage.name) if stage.nodes == "pairs" else set()
         bad = {each[0] for each in found if len(each) == 1}
         good = [node for node in self.nodes if node in measured and node not in bad]
         # Last the ends of suspect paths, between which a slow path would be the measure.
@@ -193,16 +194,28 @@ class Judgement:
                 for node in path:
                     found[node].append(value)
             is_of_three = len(found) == 3
+            failing = self._failing(check.stage)
             return {
                 node: _over_paths(found[node], check.better, is_of_three=is_of_three)
                 for node in self.nodes
-                if node in found
+                if node in found and node not in failing
             }
         return {
             each.nodes[0]: each.values[check.check]
             for each in self._of(check.stage)
             if len(each.nodes) == 1 and check.check in each.values
         }
+
+    def _failing(self, stage: str) -> set[str]:
+        """Return the nodes whose measurements of paths failed for the most part: the median over
+        the others is no value of theirs. If half of the nodes are such, the fault is none of single
+        nodes, and the paths that failed are named instead."""
+        failed, nodes = Counter[str](), Counter[str]()
+        for each in self._of(stage):
+            nodes.update(each.nodes)
+            failed.update(each.nodes if each.problem else ())
+        found = {node for node in nodes if 2 * failed[node] > nodes[node]}
+        return found if 2 * len(found) < len(nodes) else set()
 
     def _shares_of_round(self, check: CheckInfo, values: Mapping[Path, float]) -> dict[Path, float]:
         """Return the values of these paths as shares of the median of their round."""

@@ -1,6 +1,7 @@
 """Verdicts on nodes and paths, and which trials a qualification runs."""
 
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.judgement import Judgement
@@ -245,3 +246,33 @@ def test_failed_path_measurement_does_not_accuse_its_nodes() -> None:
     found = Judgement(rules, [*measured, *failed]).qualification(cluster.names)
     assert verdicts(found) == {}
     assert [path.result.reason for path in found.paths] == ["exit code 1"]
+
+
+def failing_between(cluster: FakeNodes, paths: set[frozenset[str]]) -> list[Measurement]:
+    """The rounds of a cluster in which the tool fails on these paths."""
+    return [
+        replace(each, values={}, problem="exit code 1") if frozenset(each.nodes) in paths else each
+        for number in range(1, len(cluster.names))
+        for each in cluster.measure(Trial(number, {STAGE: "pairs", ROUND: number}))
+    ]
+
+
+def test_node_failing_on_most_paths_is_unmeasured() -> None:
+    cluster = FakeNodes(10, nodes={"n5": 0.5})
+    rules = cluster.rules(["pairs"])
+    paths = {frozenset(("n3", name)) for name in ("n0", "n1", "n2", "n4", "n6")}
+    judgement = Judgement(rules, failing_between(cluster, paths))
+    assert "n3" not in {node for each in judgement.suspects(rules.stages[0]) for node in each.nodes}
+    found = judgement.qualification(cluster.names)
+    assert verdicts(found) == {"n3": "not-measured", "n5": "fail"}
+    assert check_of(found, "n3").reason == "exit code 1"
+    assert found.paths == ()
+
+
+def test_broken_fabric_between_halves_accuses_no_node() -> None:
+    cluster = FakeNodes(8)
+    halves = cluster.names[:4], cluster.names[4:]
+    paths = {frozenset((one, other)) for one in halves[0] for other in halves[1]}
+    found = Judgement(cluster.rules(["pairs"]), failing_between(cluster, paths)).qualification()
+    assert verdicts(found) == {}
+    assert {frozenset((each.source, each.target)) for each in found.paths} == paths
