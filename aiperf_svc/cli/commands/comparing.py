@@ -63,12 +63,13 @@ def compare(args: argparse.Namespace) -> int:
 
 def _compare_nodes(args: argparse.Namespace) -> int:
     """Compare two qualifications node by node."""
-    if args.by or args.metric or args.markdown or args.html or args.junit:
+    if args.by or args.metric or args.markdown or args.html or args.junit or args.paired:
         raise ConfigError(
-            "--by, --metric, --markdown, --html, --junit: two qualifications are compared node by "
-            "node, without them"
+            "--by, --metric, --markdown, --html, --junit, --paired: two qualifications are "
+            "compared node by node, without them"
         )
-    found = changes(*map(read_qualification, args.folders))
+    base, new = map(read_qualification, args.folders)
+    found = changes(base, new, tolerance=read_tolerance(args.tolerance))
     print_found(found, print_changes, as_json=args.json, width=WIDTH + 20)
     is_worse = any(each.change in ("worse", "gone", "not measured") for each in found)
     return int(ExitCode.WORSE if args.fail_on and is_worse else ExitCode.OK)

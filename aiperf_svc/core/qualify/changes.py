@@ -24,8 +24,8 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     new_verdict: str
     """Empty: the node or the check is gone."""
     change: str
-    """`better`, `worse` by over 5%, `same`, `new`, of which the base has no value, `gone` or `not
-    measured`."""
+    """`better` or `worse` by more than the tolerance, `same`, `new`, of which the base has no
+    value, `gone` or `not measured`."""
 
     @property
     def share(self) -> float | None:
@@ -33,12 +33,14 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
         return self.new / self.base if self.new is not None and self.base else None
 
 
-def changes(base: Qualification, new: Qualification) -> tuple[NodeChange, ...]:
+def changes(
+    base: Qualification, new: Qualification, *, tolerance: float = 1 - SHARE
+) -> tuple[NodeChange, ...]:
     """Return the changes of all checks, by node. A check that only one has is new or gone."""
     infos = {info.check: info for info in (*base.checks, *new.checks)}
     before, after = dict(_results(base)), dict(_results(new))
     return tuple(
-        _change(node, infos[check], before.get((node, check)), after.get((node, check)))
+        _change(node, infos[check], before.get((node, check)), after.get((node, check)), tolerance)
         for node, check in dict.fromkeys((*before, *after))
     )
 
@@ -52,8 +54,13 @@ def _results(found: Qualification) -> Iterator[tuple[tuple[str, str], CheckResul
 
 
 def _change(
-    node: str, info: CheckInfo, base: CheckResult | None, new: CheckResult | None
+    node: str,
+    info: CheckInfo,
+    base: CheckResult | None,
+    new: CheckResult | None,
+    tolerance: float,
 ) -> NodeChange:
+    least = 1 - tolerance
     before, after = (each.value if each is not None else None for each in (base, new))
     if new is None:
         change = "gone"
@@ -61,10 +68,10 @@ def _change(
         change = "new" if base is None else "not measured"
     elif before is None:
         change = "new"
-    elif is_worse(after, before, info.better, SHARE):
+    elif is_worse(after, before, info.better, least):
         change = "worse"
     else:
-        change = "better" if is_worse(before, after, info.better, SHARE) else "same"
+        change = "better" if is_worse(before, after, info.better, least) else "same"
     return NodeChange(
         node=node,
         check=info.check,

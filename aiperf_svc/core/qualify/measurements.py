@@ -146,4 +146,4 @@ def outliers(values: Mapping[KeyT, float], better: Better) -> set[KeyT]:
 
 def is_worse(value: float, than: float, better: Better, share: float = SHARE) -> bool:
     """Return whether a value is worse than this share of another."""
-    return value > than / share if better == "lower" else value < than * share
+    return than < value * share if better == "lower" else value < than * share

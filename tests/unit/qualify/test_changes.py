@@ -49,6 +49,13 @@ def test_changes_are_named_by_node() -> None:
     assert (found["n1"].base_verdict, found["n1"].new_verdict) == ("pass", "fail")
 
 
+@pytest.mark.parametrize("better", ["higher", "lower"])
+@pytest.mark.parametrize(("tolerance", "change"), [(0.1, "worse"), (0.3, "same"), (1.0, "same")])
+def test_tolerance_decides_what_is_worse(better: str, tolerance: float, change: str) -> None:
+    base, new = qualified(2, better=better), qualified(2, better=better, nodes={"n1": 0.8})
+    assert {each.change for each in changes(base, new, tolerance=tolerance)} == {change}
+
+
 def test_missing_node_is_gone() -> None:
     assert [
         each.change for each in changes(qualified(9), qualified(8)) if each.change != "same"
@@ -160,6 +167,9 @@ def test_compare_prints_nodes_and_fails_on_worse(
     assert lines[0].split()[:7] == ["n1", "pairs_speed", "1,000", "800", "-20.0%", "x/s", "worse"]
     assert main(["compare", str(base), str(new), "--fail-on", "worse"]) == ExitCode.WORSE
     assert main(["compare", str(base), str(base), "--fail-on", "worse"]) == ExitCode.OK
+    wide = ["compare", str(base), str(new), "--fail-on", "worse", "--tolerance", "25%"]
+    assert main(wide) == ExitCode.OK
+    assert main(["compare", str(base), str(new), "--paired"]) == ExitCode.BAD_CONFIG
 
 
 class Recorder:
