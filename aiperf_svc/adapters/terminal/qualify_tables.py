@@ -74,7 +74,7 @@ def print_changes(found: Sequence[NodeChange], console: Console) -> None:
     for each in found:
         per, unit = readable_unit(each.unit, max(each.base or 0.0, each.new or 0.0))
         verdicts = dict.fromkeys(filter(None, (each.base_verdict, each.new_verdict)))
-        style = "red" if each.change in ("worse", "gone", "not measured") else ""
+        style = "red" if each.is_worse else ""
         row = (
             each.node or "all nodes",
             each.check,

@@ -10,7 +10,7 @@ import http.client
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,7 @@ import msgspec
 
 from aiperf_svc.adapters.comparison import wording
 from aiperf_svc.adapters.comparison.comparing import folder_groups, read_group
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.storage.bucket_runs import (
     SCHEME,
@@ -33,9 +34,13 @@ from aiperf_svc.adapters.storage.bucket_runs import (
 from aiperf_svc.config.artifacts import Artifacts, Webhook
 from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.groups import Comparisons, compare_groups
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.core.qualify.changes import NodeChange, changes
+from aiperf_svc.core.qualify.result import Qualification
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.number_text import number, readable_unit
 
 URL_VARIABLE: Final = "AIPERF_WEBHOOK_URL"
 SECRET_VARIABLE: Final = "AIPERF_WEBHOOK_SECRET"
@@ -68,6 +73,25 @@ class End(NamedTuple):
     """Whether other targets or clusters were measured at the same time."""
 
 
+class DeliveredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    metric: str
+    base: float | None
+    new: float | None
+    delta: float | None
+    word: str
+    node: str = ""
+    """Of a check of a qualification."""
+
+
+class Compared(NamedTuple):
+    """What is posted about a comparison."""
+
+    judgement: str
+    rows: tuple[DeliveredRow, ...]
+    lines: tuple[str, ...]
+    """The rows for people."""
+
+
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a request. Keys are added, never removed."""
 
@@ -90,8 +114,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The run that it is compared with."""
     judgement: str | None
     """worse, not judged, or not worse; None without a comparison."""
-    rows: tuple[dict[str, Any], ...]
-    """Rows of the comparison that count: metric, base, new, delta, word."""
+    rows: tuple[DeliveredRow, ...]
+    """Rows of the comparison that count; of two qualifications, those that changed."""
     not_compared: str | None
     """Why there is no comparison."""
 
@@ -117,7 +141,9 @@ def problem(webhook: Webhook, environ: Mapping[str, str]) -> str:
 def delivery(end: End, artifacts: Artifacts) -> Delivery:
     """Return what is posted about a finished command. Raises nothing: a comparison that fails is
     part of it."""
-    result, found, base, why = end.results, None, None, None
+    result, found, base, why, reason = end.results, None, None, None, end.reason
+    if not reason and isinstance(result, ExperimentResult) and result.qualification is not None:
+        reason = result.qualification.result
     if end.folder is None or result is None:
         why = "nothing was measured"
     elif end.is_member and (artifacts.webhook is None or artifacts.webhook.compare_with is None):
@@ -127,14 +153,11 @@ def delivery(end: End, artifacts: Artifacts) -> Delivery:
             base, found = compared_with_before(end.folder, end.name, end.uploaded_to, artifacts)
         except AiperfError as error:
             why = one_line(str(error))
-    rows = [row for row in found.rows if row.gates] if found is not None else []
     verdict = str(result.verdict) if result is not None and result.verdict is not None else None
     words = [end.stack or end.name, end.state, *([f"verdict {verdict}"] if verdict else [])]
     lines = [
-        f"{', '.join(words)}, exit code {end.exit_code}"
-        + (f": {end.reason}" if end.reason else ""),
-        *([f"compared with {base}: {_judgement(found)}"] if found is not None else []),
-        *(_line(row) for row in rows),
+        f"{', '.join(words)}, exit code {end.exit_code}" + (f": {reason}" if reason else ""),
+        *([f"compared with {base}: {found.judgement}", *found.lines] if found is not None else []),
         *([f"not compared: {why}"] if why else []),
         *([f"results: {end.uploaded_to}"] if end.uploaded_to else []),
     ]
@@ -150,17 +173,8 @@ def delivery(end: End, artifacts: Artifacts) -> Delivery:
         uploaded_to=end.uploaded_to or None,
         figures=_figures(result),
         base=base,
-        judgement=None if found is None else _judgement(found),
-        rows=tuple(
-            {
-                "metric": f"{row.key.tag}.{row.key.stat}" if row.key.stat else row.key.tag,
-                "base": row.base.mean,
-                "new": row.new.mean,
-                "delta": row.delta,
-                "word": str(row.word),
-            }
-            for row in rows
-        ),
+        judgement=None if found is None else found.judgement,
+        rows=() if found is None else found.rows,
         not_compared=why,
     )
 
@@ -228,7 +242,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 def compared_with_before(
     folder: Path, name: str, uploaded_to: str, artifacts: Artifacts
-) -> tuple[str, Comparisons]:
+) -> tuple[str, Compared]:
     """Compare the results in a folder with those that `artifacts.webhook.compare_with` names, else
     with the last ones of the same benchmark in the bucket of `artifacts.s3`. Returns the base too.
     Raises AiperfError."""
@@ -271,7 +285,53 @@ def last_before(runs: Iterable[BucketRun], name: str, uploaded_to: str) -> Bucke
     return own[-1] if own else None
 
 
-def compare_folders(base: Path, new: Path) -> Comparisons:
-    """Compare two folders of runs or experiments, without their single requests. Raises
-    AiperfError."""
-    return compare_groups(map(read_group, folder_groups([base, new])))
+def compare_folders(base: Path, new: Path) -> Compared:
+    """Compare two folders of runs, experiments or qualifications, without their single requests.
+    Raises AiperfError."""
+    before, after = map(_qualification, (base, new))
+    if before is not None and after is not None:
+        return _compared_nodes(changes(before, after))
+    found = compare_groups(map(read_group, folder_groups([base, new])))
+    rows = [row for row in found.rows if row.gates]
+    return Compared(
+        _judgement(found),
+        tuple(
+            DeliveredRow(
+                metric=f"{row.key.tag}.{row.key.stat}" if row.key.stat else row.key.tag,
+                base=row.base.mean,
+                new=row.new.mean,
+                delta=row.delta,
+                word=str(row.word),
+            )
+            for row in rows
+        ),
+        tuple(map(_line, rows)),
+    )
+
+
+def _qualification(folder: Path) -> Qualification | None:
+    return read_experiment_file(folder).qualification if is_experiment(folder) else None
+
+
+def _compared_nodes(found: Sequence[NodeChange]) -> Compared:
+    changed = [each for each in found if each.change != "same"]
+    rows = (
+        DeliveredRow(
+            metric=each.check,
+            base=each.base,
+            new=each.new,
+            delta=None if each.share is None else each.share - 1,
+            word=each.change,
+            node=each.node,
+        )
+        for each in changed
+    )
+    is_worse = any(each.is_worse for each in changed)
+    judgement = str(Word.WORSE) if is_worse else f"not {Word.WORSE}"
+    return Compared(judgement, tuple(rows), tuple(map(_node_line, changed)))
+
+
+def _node_line(each: NodeChange) -> str:
+    per, unit = readable_unit(each.unit, max(each.base or 0.0, each.new or 0.0))
+    values = f"{number(each.base, per=per)} → {number(each.new, per=per)} {unit}".rstrip()
+    return f"  {one_line(each.node) or 'all nodes'}: {each.check}: {values} ({each.change})"

@@ -71,7 +71,7 @@ def _compare_nodes(args: argparse.Namespace) -> int:
     base, new = map(read_qualification, args.folders)
     found = changes(base, new, tolerance=read_tolerance(args.tolerance))
     print_found(found, print_changes, as_json=args.json, width=WIDTH + 20)
-    is_worse = any(each.change in ("worse", "gone", "not measured") for each in found)
+    is_worse = any(each.is_worse for each in found)
     return int(ExitCode.WORSE if args.fail_on and is_worse else ExitCode.OK)
 
 

@@ -28,6 +28,11 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     value, `gone` or `not measured`."""
 
     @property
+    def is_worse(self) -> bool:
+        """Whether the new qualification has less than the base: a worse value, or none."""
+        return self.change in ("worse", "gone", "not measured")
+
+    @property
     def share(self) -> float | None:
         """The new value as a share of the base's; None if one of them is unknown."""
         return self.new / self.base if self.new is not None and self.base else None

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.cluster.api.connection import Refused
 from aiperf_svc.adapters.cluster.node_labels import changes_of, label_nodes
+from aiperf_svc.adapters.exports import experiment_file
 from aiperf_svc.adapters.exports.file_content import json_file
 from aiperf_svc.adapters.exports.qualify_export import (
     JSON_NAME,
@@ -19,7 +20,10 @@ from aiperf_svc.adapters.exports.qualify_export import (
 )
 from aiperf_svc.adapters.report.qualify_page import heat_map
 from aiperf_svc.adapters.terminal.qualify_tables import print_qualification
+from aiperf_svc.adapters.trackers import webhook
 from aiperf_svc.cli.main import main
+from aiperf_svc.config.artifacts import Artifacts, Webhook
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.qualify.changes import changes
 from aiperf_svc.core.qualify.result import Qualification, Verdict
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -170,6 +174,28 @@ def test_compare_prints_nodes_and_fails_on_worse(
     wide = ["compare", str(base), str(new), "--fail-on", "worse", "--tolerance", "25%"]
     assert main(wide) == ExitCode.OK
     assert main(["compare", str(base), str(new), "--paired"]) == ExitCode.BAD_CONFIG
+
+
+def test_webhook_has_changed_nodes_and_the_result(tmp_path: Path) -> None:
+    base, new = qualified(9), qualified(8, nodes={"n1": 0.8})
+    folders = [tmp_path / "base", tmp_path / "new"]
+    for folder, found in zip(folders, (base, new), strict=True):
+        folder.mkdir()
+        result = ExperimentResult(name="rack", trials=(), qualification=found)
+        (folder / experiment_file.NAME).write_bytes(experiment_file.encode(result))
+    end = webhook.End("rack", None, "run", "done", 4, "", result, folders[1], "")
+    posted = webhook.delivery(end, Artifacts(webhook=Webhook(compare_with=str(folders[0]))))
+    assert posted.text.splitlines() == [
+        "rack, done, exit code 4: 7 of 8 nodes qualify; failed: n1",
+        f"compared with {folders[0]}: worse",
+        "  n1: pairs_speed: 1,000 → 800 x/s (worse)",
+        "  n8: pairs_speed: 1,000 → – x/s (gone)",
+    ]
+    assert [(row.node, row.new, row.word) for row in posted.rows] == [
+        ("n1", 800.0, "worse"),
+        ("n8", None, "gone"),
+    ]
+    assert (posted.judgement, posted.not_compared) == ("worse", None)
 
 
 class Recorder:
