@@ -479,4 +479,6 @@ def _names(pods: Sequence[Json]) -> str:
 
 
 def _restarts(pod: Json) -> int:
-    return max((int(each.get("restartCount", 0)) for each in containers_of(pod)), default=0)
+    """Return how often containers of a pod restarted, all together: a sidecar may have more
+    restarts than the server."""
+    return sum(int(each.get("restartCount", 0)) for each in containers_of(pod))

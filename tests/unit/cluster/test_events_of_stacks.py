@@ -451,6 +451,31 @@ async def test_lost_connection_to_a_command_fails_its_event() -> None:
         await PodCommand(cast(Any, Lost()), "pod p").send("go")
 
 
+async def test_restart_beside_a_restarted_sidecar_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned({"do": "kill"})
+    cluster = PlayedCluster(plan.identity.name("target"))
+
+    def restarted(count: int) -> Json:
+        """Its pod, whose server restarted so often."""
+        statuses = [{"restartCount": count}, {"restartCount": 5}]
+        pod = cluster.pods[0]
+        return {
+            **pod,
+            "spec": {**pod["spec"], "shareProcessNamespace": True},
+            "status": {**pod["status"], "containerStatuses": statuses},
+        }
+
+    class Kill(FakePackets):
+        async def send(self, line: str) -> None:
+            cluster.pods = [restarted(1)]
+
+    cluster.pods = [restarted(0)]
+    monkeypatch.setattr(deployments, "pod_command", Kill())
+    monkeypatch.setattr(deployments, "REPLACED_S", 3.0)
+    report, _ = await carry_out({"do": "kill"}, plan, cluster)
+    assert (report.evidence, report.problem) == ("restartCount is higher", "")
+
+
 DELAY = {"do": "delay", "duration": "1ms", "latency": "50ms"}
 LOSS = {"do": "loss", "duration": "1ms", "loss": "1%"}
 
