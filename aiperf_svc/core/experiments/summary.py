@@ -141,7 +141,7 @@ def row_of(outcome: TrialOutcome) -> TrialRow:
         return TrialRow(outcome, None)
     nodes: tuple[Measurement, ...] = ()
     if STAGE in outcome.trial.parameters and isinstance(results, ToolResult):
-        nodes = measurements_of(results, outcome.trial.parameters)
+        nodes = measurements_of(results.steps, outcome.trial.parameters)
     length_s = (results.end_wall_ns - results.start_wall_ns) / 1e9
     return TrialRow(
         outcome._replace(results=None),

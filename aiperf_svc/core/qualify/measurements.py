@@ -3,14 +3,15 @@ which values of many are worse than the others.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 import msgspec
 
 from aiperf_svc.core.qualify.result import Better, CheckInfo, NodesOf
-from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.core.results.tool_result import StepResult
 
 NODE, SOURCE, TARGET, TEST = "node", "from", "to", "test"
 """Labels of steps. TEST is the name that the tool itself gives to the step."""
@@ -48,23 +49,27 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Trials that measure it; those that repeat suspects not counted."""
 
 
-def measurements_of(result: ToolResult, parameters: Mapping[str, Any]) -> tuple[Measurement, ...]:
-    """Return what a trial with these parameters measured. Steps of the same nodes are joined."""
+def measurements_of(
+    steps: Iterable[StepResult], parameters: Mapping[str, Any]
+) -> tuple[Measurement, ...]:
+    """Return what a trial with these parameters measured. Steps of the same nodes are joined; the
+    value of a check is the mean over its repetitions."""
     is_repeat = parameters.get(ROUND) == SUSPECTS
-    joined: dict[tuple[str, ...], tuple[dict[str, float], list[str]]] = {}
-    for step in result.steps:
+    joined: dict[tuple[str, ...], tuple[defaultdict[str, list[float]], list[str]]] = {}
+    for step in steps:
         if step.was_retried:
             continue
-        values, problems = joined.setdefault(_nodes(step.labels), ({}, []))
+        values, problems = joined.setdefault(_nodes(step.labels), (defaultdict(list), []))
         if step.problem:
             problems.append(step.problem)
         else:
-            values.update(step.values)
+            for check, value in step.values.items():
+                values[check].append(value)
     return tuple(
         Measurement(
             stage=str(parameters.get(STAGE, "")),
             nodes=nodes,
-            values={} if problems else values,
+            values={} if problems else {check: fmean(of) for check, of in values.items()},
             problem="; ".join(problems),
             round=0 if is_repeat else int(parameters.get(ROUND) or 0),
             is_repeat=is_repeat,

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.judgement import Judgement
 from aiperf_svc.core.qualify.measurements import (
+    NODE,
     REPEAT,
     ROUND,
     STAGE,
@@ -15,9 +16,11 @@ from aiperf_svc.core.qualify.measurements import (
     Measurement,
     Rules,
     StagePlan,
+    measurements_of,
     outliers,
 )
 from aiperf_svc.core.qualify.result import Better, CheckInfo, CheckResult, Qualification, Verdict
+from aiperf_svc.core.results.tool_result import StepResult
 from tests.support.fake_nodes import USUAL, FakeNodes
 
 ALIKE = {f"n{number}": 100.0 + number / 100 for number in range(9)}
@@ -276,3 +279,21 @@ def test_broken_fabric_between_halves_accuses_no_node() -> None:
     found = Judgement(cluster.rules(["pairs"]), failing_between(cluster, paths)).qualification()
     assert verdicts(found) == {}
     assert {frozenset((each.source, each.target)) for each in found.paths} == paths
+
+
+def test_value_is_the_mean_over_repetitions() -> None:
+    steps = [
+        StepResult(
+            number=number,
+            name="read",
+            repetition=number,
+            attempt=1,
+            folder="",
+            is_measured=True,
+            labels={NODE: "n0"},
+            values={"alone_speed": value},
+        )
+        for number, value in enumerate((90.0, 100.0, 110.0), start=1)
+    ]
+    (found,) = measurements_of(steps, {STAGE: "alone", ROUND: None})
+    assert (found.nodes, found.values) == (("n0",), {"alone_speed": 100.0})
