@@ -152,6 +152,11 @@ def config_problems(config: Config) -> list[str]:
         and experiment.permutations() != list(expected)
     ):
         return ["experiment: a qualification has trials of its own; leave it out"]
+    if experiment is not None and (key := experiment._first_set("repetitions", "order")):
+        return [
+            f"experiment.{key}: a qualification has trials of its own, in their own order; leave "
+            "it out (`repetitions` beside `workload` repeats each measurement)"
+        ]
     found = [
         f"workload.stages.{number}.{text}"
         for number, stage in enumerate(spec.stages)

@@ -338,3 +338,10 @@ def test_qualification_needs_rounds_of_counted_nodes() -> None:
     config = parse_benchmark(single, "")
     (problem,) = workload_of(config).config_problems(config)
     assert "deployment.ranks.pairs: 'one': expected rounds" in problem.line({})
+
+
+@pytest.mark.parametrize("keys", [{"repetitions": 2}, {"order": "shuffled"}])
+def test_experiment_keys_that_change_its_trials_are_refused(keys: dict[str, Any]) -> None:
+    config = parse_benchmark({**data(IPERF), "experiment": keys}, "")
+    (problem,) = workload_of(config).config_problems(config)
+    assert f"experiment.{next(iter(keys))}: a qualification has trials" in problem.line({})
