@@ -120,8 +120,15 @@ def in_visit(target: PodPlan, *, node: str = "", visit: str = "") -> PodPlan:
 
 
 def watched_pods(config: BenchmarkConfig, identity: Identity, namespace: str) -> TargetPods:
-    """Return the pods whose replicas are watched. `namespace` is the stack's. Raises
-    ConfigError."""
+    """Return the pods whose replicas are watched, with the port of their page. `namespace` is the
+    stack's. Raises ConfigError."""
+    pods = _watched_pods(config, identity, namespace)
+    if pods.port is None:
+        raise ConfigError("scaling.pods.port: give the port of the pods' page of metrics")
+    return pods
+
+
+def _watched_pods(config: BenchmarkConfig, identity: Identity, namespace: str) -> TargetPods:
     target, scaling = config.deployment.target, config.scaling
     if scaling is not None and scaling.pods is not None:
         return scaling.pods

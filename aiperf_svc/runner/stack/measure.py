@@ -24,7 +24,7 @@ from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.target import HOST
-from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
+from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.plan.target import watched_pods
@@ -166,8 +166,7 @@ class Measuring:
             return ()
         scaling = config.scaling
         pods = watched_pods(config, self._plan.identity, self._namespace)
-        if pods.port is None:
-            raise ConfigError("scaling.pods.port: give the port of the pods' page of metrics")
+        assert pods.port is not None
         server = WatchedServer(
             namespace=pods.namespace,
             labels=pods.labels,

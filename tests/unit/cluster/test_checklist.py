@@ -143,12 +143,19 @@ async def test_rights_to_watch_replicas_are_checked(
     assert (check.state, words in check.detail) == (state, True)
 
 
-async def test_server_without_service_needs_named_pods() -> None:
-    plan, cluster = watching(())
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        ({}, "name its pods in scaling.pods"),
+        ({"pods": {**PODS, "port": None}}, "scaling.pods.port: give the port"),
+    ],
+)
+async def test_unknown_pods_and_ports_are_refused(scaling: dict[str, Any], words: str) -> None:
+    plan, cluster = watching((), **scaling)
     check = await check_scaling(cluster.typed, plan)
     assert check is not None
     assert (check.state, check.is_config_error) == ("failed", True)
-    assert "name its pods in scaling.pods" in check.detail
+    assert words in check.detail
 
 
 FULL, FREE = Check("capacity", "failed", "no room for target"), Check("capacity", "ok", "fits")
