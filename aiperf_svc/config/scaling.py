@@ -15,7 +15,8 @@ class Scaling(Model):
 
     pods: TargetPods | None = None
     """Pods of the server, and the port of their page of metrics. Default: those of the stack's own
-    target, else those of `deployment.target.pods`, which are found by the Service of the URL."""
+    target, of a release those of its only pool with a port, else those of `deployment.target.pods`,
+    which are found by the Service of the URL."""
     metrics_path: Annotated[str, Field(pattern=r"^/")] = "/metrics"
     """Page of metrics of each pod, whose counter of generated tokens shows its first token."""
     loaded: Annotated[str, Field(min_length=1)] | None = None

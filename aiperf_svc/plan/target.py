@@ -137,6 +137,14 @@ def _watched_pods(config: BenchmarkConfig, identity: Identity, namespace: str) -
         return TargetPods(namespace=namespace, labels=labels, port=target.port)
     if target.pods is not None:
         return target.pods
+    pools = [each for each in target.pools.values() if each.port is not None]
+    if len(pools) == 1:
+        return TargetPods(namespace=namespace, labels=pools[0].labels, port=pools[0].port)
+    if pools:
+        raise ConfigError(
+            f"scaling: {len(pools)} pools of deployment.target have a port; name the pods of one "
+            "in scaling.pods, and the namespace of the stack in deployment.namespace"
+        )
     raise ConfigError(
         f"scaling: the pods behind {config.endpoint.url} are unknown: it is neither a server of "
         "the stack's own nor a Service of the cluster; name its pods in scaling.pods"

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.config.scaling import Scaling
+from aiperf_svc.config.target import TargetPods
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.identity import STACK_LABEL, Identity
 from aiperf_svc.plan.network import NamespacePods, Range, ReleasePods, Rule
 from aiperf_svc.plan.pods import VISIT_ANNOTATION
 from aiperf_svc.plan.release import (
@@ -19,9 +21,18 @@ from aiperf_svc.plan.release import (
     resource_of,
 )
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.target import watched_pods
 from aiperf_svc.workloads.previews.changes import StackChanges
 from aiperf_svc.workloads.previews.summary import as_text
-from tests.support.releases import deployment, graph, release_plan, release_target, simple
+from tests.support.releases import (
+    POOL,
+    deployment,
+    graph,
+    release_config,
+    release_plan,
+    release_target,
+    simple,
+)
 
 
 def _release(plan: StackPlan) -> Any:
@@ -329,3 +340,18 @@ def test_gpus_of_containers_and_sidecars_are_added() -> None:
     ]
     pods = _release(release_plan(made)).pods
     assert [pod.requests.gpu_count for pod in pods] == [3]
+
+
+def test_scaling_watches_the_only_pool_with_a_port() -> None:
+    router = {"labels": {"role": "router"}}
+
+    def watched(**pools: Any) -> TargetPods:
+        config = release_config(release_target(pools=pools))
+        config = config.model_copy(update={"scaling": Scaling()})
+        return watched_pods(config, Identity(stack="bench", run_id="", version="1"), "ns")
+
+    assert watched(decode=POOL, router=router) == TargetPods(
+        namespace="ns", labels={"role": "decode"}, port=9090
+    )
+    with pytest.raises(ConfigError, match=r"2 pools of deployment\.target have a port"):
+        watched(decode=POOL, router={**router, "port": 8000})
