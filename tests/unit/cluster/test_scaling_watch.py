@@ -7,6 +7,8 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+import aiohttp
+
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.watching import scaling_watch
 from aiperf_svc.adapters.cluster.watching.scaling_watch import ScalingWatch, WatchedServer
@@ -48,7 +50,8 @@ class Api:
             path: asyncio.Queue() for path in lists
         }
         self.pages: dict[str, str] = {}
-        self.log = asyncio.Queue[bytes]()
+        self.log = asyncio.Queue[bytes | Exception | None]()
+        """Chunks of logs, what reading one raises, and None: the end of one."""
 
     async def get(self, path: str, **params: str) -> Json:
         if path == self._forbidden:
@@ -78,8 +81,10 @@ class Api:
             class content:
                 @staticmethod
                 async def iter_any() -> AsyncIterator[bytes]:
-                    while True:
-                        yield await log.get()
+                    while (chunk := await log.get()) is not None:
+                        if isinstance(chunk, Exception):
+                            raise chunk
+                        yield chunk
 
         yield Response
 
@@ -164,6 +169,16 @@ async def test_log_and_page_show_when_replicas_are_useful(monkeypatch: Any) -> N
         api.log.put_nowait(b"starting\nmodel lo")
         api.log.put_nowait(b"aded\n")
         await until(lambda: {"loaded", "first_token"} <= replica(watch, "b").wall_ns.keys())
+
+
+async def test_log_that_ends_is_followed_again(monkeypatch: Any) -> None:
+    api = Api({PODS: [[]]})
+    async with watching(api, monkeypatch, "model loaded") as watch:
+        api.send(PODS, "ADDED", pod("b", "Ready"))
+        for item in (b"starting\n", None, aiohttp.ClientPayloadError(), b"model loaded\n"):
+            api.log.put_nowait(item)
+        await until(lambda: "loaded" in replica(watch, "b").wall_ns)
+        assert watch.log.report().not_watched == ()
 
 
 async def test_logs_beyond_the_limit_are_named(monkeypatch: Any) -> None:

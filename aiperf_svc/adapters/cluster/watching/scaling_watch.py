@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import aiohttp
+
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ResourceType, label_selector
 from aiperf_svc.adapters.host.tasks import Tasks
@@ -171,22 +173,34 @@ class ScalingWatch:
                 self._tasks.start(self._read_log(each, self._server.loaded), f"log of {each.name}")
 
     async def _read_log(self, replica: FollowReplica, loaded: re.Pattern[str]) -> None:
-        """Follow the log of a replica until the line comes that is looked for."""
+        """Follow the log of a replica until the line comes that is looked for. What follows ends
+        with the container, and with the connection, and then begins again."""
         path = f"{PODS.path(self._server.namespace)}/{replica.name}/log"
         if self._open_logs >= MOST_LOGS:
             self._leave_out(f"pods/log (more than {MOST_LOGS} replicas start at the same time)")
             return
         params = {"follow": "true", "container": replica.container}
         with self._unless_refused("pods/log"), self._counted_log():
-            async with self._cluster.stream("GET", path, params=params) as response:
-                if response.status >= 400:
-                    raise Refused(await response.text(), status=response.status, reason="")
-                rest = ""
-                async for chunk in response.content.iter_any():
-                    *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
-                    if any(map(loaded.search, lines)):
+            while not self.log.is_gone(replica.uid):
+                with contextlib.suppress(Unreachable, aiohttp.ClientError, TimeoutError):
+                    if await self._has_line(path, params, loaded):
                         self.log.note(replica.uid, "loaded", self._clock_ns())
                         return
+                await asyncio.sleep(RETRY_S)
+
+    async def _has_line(self, path: str, params: dict[str, str], wanted: re.Pattern[str]) -> bool:
+        """Follow a log until the line comes, and return true, or until the log ends."""
+        async with self._cluster.stream("GET", path, params=params) as response:
+            if response.status in (401, 403):
+                raise Refused(await response.text(), status=response.status, reason="")
+            if response.status >= 400:  # The container has not started again.
+                return False
+            rest = ""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
+                if any(map(wanted.search, lines)):
+                    return True
+        return False
 
     async def _read_page(self, replica: FollowReplica) -> None:
         """Read the page of a replica until it counts tokens."""
