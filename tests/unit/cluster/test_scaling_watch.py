@@ -46,6 +46,8 @@ class Api:
     def __init__(self, lists: dict[str, list[list[Json]]], *, forbidden: str = "") -> None:
         """`lists` has what each list of a path returns; the last one is repeated."""
         self._lists, self._forbidden = lists, forbidden
+        self.failures: list[Refused] = []
+        """What the next lists raise."""
         self.messages: dict[str, asyncio.Queue[Json | None]] = {
             path: asyncio.Queue() for path in lists
         }
@@ -56,6 +58,8 @@ class Api:
     async def get(self, path: str, **params: str) -> Json:
         if path == self._forbidden:
             raise Refused("may not list", status=403, reason="Forbidden")
+        if self.failures:
+            raise self.failures.pop()
         if path not in self._lists:
             raise Refused("no such type", status=404, reason="NotFound")
         known = self._lists[path]
@@ -152,6 +156,15 @@ async def test_expired_version_begins_with_a_list(monkeypatch: Any) -> None:
     async with watching(api, monkeypatch) as watch:
         api.send(PODS, "ERROR", {"code": 410, "message": "too old resource version"})
         await until(lambda: replica(watch, "b").name)
+
+
+async def test_failing_api_server_ends_no_watch(monkeypatch: Any) -> None:
+    api = Api({PODS: [[], [pod("b")]]})
+    async with watching(api, monkeypatch) as watch:
+        api.failures.append(Refused("etcd has no leader", status=500, reason="InternalError"))
+        api.messages[PODS].put_nowait(None)
+        await until(lambda: replica(watch, "b").name)
+        assert watch.log.report().not_watched == ()
 
 
 async def test_types_that_may_not_be_listed_are_named(monkeypatch: Any) -> None:

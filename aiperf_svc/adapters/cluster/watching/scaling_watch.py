@@ -98,12 +98,15 @@ class ScalingWatch:
         is_first = True
         try:
             while True:
-                with contextlib.suppress(Unreachable):
+                try:
                     version = await self._list(watched, path, params, known, is_first)
                     if is_first:
                         is_first = False
                         self._listed()
                     await self._follow(watched, path, params, known, version)
+                except (Unreachable, Refused) as error:
+                    if not error.is_temporary:
+                        raise
                 await asyncio.sleep(RETRY_S)
         except Refused as error:
             if error.status != 404:
