@@ -10,11 +10,12 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, retried
 from aiperf_svc.adapters.cluster.api.objects import label_selector, selector_text
-from aiperf_svc.adapters.cluster.teardown.event_undo import UNDO, Undo, record_undo
+from aiperf_svc.adapters.cluster.teardown.event_undo import POLL_S, RETRY_S, UNDO, Undo, record_undo
 from aiperf_svc.adapters.events import netem
 from aiperf_svc.adapters.events.event_run import EventFailed, EventRun, proof
 from aiperf_svc.adapters.events.pod_commands import (
@@ -389,7 +390,12 @@ class _Target:
         self.found: Json = {}
 
     async def read(self) -> None:
-        self.found = await self._cluster.get(self.path)
+        self.found = await self._get(self.path)
+
+    async def _get(self, path: str, **params: str) -> Json:
+        """Read again while the API server fails for a short time."""
+        reading = partial(self._cluster.get, path, **params)
+        return await retried(reading, within_s=RETRY_S, pause_s=POLL_S)
 
     async def pods(self, *, is_ready: bool = True) -> list[Json]:
         """Return its pods, without those that are being deleted. Raises EventFailed if there are
@@ -405,15 +411,15 @@ class _Target:
 
     async def _of_pool(self) -> list[Json]:
         selector = label_selector(self._pool or {})
-        return list((await self._cluster.get(self.pods_path, labelSelector=selector))["items"])
+        return list((await self._get(self.pods_path, labelSelector=selector))["items"])
 
     async def _of_deployment(self) -> list[Json]:
         """Return the pods whose owner is a ReplicaSet of the Deployment: its selector may match
         pods of others."""
         selector = selector_text(self.found["spec"]["selector"])
-        listed = await self._cluster.get(self._sets_path, labelSelector=selector)
+        listed = await self._get(self._sets_path, labelSelector=selector)
         sets = {_uid(each) for each in listed["items"] if _owner(each) == _uid(self.found)}
-        listed = await self._cluster.get(self.pods_path, labelSelector=selector)
+        listed = await self._get(self.pods_path, labelSelector=selector)
         return [pod for pod in listed["items"] if _owner(pod) in sets]
 
     async def begin(self, run: EventRun) -> tuple[list[Json], list[Json]]:

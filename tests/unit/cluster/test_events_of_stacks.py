@@ -170,6 +170,20 @@ async def test_deleted_pod_is_verified_by_its_successor() -> None:
     assert report.evidence.endswith(" instead")
 
 
+async def test_event_proof_survives_api_server_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(PlayedCluster):
+        async def delete(self, path: str, **how: Any) -> None:
+            await super().delete(path, **how)
+            self.failures = [Refused("leader changed", status=500, reason="")]
+
+    monkeypatch.setattr(deployments, "POLL_S", 0.0)
+    plan = planned({"do": "delete-pod"})
+    cluster = Failing(plan.identity.name("target"))
+    report, _ = await carry_out({"do": "delete-pod"}, plan, cluster)
+    assert report.problem == ""
+    assert cluster.failures == []
+
+
 async def test_foreign_pods_are_never_chosen() -> None:
     plan = planned({"do": "delete-pod"})
     cluster = PlayedCluster(plan.identity.name("target"))
