@@ -2,6 +2,7 @@
 config (`deployment.limits`). Pure.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -9,10 +10,15 @@ import msgspec
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.deployment import Limits
+from aiperf_svc.config.events import Event
+from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
+
+SURGE = 0.25
+"""Share of its pods that Kubernetes adds to a Deployment during a rolling update."""
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +69,23 @@ def most_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
                 min(1, at_once[pod.name]) if pod.replicas_on == "together" else (at_once[pod.name])
             )
     return min(len(named) + others, sum(at_once[pod.name] for pod in pods))
+
+
+def with_events(
+    at_once: Mapping[str, int], events: Sequence[Event], target: PodPlan | None, deployment: str
+) -> dict[str, int]:
+    """Return the most replicas of each pod, by its name, while the events of a load scale the
+    stack's own Deployments and restart its target, whose Deployment is called `deployment`."""
+    most = dict(at_once)
+    for event in events:
+        if event.do == "scale" and not event.foreign:
+            is_own = event.deployment in (None, deployment)
+            name = HOST if is_own else f"Deployment/{event.deployment}"
+            most[name] = max(most.get(name, 0), event.replicas or 0)
+    is_restarted = any(each.do == "restart" and each.deployment is None for each in events)
+    if target is not None and is_restarted and target.rollout == "RollingUpdate":
+        most[HOST] += math.ceil(most[HOST] * SURGE)
+    return most
 
 
 def _nodes_of(pod: PodPlan) -> set[str]:

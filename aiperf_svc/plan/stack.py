@@ -21,11 +21,11 @@ from aiperf_svc.config.placement import (
     is_pinned,
     mirrored,
 )
-from aiperf_svc.config.target import Target
+from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.footprint import Footprint, check_limits, most_nodes
+from aiperf_svc.plan.footprint import Footprint, check_limits, most_nodes, with_events
 from aiperf_svc.plan.identity import RUN_ID, Identity, check_stack_name
 from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy
@@ -182,14 +182,17 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
     @cached_property
     def totals(self) -> Totals:
         """Resources that all pods that run at the same time request together."""
+        return self._totals(self.at_once)
+
+    def _totals(self, at_once: Mapping[str, int]) -> Totals:
         prices = self.config.deployment.prices
-        asked = [(self.at_once[pod.name], pod.total) for pod in self.scheduled]
+        asked = [(at_once[pod.name], pod.total) for pod in self.scheduled]
         cpu = sum(number * each.cpu_millis for number, each in asked)
         memory = sum(number * each.memory_bytes for number, each in asked)
         gpus = sum(number * each.gpu_count for number, each in asked)
         cost = cpu / 1000 * prices.cpu + memory / 2**30 * prices.memory_gib + gpus * prices.gpu
         return Totals(
-            pods=sum(self.at_once.values()),
+            pods=sum(at_once[pod.name] for pod in self.scheduled),
             cpu_millis=cpu,
             memory_bytes=memory,
             gpus=gpus,
@@ -199,10 +202,14 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def footprint(self) -> Footprint:
-        """The most that the stack takes of its cluster, and for how long."""
-        totals = self.totals
+        """The most that the stack takes of its cluster, its events included, and for how long."""
+        config, at_once = self.config.inference, self.at_once
+        if config is not None:
+            own = self.identity.name(HOST)
+            at_once = with_events(at_once, config.events, self.target, own)
+        totals = self._totals(at_once)
         return Footprint(
-            nodes=most_nodes(self.scheduled, self.at_once),
+            nodes=most_nodes(self.scheduled, at_once),
             pods=totals.pods,
             gpus=totals.gpus,
             cpu_millis=totals.cpu_millis,

@@ -56,8 +56,11 @@ def footprint_line(plan: StackPlan) -> str:
         for name, (_, text) in LIMITS.items()
         if (limit := getattr(limits, name)) is not None
     ]
-    return f"at most {count(found.nodes, 'node')} for {format_duration(found.time_ns)}{hours}" + (
-        f"; limits: {', '.join(given)}" if given else ""
+    added = found.pods - plan.totals.pods
+    return (
+        f"at most {count(found.nodes, 'node')} for {format_duration(found.time_ns)}{hours}"
+        + (f", with {count(added, 'pod')} that events add" if added else "")
+        + (f"; limits: {', '.join(given)}" if given else "")
     )
 
 

@@ -7,8 +7,10 @@ import pytest
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.placement import mirrored
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.footprint import Footprint, of_one_stack, of_stacks
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.previews.summary import footprint_line
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.plans import make_plan, plan_it, pod
 
@@ -50,6 +52,31 @@ def test_gpus_count_for_the_whole_time() -> None:
     assert (found.gpus, found.gpu_hours) == (8, 24.0)
     assert "8 GPUs (24 GPU-hours)" in found.in_words
     assert found.as_json["time_s"] == 3 * 3600
+
+
+@pytest.mark.parametrize(
+    ("events", "rollout", "pods"),
+    [
+        ([{"do": "scale", "replicas": 8}], "Recreate", 8),
+        ([{"do": "scale", "replicas": 1}], "Recreate", 2),
+        ([{"do": "restart"}], "Recreate", 2),
+        ([{"do": "restart"}], "RollingUpdate", 3),
+    ],
+)
+def test_footprint_includes_pods_that_events_add(
+    events: list[dict[str, Any]], rollout: str, pods: int
+) -> None:
+    data = {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"request_rate": 1, "duration": "1m"},
+        "events": [{"at": "20s", **each} for each in events],
+        "deployment": {"target": {**GPUS, "rollout": rollout}},
+    }
+    plan = plan_it(parse_benchmark(data, "test"))
+    assert plan.footprint.gpus == 4 * pods
+    assert plan.footprint.pods == plan.totals.pods + pods - 2
+    assert plan.totals.gpus == 8
+    assert (f"with {count(pods - 2, 'pod')} that events add" in footprint_line(plan)) is (pods > 2)
 
 
 def test_footprints_of_parallel_stacks_add_up() -> None:
