@@ -114,10 +114,11 @@ def check_backend(url: str) -> None:
         )
 
 
-def manifests(plan: StackPlan, stack_file: str, schedule: Schedule) -> list[Json]:
-    """Return the objects of a schedule, in the order of their creation. `stack_file` is the content
-    of the stack's file. Raises ConfigError if its results would be lost with the pod, or as
-    `stack_rights` does."""
+def manifests(plans: Sequence[StackPlan], stack_file: str, schedule: Schedule) -> list[Json]:
+    """Return the objects of a schedule, in the order of their creation. `plans` are those of all
+    stacks and shapes of the file, whose objects may differ; `stack_file` is its content. Raises
+    ConfigError if its results would be lost with the pod, or as `stack_rights` does."""
+    plan = plans[0]
     if plan.config.artifacts.s3 is None:
         raise ConfigError(
             "artifacts.s3: a scheduled run has no disk that outlives its pod; name a bucket for "
@@ -163,7 +164,7 @@ def manifests(plan: StackPlan, stack_file: str, schedule: Schedule) -> list[Json
     # Names of cluster-scoped objects have the namespace: two may schedule a stack of this name.
     whole = f"aiperf-{schedule.namespace}-{name}"
     roles: list[Json] = []
-    for where, rights in sorted(_by_namespace(plan).items()):
+    for where, rights in sorted(_by_namespace(plans).items()):
         # In namespaces of others, another namespace may have a schedule of this name.
         role = name if where == namespace_of(plan) else whole
         kind = "Role" if where else "ClusterRole"
@@ -224,14 +225,15 @@ def _reads(plan: StackPlan) -> list[Json]:
     ]
 
 
-def _by_namespace(plan: StackPlan) -> dict[str, list[Right]]:
+def _by_namespace(plans: Iterable[StackPlan]) -> dict[str, list[Right]]:
     """Return the rights by the namespace of the Role that grants them; empty: a ClusterRole, also
     for the namespace that the stack makes, as it exists in no Role before."""
-    is_guest, own = plan.config.deployment.namespace.mode == "existing", namespace_of(plan)
     found: defaultdict[str, list[Right]] = defaultdict(list)
-    for right in stack_rights(plan):
-        is_made = right.namespace == own and not is_guest
-        found["" if is_made else right.namespace].append(right)
+    for plan in plans:
+        is_guest, own = plan.config.deployment.namespace.mode == "existing", namespace_of(plan)
+        for right in stack_rights(plan):
+            is_made = right.namespace == own and not is_guest
+            found["" if is_made else right.namespace].append(right)
     return found
 
 

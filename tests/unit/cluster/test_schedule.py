@@ -48,7 +48,7 @@ def schedule(**keys: Any) -> Schedule:
     return Schedule(**{**given, **keys})
 
 
-def made(which: StackPlan, **keys: Any) -> dict[str, list[dict[str, Any]]]:
+def made(*which: StackPlan, **keys: Any) -> dict[str, list[dict[str, Any]]]:
     """The objects of a schedule, by kind."""
     found: dict[str, list[dict[str, Any]]] = {}
     for each in manifests(which, "config: {}\n", schedule(**keys)):
@@ -157,9 +157,9 @@ def with_global(**deployment: Any) -> StackPlan:
     return plan_it(config, render=rendering(release_deployment("router"), role))
 
 
-def granted(which: StackPlan) -> set[tuple[str, str, str, str]]:
+def granted(*which: StackPlan) -> set[tuple[str, str, str, str]]:
     """Namespace (empty: all), group, resource and verb of what the runner's account may do."""
-    found = made(which)
+    found = made(*which)
     rules = {
         (role["kind"], role["metadata"].get("namespace", ""), role["metadata"]["name"]): role
         for role in (*found.get("Role", ()), *found["ClusterRole"])
@@ -208,6 +208,13 @@ def test_roles_grant_all_rights_that_preflight_checks(
     assert not any("*" in part for each in found for part in each)
 
 
+def test_runner_gets_the_rights_of_all_shapes() -> None:
+    first, second = plan(), with_global()
+    both = granted(first, second)
+    assert both == granted(first) | granted(second)
+    assert both > granted(first)
+
+
 def test_guest_may_do_nothing_else_in_the_cluster() -> None:
     everywhere = {each[1:] for each in granted(plan(**GUEST)) if not each[0]}
     assert everywhere == {("", "nodes", "list"), ("scheduling.k8s.io", "priorityclasses", "list")}
@@ -229,7 +236,7 @@ def test_runner_of_a_queued_stack_sees_the_queue() -> None:
 
 
 def test_no_object_counts_as_part_of_the_stack() -> None:
-    for each in manifests(plan(labels={"owner": "me"}), "", schedule()):
+    for each in manifests([plan(labels={"owner": "me"})], "", schedule()):
         labels = each["metadata"]["labels"]
         assert STACK_LABEL not in labels
         assert labels["owner"] == "me"
@@ -246,7 +253,7 @@ def test_jobs_and_their_pods_have_the_users_metadata() -> None:
 
 def test_schedule_without_a_results_store_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^artifacts.s3: "):
-        manifests(plan_it(make_config(target={"kind": "mock"})), "", schedule())
+        manifests([plan_it(make_config(target={"kind": "mock"}))], "", schedule())
 
 
 @pytest.mark.parametrize(
