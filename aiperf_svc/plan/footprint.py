@@ -3,7 +3,7 @@ config (`deployment.limits`). Pure.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +14,7 @@ from aiperf_svc.config.events import Event
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
 
@@ -85,6 +86,19 @@ def with_events(
     is_restarted = any(each.do == "restart" and each.deployment is None for each in events)
     if target is not None and is_restarted and target.rollout == "RollingUpdate":
         most[HOST] += math.ceil(most[HOST] * SURGE)
+    return most
+
+
+def with_autoscalers(at_once: Mapping[str, int], objects: Iterable[Json]) -> dict[str, int]:
+    """Return the most replicas of each pod, by its name, with the HorizontalPodAutoscalers among
+    the objects of a release."""
+    most = dict(at_once)
+    for each in objects:
+        if each["kind"] == "HorizontalPodAutoscaler":
+            spec = each.get("spec") or {}
+            of = spec.get("scaleTargetRef") or {}
+            name = f"{of.get('kind')}/{of.get('name')}"
+            most[name] = max(most.get(name, 0), spec.get("maxReplicas") or 0)
     return most
 
 

@@ -25,7 +25,13 @@ from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.footprint import Footprint, check_limits, most_nodes, with_events
+from aiperf_svc.plan.footprint import (
+    Footprint,
+    check_limits,
+    most_nodes,
+    with_autoscalers,
+    with_events,
+)
 from aiperf_svc.plan.identity import RUN_ID, Identity, check_stack_name
 from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy
@@ -202,11 +208,14 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
 
     @property
     def footprint(self) -> Footprint:
-        """The most that the stack takes of its cluster, its events included, and for how long."""
+        """The most that the stack takes of its cluster, with the pods that its events and the
+        autoscalers of its release add, and for how long."""
         config, at_once = self.config.inference, self.at_once
         if config is not None:
             own = self.identity.name(HOST)
             at_once = with_events(at_once, config.events, self.target, own)
+        if self.release is not None:
+            at_once = with_autoscalers(at_once, self.release.objects)
         totals = self._totals(at_once)
         return Footprint(
             nodes=most_nodes(self.scheduled, at_once),

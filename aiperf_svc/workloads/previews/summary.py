@@ -59,7 +59,7 @@ def footprint_line(plan: StackPlan) -> str:
     added = found.pods - plan.totals.pods
     return (
         f"at most {count(found.nodes, 'node')} for {format_duration(found.time_ns)}{hours}"
-        + (f", with {count(added, 'pod')} that events add" if added else "")
+        + (f", with {count(added, 'pod')} that events or autoscalers add" if added else "")
         + (f"; limits: {', '.join(given)}" if given else "")
     )
 

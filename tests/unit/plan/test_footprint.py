@@ -13,6 +13,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.summary import footprint_line
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.plans import make_plan, plan_it, pod
+from tests.support.releases import deployment, release_plan, simple
 
 DIGEST = "@sha256:" + "a" * 64
 GPUS = {"kind": "custom", "image": "v:1", "gpu": {"count": 4}, "replicas": 2}
@@ -76,7 +77,15 @@ def test_footprint_includes_pods_that_events_add(
     assert plan.footprint.gpus == 4 * pods
     assert plan.footprint.pods == plan.totals.pods + pods - 2
     assert plan.totals.gpus == 8
-    assert (f"with {count(pods - 2, 'pod')} that events add" in footprint_line(plan)) is (pods > 2)
+    assert (f"with {count(pods - 2, 'pod')} that events" in footprint_line(plan)) is (pods > 2)
+
+
+def test_footprint_includes_pods_that_autoscalers_add() -> None:
+    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "decode"}, "maxReplicas": 6}
+    scaler = simple("HorizontalPodAutoscaler", "decode", "autoscaling/v2", spec=spec)
+    plan = release_plan(deployment("decode", replicas=2), scaler)
+    assert (plan.totals.gpus, plan.footprint.gpus) == (2, 6)
+    assert "with 4 pods that events or autoscalers add" in footprint_line(plan)
 
 
 def test_footprints_of_parallel_stacks_add_up() -> None:
