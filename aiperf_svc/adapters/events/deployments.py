@@ -29,6 +29,7 @@ from aiperf_svc.adapters.events.pod_commands import (
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.conditions import containers_of
+from aiperf_svc.core.cluster.facts import server_container
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.pods import NETWORK
@@ -75,10 +76,14 @@ class DeploymentEvents:
     async def _find(self, run: EventRun) -> "_Target":
         stack = self._plan.identity.stack
         if run.event.pool is not None:
-            labels = self._plan.config.deployment.target.pools[run.event.pool].labels
+            pool = self._plan.config.deployment.target.pools[run.event.pool]
             # In a namespace of others, pods of theirs may have the labels of the pool.
-            labels = {**labels, STACK_LABEL: stack} if self._is_guest else labels
-            return _Target(self._cluster, self._namespace, run.event.pool, pool=labels)
+            more = {STACK_LABEL: stack} if self._is_guest else {}
+            target = _Target(
+                self._cluster, self._namespace, run.event.pool, pool={**pool.labels, **more}
+            )
+            target.port = pool.port
+            return target
         own = self._namespace, run.event.deployment or self._plan.identity.name(HOST)
         namespace, name = run.event.others or own
         target = _Target(self._cluster, namespace, name)
@@ -286,8 +291,8 @@ class DeploymentEvents:
         is_signal: bool = False,
     ) -> AsyncIterator[tuple[list[Json], list[PodCommand]]]:
         """Run a shell text or a program in the pods of an event while the context is open, by
-        default in their first container, and begin the event with the `first` line of its input.
-        Yields the pods and their commands."""
+        default in the container of the server, and begin the event with the `first` line of its
+        input. Yields the pods and their commands."""
         argv = ("sh", "-c", program) if isinstance(program, str) else program
         chosen = run.pick(await target.pods())
         async with contextlib.AsyncExitStack() as stack:
@@ -299,7 +304,7 @@ class DeploymentEvents:
                         "process 1, which ignores these signals; set shareProcessNamespace: true "
                         "in its template"
                     )
-                name = container or pod["spec"]["containers"][0]["name"]
+                name = container or server_container(pod["spec"], target.port)
                 made = pod_command(self._cluster, target.namespace, _name(pod), name, argv)
                 commands.append(await stack.enter_async_context(made))
             await run.until_due()
@@ -388,6 +393,8 @@ class _Target:
         self.path, self._sets_path = f"{apps}/deployments/{name}", f"{apps}/replicasets"
         self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
         self.found: Json = {}
+        self.port: int | None = None
+        """Port by which the container of the server is known; None: it is the first."""
 
     async def read(self) -> None:
         self.found = await self._get(self.path)

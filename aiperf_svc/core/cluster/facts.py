@@ -21,6 +21,18 @@ def gpus_of(pod_spec: Json) -> int:
     return sum(int(n) for each in limits for name, n in each.items() if is_gpu(name))
 
 
+def server_container(pod_spec: Json, port: int | None) -> str:
+    """Return the name of the container of a pod that serves at a port; without one, of the
+    first."""
+    containers = pod_spec["containers"]
+    serving = (
+        each
+        for each in containers
+        if any(found.get("containerPort") == port for found in each.get("ports") or ())
+    )
+    return str(next(serving, containers[0])["name"])
+
+
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     """Extended resource: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`."""

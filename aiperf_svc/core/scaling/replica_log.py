@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from aiperf_svc.core.cluster.conditions import containers_of, has_condition
-from aiperf_svc.core.cluster.facts import gpus_of
+from aiperf_svc.core.cluster.facts import gpus_of, server_container
 from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.json_objects import Json
@@ -126,7 +126,7 @@ class ReplicaLog:
             replica.gone_wall_ns = replica.gone_wall_ns or now_wall_ns
             return []
         replica.node = spec.get("nodeName") or replica.node
-        container = self._containers[uid] = _server_container(spec, self._port)
+        container = self._containers[uid] = server_container(spec, self._port)
         is_running = any(
             each["name"] == container and "running" in (each.get("state") or {})
             for each in containers_of(pod)
@@ -218,14 +218,3 @@ class ReplicaLog:
             all(None in pair or pair[0] == pair[1] for pair in zip(scaled, each, strict=True))
             for each in own
         )
-
-
-def _server_container(spec: Json, port: int) -> str:
-    """Return the name of the container that serves at a port; without one, of the first."""
-    containers = spec["containers"]
-    serving = (
-        each
-        for each in containers
-        if any(found.get("containerPort") == port for found in each.get("ports") or ())
-    )
-    return str(next(serving, containers[0])["name"])

@@ -625,6 +625,19 @@ async def test_pods_of_a_pool_are_found_by_label() -> None:
     assert set(cluster.selectors) == {"role=decode"}
 
 
+async def test_server_of_a_pool_is_known_by_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, command = PlayedCluster("d"), FakePackets("started", "100")
+    served = {"name": "engine", "ports": [{"containerPort": 9090}]}
+    pod = cluster.pods[0]
+    pod["spec"]["containers"] = [{"name": "proxy"}, served]
+    cluster.pods, cluster.strangers = [pod], []
+    monkeypatch.setattr(deployments, "pod_command", command)
+    event = {"do": "cpu", "cores": 1, "duration": "1ms", "pool": "decode"}
+    report, _ = await carry_out(event, release_with({"pool": "decode"}, shares=True), cluster)
+    assert report.problem == ""
+    assert command.asked[0][0] == "engine"
+
+
 @pytest.mark.parametrize("do", ["restart", "cut"])
 def test_event_unsupported_for_pools_is_refused(do: str) -> None:
     event = {"at": "20s", "do": do, "pool": "decode", **({"duration": "1s"} if do == "cut" else {})}
