@@ -4,6 +4,7 @@ A fact that cannot be read is `unknown`, so that two files have the same keys, a
 never taken for an equal one.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -37,6 +38,11 @@ MEASURED = frozenset(
 largest shares of CPU time that a service lost to the machine's host and to its quota, the time at
 which the target's container started. The image of the stack file that AIPERF_IMAGE replaced did not
 run."""
+_ASSIGNMENT = re.compile(
+    r"""(?:(?P<flag>--?[a-zA-Z][\w-]*)(?:=|\s+)|(?P<name>[a-zA-Z_]\w*)=|"(?P<key>[\w-]+)"\s*:\s*)"""
+    r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|"'-][^\s;&|"']*)"""
+)
+"""A flag or a variable with its value in the script of a shell, or a member of JSON."""
 _DRIVER, _CUDA = "DCGM_FI_DRIVER_VERSION", "DCGM_FI_CUDA_DRIVER_VERSION"
 
 
@@ -148,7 +154,8 @@ def joined(values: Iterable[str]) -> str:
 
 
 def shown_arguments(arguments: Sequence[str]) -> str:
-    """Return a command line without the values of flags that hold secrets."""
+    """Return a command line without the values of flags and variables that hold secrets, also in
+    the script of a shell, and of members of JSON."""
     shown, hides_next = [], False
     for argument in arguments:
         flag, separator, value = argument.partition("=")
@@ -158,6 +165,13 @@ def shown_arguments(arguments: Sequence[str]) -> str:
         elif is_secret and separator and value:
             shown.append(f"{flag}={HIDDEN}")
         else:
-            shown.append(shlex.quote(argument))
+            shown.append(shlex.quote(_ASSIGNMENT.sub(_without_secret, argument)))
         hides_next = is_secret and not separator
     return " ".join(shown)
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    name = found["flag"] or found["name"] or found["key"]
+    if not is_secret_name(name.lstrip("-")):
+        return found[0]
+    return found[0].removesuffix(found["value"]) + HIDDEN

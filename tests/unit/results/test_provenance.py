@@ -115,6 +115,13 @@ def test_page_without_json_has_no_facts() -> None:
         (("--hf-token", "hf_1", "--tokenizer", "t"), "--hf-token *** --tokenizer t"),
         (("--api-key", "--quiet"), "--api-key --quiet"),
         (("sh", "-c", "echo $HOME"), "sh -c 'echo $HOME'"),
+        (
+            ("sh", "-c", "export HF_TOKEN=hf_1 && vllm serve m --api-key 'sk 1' --tokenizer t"),
+            "sh -c 'export HF_TOKEN=*** && vllm serve m --api-key *** --tokenizer t'",
+        ),
+        (("sh", "-c", "exec serve --api-key=sk-1; true"), "sh -c 'exec serve --api-key=***; true'"),
+        (("env", "HF_TOKEN=hf_1", "serve"), "env 'HF_TOKEN=***' serve"),
+        (("--config", '{"a": "b", "api_key": "k 1"}'), """--config '{"a": "b", "api_key": ***}'"""),
     ],
 )
 def test_arguments_show_no_secrets(arguments: tuple[str, ...], shown: str) -> None:
