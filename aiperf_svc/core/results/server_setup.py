@@ -3,7 +3,7 @@ and parallelism, for exports of a run.
 
 The facts are those that the user gives, then those of `provenance.json`. A fact that neither has
 stays unknown, and is not a key here. A flag that is absent from known arguments has the default of
-all servers: one.
+all servers: one. Arguments are not known as a whole if a file or a variable has some of them.
 """
 
 import json
@@ -38,6 +38,8 @@ _FLAGS = {
 """Flags of vLLM and SGLang."""
 _STATED = {"tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size"}
 """Settings by which SGLang describes itself."""
+_BEFORE_SCRIPT = re.compile(r"-[a-z]*c")
+"""Flag of a shell before a script."""
 _HARDWARE = re.compile(r"(?<![A-Z0-9])(GB300|GB200|B300|B200|H200|H100|MI\d{3}X)(?![A-Z0-9])")
 
 
@@ -85,36 +87,56 @@ def setup_of(
 
 def _of_arguments(text: str) -> dict[str, str]:
     try:
-        arguments = shlex.split(text)
+        arguments, is_whole = _words(text)
     except ValueError:
         return {}
     values: dict[str, str] = {}
     for place, argument in enumerate(arguments):
         flag, separator, value = argument.partition("=")
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
-        values[flag] = value if separator else following
+        stated = value if separator else following
+        # Pods may have different ones.
+        values[flag] = stated if values.get(flag, stated) == stated else ""
     found = {
-        name: next((values[flag] for flag in flags if flag in values), "1")
+        name: next((values[flag] for flag in flags if flag in values), "1" if is_whole else "")
         for name, flags in _FLAGS.items()
     }
     found = {name: value for name, value in found.items() if value.isdecimal()}
     if "--enable-expert-parallel" in values and {"tp", "dp"} <= found.keys():
         found["ep"] = str(int(found["tp"]) * int(found["dp"]))
-    found["dp_attention"] = "true" if "--enable-dp-attention" in values else "false"
+    if is_whole or "--enable-dp-attention" in values:
+        found["dp_attention"] = "true" if "--enable-dp-attention" in values else "false"
     if values.get("--disaggregation-mode", "null") != "null":
         found["disagg"] = "true"
-    elif "--kv-transfer-config" not in values:
+    elif is_whole and "--kv-transfer-config" not in values:
         found["disagg"] = "false"
-    if "--quantization" in values:
-        found["precision"] = values["--quantization"]
-    return found | _speculation(values)
+    if precision := values.get("--quantization"):
+        found["precision"] = precision
+    return found | _speculation(values, is_whole=is_whole)
 
 
-def _speculation(values: Mapping[str, str]) -> dict[str, str]:
-    if algorithm := values.get("--speculative-algorithm"):
-        return {"spec_decoding": algorithm.lower()}
+def _words(text: str) -> tuple[list[str], bool]:
+    """Return the words of a command, those of a shell's script among them, and whether these are
+    all that the server gets. Raises ValueError."""
+    words: list[str] = []
+    is_whole = True
+    for argument in shlex.split(text):
+        if words and _BEFORE_SCRIPT.fullmatch(words[-1]):
+            is_whole &= "$" not in argument
+            words += shlex.split(argument.replace("\\\n", " "))
+        else:
+            words.append(argument)
+    # The commands of several pods, or of a script, end with it.
+    words = [word.rstrip(";") for word in words]
+    is_file = any(word.endswith(".sh") or word.partition("=")[0] == "--config" for word in words)
+    return words, is_whole and not is_file
+
+
+def _speculation(values: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
+    if (algorithm := values.get("--speculative-algorithm")) is not None:
+        return {"spec_decoding": algorithm.lower()} if algorithm else {}
     if "--speculative-config" not in values:
-        return {"spec_decoding": "none"}
+        return {"spec_decoding": "none"} if is_whole else {}
     try:
         config = json.loads(values["--speculative-config"])
         method = config["method"]

@@ -258,6 +258,25 @@ def test_provenance_tells_the_parallelism() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        ("sh -c 'exec vllm serve m --tensor-parallel-size 4; true'", ("4", "1", "none")),
+        ("bash -lc 'vllm serve m \\\n -tp \\\n 4 $MORE'", ("4", None, None)),
+        ("sh -c 'vllm serve m $FLAGS'", (None, None, None)),
+        ("serve m --config /etc/vllm.yaml", (None, None, None)),
+        ("/opt/serve.sh m", (None, None, None)),
+        ("serve m -tp 4; serve m -tp 8", (None, "1", "none")),
+        ("serve m -pp 2 -tp 4; serve m -pp 2 -tp 4", ("4", "2", "none")),
+    ],
+)
+def test_only_whole_arguments_have_defaults(
+    arguments: str, known: tuple[str | None, str | None, str | None]
+) -> None:
+    found = setup_of(provenance(engine="vLLM", arguments=arguments), {})
+    assert (found.get("tp"), found.get("pp"), found.get("spec_decoding")) == known
+
+
+@pytest.mark.parametrize(
     ("facts", "disaggregated", "multinode"),
     [
         ({"arguments": "serve m", "node": "a"}, False, False),
