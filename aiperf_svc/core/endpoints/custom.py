@@ -40,15 +40,18 @@ _USUAL = (
 )
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 """What is not an output; the number 0 is one."""
-# `meta_info` is of SGLang's `/generate`, `usageMetadata` of Gemini.
+# `meta_info` is of SGLang's `/generate`, `usageMetadata` of Gemini. Anthropic's input tokens are
+# those that its cache did not have.
 _PROMPT_TOKENS = (
-    "usage.prompt_tokens || usage.input_tokens || meta_info.prompt_tokens || "
-    "usageMetadata.promptTokenCount"
+    "usage.prompt_tokens || usage.input_tokens && (usage.cache_read_input_tokens && sum(map(&"
+    "to_number(@), [usage.input_tokens, usage.cache_read_input_tokens, "
+    "usage.cache_creation_input_tokens || `0`])) || usage.input_tokens) || "
+    "meta_info.prompt_tokens || usageMetadata.promptTokenCount"
 )
 _CACHED_TOKENS = (
     "usage.prompt_tokens_details.cached_tokens || usage.input_tokens_details.cached_tokens || "
-    "usage.cached_tokens || usage.prompt_cache_hit_tokens || meta_info.cached_tokens || "
-    "usageMetadata.cachedContentTokenCount"
+    "usage.cached_tokens || usage.prompt_cache_hit_tokens || usage.cache_read_input_tokens || "
+    "meta_info.cached_tokens || usageMetadata.cachedContentTokenCount"
 )
 _OUTPUT_TOKENS = (
     "usage.completion_tokens || usage.output_tokens || meta_info.completion_tokens || "
@@ -213,6 +216,8 @@ class _Parser:
                 delta.cached_tokens = _count(self._cached_tokens(response))
             if delta.completion_tokens < 0 or self._has_own_tokens:
                 delta.completion_tokens = _count(self._output_tokens(response))
+            if isinstance(response, dict) and "timings" in response:
+                base.add_usage_and_error(delta, base.Ending(timings=response["timings"]))
             meta = response.get("meta_info") if isinstance(response, dict) else None
             if isinstance(meta, dict) and _DRAFTS[0] in meta:
                 delta.drafts = Drafts(*(_count(meta.get(name)) for name in _DRAFTS))

@@ -14,6 +14,7 @@ from tests.support.endpoint_requests import endpoint_options
 
 RAW = custom_endpoint(endpoint_options(type="raw"))
 UNKNOWN = (9, -1, -1)
+ANTHROPIC = {"input_tokens": 1, "cache_read_input_tokens": 5}
 DEEPSEEK = {"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 1}
 Counts = tuple[int, int, int]
 
@@ -84,6 +85,11 @@ def test_messages_counts_cache_reads_and_writes(usage: dict[str, Any], expected:
     [
         ({"meta_info": {"prompt_tokens": 9, "cached_tokens": 4}}, (9, 4, -1)),
         ({"usageMetadata": {"promptTokenCount": 9, "cachedContentTokenCount": 0}}, (9, 0, -1)),
+        ({"timings": {"prompt_n": 3, "cache_n": 8}, "tokens_cached": 40}, (11, 8, -1)),
+        ({"usage": {"input_tokens": 1, "cache_read_input_tokens": 8}}, (9, 8, -1)),
+        ({"usage": {"input_tokens": "9", "cache_read_input_tokens": 0}}, (9, 0, -1)),
+        ({"usage": {"input_tokens": 9, "cache_read_input_tokens": None}}, UNKNOWN),
+        ({"usage": ANTHROPIC | {"cache_creation_input_tokens": 3}}, (9, 5, -1)),
         ({"usage": {"prompt_tokens": 9}}, UNKNOWN),
     ],
 )

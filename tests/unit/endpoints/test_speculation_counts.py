@@ -44,6 +44,11 @@ def test_meta_info_of_sglang_has_counts() -> None:
         assert RAW.parse_event(event).drafts == expected
 
 
+def test_timings_in_other_apis_have_counts() -> None:
+    event = json.dumps({"content": "a", "timings": LLAMA_CPP}).encode()
+    assert RAW.parse_event(event).drafts == Drafts(-1, 30, 20)
+
+
 def test_acceptance_of_the_run_is_of_sums() -> None:
     stated = {
         "spec_steps": [10, 90, -1],
