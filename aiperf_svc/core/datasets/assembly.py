@@ -465,16 +465,10 @@ def _report(
     warmup_entries: int,
 ) -> DatasetReport:
     conversations, input_tokens = finished.conversations, finished.input_tokens
+    contents = [_content_of(entry) for entry in conversations]
     digest = hashlib.sha256()
-    distinct = {
-        (entry.head, *((turn.messages, turn.tail) for turn in entry.turns))
-        for entry in conversations
-    }
-    for entry in conversations:
-        digest.update(entry.head)
-        for turn in entry.turns:
-            digest.update(turn.messages)
-            digest.update(turn.tail)
+    for content in contents:
+        digest.update(b"".join(content))
     outputs = [turn.prompt.output_tokens for entry in finished.entries for turn in entry.turns]
     return DatasetReport(
         kind=config.dataset.kind.value,
@@ -482,7 +476,7 @@ def _report(
         source_sha256=source.sha256 or None,
         sha256=digest.hexdigest(),
         entries=len(conversations),
-        distinct_entries=len(distinct),
+        distinct_entries=len(set(contents)),
         turns=len(input_tokens),
         left_out=source.left_out,
         bytes=sum(map(entry_bytes, conversations)),
@@ -492,6 +486,14 @@ def _report(
         warmup_entries=warmup_entries,
         has_random_text=source.has_random_text,
     )
+
+
+def _content_of(entry: Conversation) -> tuple[bytes, ...]:
+    """Return all that the dataset has of the requests of an entry."""
+    parts = [entry.head]
+    for turn in entry.turns:
+        parts += [turn.messages, turn.tail, turn.recorded, *turn.tool_results, turn.spare_result]
+    return tuple(parts)
 
 
 def statistics(counts: NDArray[np.integer[Any]]) -> TokenStatistics | None:

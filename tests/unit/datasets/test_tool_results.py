@@ -7,6 +7,7 @@ import pytest
 from aiperf_svc.core.datasets import multi_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble
 from aiperf_svc.core.datasets.base import MS_NS
+from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import Turn
 from tests.support.small_configs import small_config
@@ -21,14 +22,17 @@ TALK = b"""{"turns": [{"text": "a"},
  {"text": "b", "delay": 30}]}""".replace(b"\n", b" ")
 
 
-def turns(line: bytes = TALK, *, tools: bool = False, **dataset: Any) -> list[tuple[Turn, ...]]:
+def built(*lines: bytes, tools: bool = False, **dataset: Any) -> BuiltDataset:
     config = small_config(
         endpoint={"extra_inputs": {"tools": [{}]} if tools else {}},
         dataset={"kind": "multi_turn", "file": "f"} | dataset,
     )
-    entries, _ = multi_turn.parse([(1, line), (2, line)], "f")
-    built = assemble(config, entries, Source("f"), None)
-    return [entry.turns for entry in built.conversations]
+    entries, _ = multi_turn.parse(enumerate(lines, start=1), "f")
+    return assemble(config, entries, Source("f"), None)
+
+
+def turns(line: bytes = TALK, *, tools: bool = False, **dataset: Any) -> list[tuple[Turn, ...]]:
+    return [each.turns for each in built(line, line, tools=tools, **dataset).conversations]
 
 
 def words(text: bytes) -> int:
@@ -60,6 +64,15 @@ def test_recorded_history_has_results_in_its_messages() -> None:
     assert first[1].messages.count(b'"role":"tool"') == 2
     assert first[1].tool_results == ()
     assert first[2].recorded == b""
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'"x"', b'"z"'), (b'"tokens": 7', b'"text": "z"')])
+def test_responses_and_results_are_part_of_checksums(old: bytes, new: bytes) -> None:
+    history = "recorded" if old == b'"x"' else "live"
+    other = TALK.replace(old, new)
+    one, two = (built(line, line, history=history).report for line in (TALK, other))
+    assert one.sha256 != two.sha256
+    assert built(TALK, other, history=history).report.distinct_entries == 2
 
 
 def test_offered_tools_have_a_spare_result() -> None:
