@@ -131,7 +131,8 @@ def _unchecked() -> Iterable[Requirement]:
 
 
 def _curve_point(point: MeasuredPoint) -> CurvePoint:
-    rates = point.whole
+    # AgentX has statistics over the requests that completed.
+    rates = point.whole if point.sent is None else point.sent.completed
     return CurvePoint(
         folder=point.folder,
         concurrency=point.concurrency,

@@ -52,6 +52,8 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     """Time from the first start to the last."""
     rates: Rates
+    completed: Rates = Rates()
+    """The same of the requests that completed alone."""
     window: Window
     window_span_s: float
     steady: Rates
@@ -186,6 +188,7 @@ def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
         repeats=repeats,
         span_s=requests.issue_span_s,
         rates=_rates(requests, has_failed, run_s),
+        completed=_rates(requests, np.zeros_like(has_failed), run_s),
         window=window,
         window_span_s=inside.issue_span_s,
         steady=_rates(inside, of_inside, inside.issue_span_s) if window.length else Rates(),

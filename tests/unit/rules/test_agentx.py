@@ -106,7 +106,13 @@ def missed(seconds: float = 3600.0, errors: float = 0.0, **parts: Any) -> dict[s
     )
     rates = Rates(system_tps=100.0, tpot_p90_ms=20.0)
     sent = Sent(
-        repeats=0, span_s=60.0, rates=rates, window=WINDOW, window_span_s=0.0, steady=Rates()
+        repeats=0,
+        span_s=60.0,
+        rates=Rates(),
+        completed=rates,
+        window=WINDOW,
+        window_span_s=0.0,
+        steady=Rates(),
     )
     report = verify([MeasuredPoint("runs/8", result, sent)])
     assert (report.rules, report.points[0].tps_per_user) == (NAME, 50.0)

@@ -273,6 +273,10 @@ def test_failed_requests_are_slower_than_any() -> None:
     rows = fake_run.closed_loop(requests=500, error_share=0.2)
     sent = sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0)
     assert sent.rates.ttft_p90_ms is None
+    done = rows[rows["outcome"] == RowOutcome.COMPLETED]
+    alone = sent_requests(fake_run.columns_of(done), pass_size=100, least_s=1.0)
+    assert sent.completed.ttft_p90_ms == alone.rates.ttft_p90_ms
+    assert sent.completed.tpot_p90_ms == alone.rates.tpot_p90_ms
 
 
 def test_failed_requests_count_in_the_window() -> None:
