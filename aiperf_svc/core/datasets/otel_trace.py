@@ -91,8 +91,9 @@ def read_tree(content: bytes, place: str) -> TracedTree:
     zero_s = calls[0].start_s
     for call in calls:
         call.start_s, call.end_s = call.start_s - zero_s, call.end_s - zero_s
-        if problem := time_problem("start_time", call.start_s):
-            raise DatasetError(f"{call.place}: {problem} after the first span")
+        for name, time_s in (("start_time", call.start_s), ("end_time", call.end_s)):
+            if problem := time_problem(name, time_s):
+                raise DatasetError(f"{call.place}: {problem} after the first span")
     streams = _streams(calls)
     intervals = [Interval(call.stream, call.start_s, call.end_s) for call in calls]
     return checked_tree(
@@ -123,13 +124,13 @@ def _call(span: _Span, place: str) -> _Call:
 
 def _seconds(value: str | int | float, place: str) -> float:
     """Return a time as seconds since 1970; a number is nanoseconds."""
-    if not isinstance(value, str):
-        return value / 1e9
-    if value.isdigit():
-        return int(value) / 1e9
     try:
+        if not isinstance(value, str):
+            return value / 1e9
+        if value.isdecimal():
+            return int(value) / 1e9
         date = datetime.fromisoformat(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise line_error(place, str(error), expected="an ISO date") from None
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
@@ -253,7 +254,7 @@ def _streams(calls: Sequence[_Call]) -> list[Stream]:
 def _count(call: _Call, names: Sequence[str]) -> int:
     """Return a count of tokens; 0 if it is not stated."""
     value = next((v for name in names if (v := call.span.attributes.get(name)) is not None), 0)
-    if isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if not isinstance(value, int) or not 0 <= value < 2**31:
         raise DatasetError(f"{call.place}: `{names[0]}` {value!r} is not a number of tokens")

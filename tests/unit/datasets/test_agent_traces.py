@@ -399,6 +399,10 @@ def of_user(**part: Any) -> bytes:
         (otel(), "no span with `gen_ai.input.messages`"),
         (otel({"span_id": "a", "start_time": "noon", "end_time": "noon",
                "attributes": {"gen_ai.input.messages": HELLO}}), "Invalid isoformat"),
+        (otel(span("a", 1, 2, HELLO) | {"end_time": "9999-01-01"}), "`end_time` .* is not between"),
+        (otel(span("a", 1, 2, HELLO) | {"end_time": "9" * 400}), "too large"),
+        (otel(span("a", 1, 2, HELLO) | {"end_time": 10**400}), "too large"),
+        (otel(span("a", 1, 2, HELLO) | {"end_time": "²"}), "Invalid isoformat"),
     ],
 )  # fmt: skip
 def test_bad_span_is_one_clear_line(content: bytes, wrong: str) -> None:
