@@ -1,5 +1,5 @@
-"""Adds to `provenance.json` facts from the cluster: images and their digests, arguments, and
-the nodes of the target's and the services' pods."""
+"""Adds to `provenance.json` and the report facts from the cluster: images and their digests,
+arguments, and the nodes of the target's and the services' pods."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,9 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreach
 from aiperf_svc.adapters.cluster.api.objects import list_pods
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import renewed
+from aiperf_svc.adapters.report.tables import with_hardware
 from aiperf_svc.adapters.storage.artifacts import save_manifest
+from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.target import HOST, Target
@@ -39,9 +41,9 @@ async def add_cluster_facts(
     target: Target,
     client: Mapping[str, str],
 ) -> list[Path]:
-    """Add the facts to each `provenance.json` below a folder; the changed files. `client` has
-    further facts of the client. What the cluster refuses to show stays unknown. Raises
-    EnvironmentProblem."""
+    """Add the facts to each `provenance.json` below a folder and the report beside it. Returns the
+    former. `client` has further facts of the client. What the cluster refuses to show stays
+    unknown. Raises EnvironmentProblem."""
     files = await asyncio.to_thread(lambda: sorted(folder.rglob(NAME)))
     if not files:
         return []
@@ -72,11 +74,18 @@ async def add_cluster_facts(
 
 
 def _write(root: Path, path: Path, found: Provenance) -> None:
-    """Write the file again, and its entry in the manifests above it."""
+    """Write the file and its part of the report again, and their entries in the manifests above
+    them."""
     write_provenance(path.parent, found)
+    changed, report = [path], path.with_name("report.html")
+    if report.is_file():
+        page = with_hardware(report.read_bytes(), found)
+        write_file(report, lambda: page)
+        changed.append(report)
     for above in path.parents:
         if (above / MANIFEST).is_file():
-            save_manifest(above, renewed(above, path))
+            for each in changed:
+                save_manifest(above, renewed(above, each))
         if above == root:
             break
 

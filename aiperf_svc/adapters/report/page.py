@@ -75,7 +75,7 @@ def render(summary: Summary, result: InferenceResult | None = None) -> bytes:
         Details("All checks of the system", [check_table(system_checks)]),
         Details("GPU values that did not change", [telemetry_charts.constants(summary)]),
         Details("Finish reasons", [tables.finish_reasons(summary.finish_reasons)]),
-        Details("Hardware and software", tables.provenance(summary.provenance)),
+        tables.hardware(summary.provenance),
         Details("Accounts", [tables.accounts(summary.accounts)]),
         Details("Configuration", [Code(yaml_text(summary.context.config.model_dump(mode="json")))]),
         Zoom([*plots, *system_plots, *client_plots]),

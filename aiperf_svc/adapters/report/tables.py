@@ -8,6 +8,7 @@ from aiperf_svc.adapters.report import blocks
 from aiperf_svc.adapters.report.blocks import (
     Block,
     Cell,
+    Details,
     Note,
     Numbers,
     Row,
@@ -28,6 +29,7 @@ from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.domain.number_text import number
 
+_HARDWARE, _END = "Hardware and software", b"</details>"
 STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")
 _SHORT_UNITS = {
     "requests/sec": "/s",
@@ -65,12 +67,22 @@ def quality(found: QualityResult | None) -> list[Block]:
     ]
 
 
-def provenance(found: Provenance | None) -> list[Block]:
+def hardware(found: Provenance | None) -> Details:
     """Return the facts about the target and the client."""
     if found is None:
-        return []
+        return Details(_HARDWARE)
     sides = (("Target", found.target), ("Client", found.client))
-    return [text_table((side, ""), facts.items()) for side, facts in sides]
+    return Details(_HARDWARE, [text_table((side, ""), facts.items()) for side, facts in sides])
+
+
+def with_hardware(page: bytes, found: Provenance) -> bytes:
+    """Return a page with these facts in the place of its own; unchanged if it has none."""
+    begin = page.find(f"<details><summary>{_HARDWARE}</summary>".encode())
+    end = page.find(_END, begin)
+    if begin < 0 or end < 0:
+        return page
+    made = blocks.markup(hardware(found)).strip().encode(errors="replace")
+    return page[:begin] + made + page[end + len(_END) :]
 
 
 def distributions(result: InferenceResult, tags: set[str]) -> list[Block]:

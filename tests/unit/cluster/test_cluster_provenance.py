@@ -8,6 +8,8 @@ import pytest
 
 from aiperf_svc.adapters.cluster.provenance import add_cluster_facts, newest_start_ns
 from aiperf_svc.adapters.exports.manifest import build_manifest, read_manifest
+from aiperf_svc.adapters.report.blocks import Details, Header, Note, document
+from aiperf_svc.adapters.report.tables import hardware
 from aiperf_svc.adapters.storage.artifacts import save_manifest
 from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
 from aiperf_svc.config.target import Target
@@ -42,6 +44,10 @@ def node(kernel: str, **labels: str) -> Json:
     return {"metadata": {"labels": labels}, "status": {"nodeInfo": info}}
 
 
+def report(found: Provenance) -> bytes:
+    return document("r", [Header("r", ()), hardware(found), Details("More", [Note("after")])])
+
+
 async def added(tmp_path: Path, objects: dict[str, Json], target: Target) -> Provenance:
     before = Provenance(
         client={"kernel": "6.1"}, target={"driver": "550", "gpu_model": UNKNOWN, "kernel": UNKNOWN}
@@ -49,6 +55,7 @@ async def added(tmp_path: Path, objects: dict[str, Json], target: Target) -> Pro
     folder = tmp_path / "run"
     folder.mkdir()
     write_provenance(folder, before)
+    (folder / "report.html").write_bytes(report(before))
     save_manifest(tmp_path, build_manifest(tmp_path, "r1"))
     cluster = FakeCluster(objects).typed
     await add_cluster_facts(
@@ -89,6 +96,7 @@ async def test_pods_and_nodes_of_a_stack_are_added(tmp_path: Path) -> None:
         "image_digest": "example/target@sha256:ab", "arguments": "--api-key ***",
         "node": "n2", "started": STARTED,
     }  # fmt: skip
+    assert (tmp_path / "run" / "report.html").read_bytes() == report(found)
 
 
 async def test_forbidden_cluster_facts_are_unknown(tmp_path: Path) -> None:
