@@ -17,7 +17,7 @@ from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_p
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.core.cluster.conditions import containers_of
-from aiperf_svc.core.results.provenance import NAME, Provenance, joined, shown_arguments
+from aiperf_svc.core.results.provenance import NAME, UNKNOWN, Provenance, joined, shown_arguments
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
@@ -67,7 +67,8 @@ async def add_cluster_facts(
     }
     for path in files:
         found = await asyncio.to_thread(read_provenance, path.parent)
-        if found is not None:
+        # A resumed experiment has trials with the facts of an earlier stack.
+        if found is not None and found.client.get("image", UNKNOWN) == UNKNOWN:
             both = found.with_facts(client=ours, target=its, fallback=_without_unknown(fallback))
             await asyncio.to_thread(_write, folder, path, both)
     return files

@@ -99,6 +99,25 @@ async def test_pods_and_nodes_of_a_stack_are_added(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").read_bytes() == report(found)
 
 
+async def test_earlier_trials_keep_facts_of_their_stack(tmp_path: Path) -> None:
+    objects = {PODS: {"items": [pod("worker", "n1"), pod("target", "n2")]}}
+    nodes = {
+        f"/api/v1/nodes/{name}": node("6.8", **{"kubernetes.io/hostname": name})
+        for name in ("n1", "n2")
+    }
+    before = await added(tmp_path, objects | nodes, Target(kind="vllm"))
+    resumed = before.with_facts(client={}, target={"node": "n0"}, fallback={})
+    write_provenance(tmp_path / "run", resumed)
+    write_provenance(tmp_path, Provenance(client={}, target={}))
+    cluster = FakeCluster(objects | nodes).typed
+    place: Any = {"namespace": "bench", "stack": "s", "target": Target(kind="vllm"), "client": {}}
+    await add_cluster_facts(cluster, tmp_path, **place)
+    new = read_provenance(tmp_path)
+    assert new is not None
+    assert new.client["image"] == "example/worker:1"
+    assert read_provenance(tmp_path / "run") == resumed
+
+
 async def test_forbidden_cluster_facts_are_unknown(tmp_path: Path) -> None:
     pods = {"namespace": "serving", "labels": {"app": "vllm"}}
     target = Target.model_validate({"pods": pods})
