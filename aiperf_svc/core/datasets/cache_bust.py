@@ -7,7 +7,8 @@ only when a request is made, so that the dataset has a placeholder of the same l
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
@@ -34,7 +35,7 @@ def with_markers(
 ) -> list[PromptConversation]:
     """Return the entries with their markers; `numbers` are theirs in the whole dataset. The first
     turn has the marker, and each later one that is sent without the turns before it. Where a marker
-    goes into a system prompt and there is none, it goes into the first message."""
+    goes into a system prompt and there is none, the first message begins with it."""
     target = config.dataset.cache_bust
     if target is CacheBust.NONE:
         return list(entries)
@@ -42,11 +43,8 @@ def with_markers(
     marked = []
     for entry, number in zip(entries, numbers, strict=True):
         marker = marker_of(config.prompt_seed, number) if markers is None else markers.placeholder
-        change = _change(marker, target)
         turns = tuple(
-            _marked(turn, change, target.is_for_system, counter)
-            if turn.is_whole or not place
-            else turn
+            _marked(turn, marker, target, counter) if turn.is_whole or not place else turn
             for place, turn in enumerate(entry.turns)
         )
         marked.append(msgspec.structs.replace(entry, turns=turns))
@@ -104,9 +102,12 @@ def _change(marker: str, target: CacheBust) -> Change:
 
 
 def _marked(
-    turn: PromptTurn, change: Change, is_for_system: bool, counter: TokenCounter | None
+    turn: PromptTurn, marker: str, target: CacheBust, counter: TokenCounter | None
 ) -> PromptTurn:
     prompt, added = turn.prompt, 0
+    if target is CacheBust.SYSTEM_SUFFIX and not _has_system(prompt):
+        target = CacheBust.FIRST_TURN_PREFIX
+    change, is_for_system = _change(marker, target), target.is_for_system
 
     def changed(text: str) -> str:
         nonlocal added
@@ -128,6 +129,15 @@ def _marked(
         prompt = msgspec.structs.replace(prompt, texts=texts)
     tokens = turn.input_tokens + added if turn.input_tokens >= 0 else -1
     return msgspec.structs.replace(turn, prompt=prompt, input_tokens=tokens)
+
+
+def _has_system(prompt: Prompt) -> bool:
+    payload = prompt.payload or {}
+    lists = (prompt.messages, *(payload.get(key) for key in _PROMPT_KEYS))
+    messages = chain.from_iterable(each for each in lists if isinstance(each, list | tuple))
+    return bool(prompt.system) or any(
+        isinstance(each, Mapping) and each.get("role") in SYSTEM_ROLES for each in messages
+    )
 
 
 def _in_payload(prompt: Prompt, roles: Sequence[str], changed: Change) -> Json:

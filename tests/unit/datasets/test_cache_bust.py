@@ -64,7 +64,10 @@ def test_first_turn_is_marked_without_system_prompt() -> None:
     assert marked(Prompt(texts=("u",)), "system_prefix").texts == (f"{MARKER}\n\nu",)
     parts = {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "u"}]}
     (message,) = marked(Prompt(messages=(parts,)), "system_suffix").messages
-    assert message["content"][1]["text"] == f"u\n\n{MARKER}"
+    assert message["content"][1]["text"] == f"{MARKER}\n\nu"
+    assert marked(Prompt(texts=("u",)), "system_suffix").texts == (f"{MARKER}\n\nu",)
+    payload = marked(Prompt(payload={"prompt": "u"}), "system_suffix").payload
+    assert payload == {"prompt": f"{MARKER}\n\nu"}
 
 
 def test_complete_turns_of_a_session_share_its_marker() -> None:
