@@ -19,7 +19,7 @@ from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.host.machine import host_facts
 from aiperf_svc.adapters.inference.lm_eval_process import check_lm_eval, measure_lm_eval
-from aiperf_svc.adapters.inference.quality_requests import measure_quality
+from aiperf_svc.adapters.inference.quality_requests import check_gate, measure_quality
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.results_api.run_api import Events, Told
 from aiperf_svc.adapters.storage import artifacts
@@ -146,6 +146,7 @@ class RecordsManager(ResultsService[RunProgress]):
 
     async def _configure(self) -> None:
         check_lm_eval(self.context.inference)
+        await asyncio.to_thread(check_gate, self.context.inference)
         await self._telemetry.started()
 
     # --- arriving records ------------------------------------------------------------------------

@@ -5,7 +5,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from aiperf_svc.adapters.inference.quality_requests import measure_quality, read
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, DatasetError
+from aiperf_svc.services.records_manager import RecordsManager
 from benchmarks.stream_server import stream_server
 from tests.support.small_configs import small_benchmark
 
@@ -265,6 +267,13 @@ def test_wrong_files_are_refused(
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"quality\.file: .*none\.jsonl: No such file"):
         read_gate(config("http://h", tmp_path / "none.jsonl"))
+
+
+async def test_missing_file_ends_configuring(tmp_path: Path) -> None:
+    missing = config("http://127.0.0.1:1", tmp_path / "none.jsonl")
+    manager = SimpleNamespace(context=SimpleNamespace(inference=missing))
+    with pytest.raises(DatasetError, match=r"^quality\.file: .*none\.jsonl: No such file"):
+        await RecordsManager._configure(cast(RecordsManager, manager))
 
 
 async def test_tokens_are_kept_on_request(tmp_path: Path) -> None:

@@ -64,6 +64,13 @@ def read_gate(config: BenchmarkConfig) -> Gate:
     return Gate(questions, hashlib.sha256(content).hexdigest())
 
 
+def check_gate(config: BenchmarkConfig) -> None:
+    """Read the questions of a config, if it has a file of them: where the records manager runs, it
+    may be another file than that of the user. Raises DatasetError as `read_gate` does."""
+    if config.quality is not None and config.quality.file is not None:
+        read_gate(config)
+
+
 async def measure_quality(
     config: BenchmarkConfig, run_id: str
 ) -> tuple[QualityResult, list[Answer]]:
