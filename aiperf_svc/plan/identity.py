@@ -13,6 +13,8 @@ from aiperf_svc.domain.errors import ConfigError
 STACK_LABEL = "aiperf.dev/stack"
 RUN_LABEL = "aiperf.dev/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
+NAME_LABEL, PRODUCT = "app.kubernetes.io/name", "aiperf-svc"
+"""Label of the pods of this program, which those of a release have with another value or not."""
 JOB_LABEL = "batch.kubernetes.io/job-name"
 """Label that Kubernetes gives to the pods of a Job."""
 RUN_ID = "AIPERF_RUN_ID"
@@ -55,7 +57,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         """Return the labels of an object, or of the pods of `component`."""
         labels = {
             **self.more_labels,
-            "app.kubernetes.io/name": "aiperf-svc",
+            NAME_LABEL: PRODUCT,
             "app.kubernetes.io/instance": self.stack,
             "app.kubernetes.io/version": self.version,
             "app.kubernetes.io/managed-by": "pulumi",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from aiperf_svc.plan.identity import COMPONENT_LABEL, Identity
+from aiperf_svc.plan.identity import COMPONENT_LABEL, NAME_LABEL, PRODUCT, Identity
 from aiperf_svc.plan.network import (
     LabelledPods,
     NamespacePods,
@@ -85,13 +85,10 @@ def _stack_pods(components: tuple[str, ...], identity: Identity) -> meta.LabelSe
 
 
 def _release_pods(pods: ReleasePods, identity: Identity) -> meta.LabelSelectorArgs:
-    own = identity.labels()["app.kubernetes.io/name"]
     return meta.LabelSelectorArgs(
         match_labels={**pods.labels, **(identity.selector() if pods.is_labelled else {})} or None,
         match_expressions=[
-            meta.LabelSelectorRequirementArgs(
-                key="app.kubernetes.io/name", operator="NotIn", values=[own]
-            )
+            meta.LabelSelectorRequirementArgs(key=NAME_LABEL, operator="NotIn", values=[PRODUCT])
         ],
     )
 

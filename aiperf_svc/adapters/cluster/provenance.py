@@ -20,7 +20,7 @@ from aiperf_svc.core.cluster.conditions import containers_of
 from aiperf_svc.core.results.provenance import NAME, UNKNOWN, Provenance, joined, shown_arguments
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.json_objects import Json
-from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
+from aiperf_svc.plan.identity import COMPONENT_LABEL, NAME_LABEL, PRODUCT, STACK_LABEL
 from aiperf_svc.plan.pods import HOSTNAME
 
 NODE_TYPE = "node.kubernetes.io/instance-type"
@@ -47,11 +47,15 @@ async def add_cluster_facts(
     files = await asyncio.to_thread(lambda: sorted(folder.rglob(NAME)))
     if not files:
         return []
-    pods = await list_pods(cluster, namespace, {STACK_LABEL: stack}) or []
+    wanted = {STACK_LABEL: stack, NAME_LABEL: PRODUCT}
+    pods = await list_pods(cluster, namespace, wanted) or []
     servers = [pod for pod in pods if _component(pod) == HOST]
     services = [pod for pod in pods if _component(pod) != HOST]
-    if not servers and target.pods is not None:
-        servers = await list_pods(cluster, target.pods.namespace, target.pods.labels) or []
+    places = [(namespace, pool.labels) for pool in target.pools.values()]
+    if target.pods is not None:
+        places.append((target.pods.namespace, target.pods.labels))
+    for where, labels in () if servers else places:
+        servers += await list_pods(cluster, where, labels) or []
     own = _pod_facts(services) | _node_facts(await _nodes(cluster, services))
     ours = {**_without_unknown(own), **client}
     ours.pop("arguments", None)  # Those of the services follow from the config.

@@ -48,7 +48,12 @@ def report(found: Provenance) -> bytes:
     return document("r", [Header("r", ()), hardware(found), Details("More", [Note("after")])])
 
 
-async def added(tmp_path: Path, objects: dict[str, Json], target: Target) -> Provenance:
+async def added(
+    tmp_path: Path,
+    objects: dict[str, Json],
+    target: Target,
+    kind: type[FakeCluster] = FakeCluster,
+) -> Provenance:
     before = Provenance(
         client={"kernel": "6.1"}, target={"driver": "550", "gpu_model": UNKNOWN, "kernel": UNKNOWN}
     )
@@ -57,9 +62,8 @@ async def added(tmp_path: Path, objects: dict[str, Json], target: Target) -> Pro
     write_provenance(folder, before)
     (folder / "report.html").write_bytes(report(before))
     save_manifest(tmp_path, build_manifest(tmp_path, "r1"))
-    cluster = FakeCluster(objects).typed
     await add_cluster_facts(
-        cluster,
+        kind(objects).typed,
         tmp_path,
         namespace="bench",
         stack="s",
@@ -116,6 +120,39 @@ async def test_earlier_trials_keep_facts_of_their_stack(tmp_path: Path) -> None:
     assert new is not None
     assert new.client["image"] == "example/worker:1"
     assert read_provenance(tmp_path / "run") == resumed
+
+
+class SelectingCluster(FakeCluster):
+    """Lists only the pods that a selector names."""
+
+    async def get(self, path: str, **params: str) -> Json:
+        found = await super().get(path, **params)
+        if "labelSelector" not in params:
+            return found
+        wanted = dict(each.split("=") for each in params["labelSelector"].split(","))
+        items = found["items"]
+        return {
+            "items": [pod for pod in items if wanted.items() <= pod["metadata"]["labels"].items()]
+        }
+
+
+async def test_pods_of_pools_are_the_target(tmp_path: Path) -> None:
+    pods = [pod(name, "n1", "--tp", "4") for name in ("worker", "decode", "router")]
+    own = {"aiperf.dev/stack": "s"}
+    pods[0]["metadata"]["labels"] |= own | {"app.kubernetes.io/name": "aiperf-svc"}
+    pods[1]["metadata"]["labels"] = own | {"role": "decode"}
+    pods[2]["metadata"]["labels"] = own | {"role": "router"}
+    release = {
+        "kind": "release",
+        "from": {"manifests": "m.yaml"},
+        "url": "http://router:8000",
+        "pools": {"decode": {"labels": {"role": "decode"}}},
+    }
+    objects = {PODS: {"items": pods}, "/api/v1/nodes/n1": node("6.8")}
+    found = await added(tmp_path, objects, Target.model_validate(release), SelectingCluster)
+    assert found.client["image"] == "example/worker:1"
+    assert found.target["image"] == "example/decode:1"
+    assert found.target["arguments"] == "--tp 4"
 
 
 async def test_forbidden_cluster_facts_are_unknown(tmp_path: Path) -> None:
