@@ -122,6 +122,15 @@ async def test_earlier_trials_keep_facts_of_their_stack(tmp_path: Path) -> None:
     assert read_provenance(tmp_path / "run") == resumed
 
 
+async def test_indexes_keep_facts_of_their_machines(tmp_path: Path) -> None:
+    pods = [pod("index", "n1"), pod("index", "n2"), pod("collector", "n3")]
+    nodes = {f"/api/v1/nodes/n{n}": node(f"6.{n}") for n in (1, 2, 3)}
+    found = await added(tmp_path, {PODS: {"items": pods}} | nodes, Target(kind="vllm"))
+    assert found.client["image"] == "example/collector:1; example/index:1"
+    assert found.client["kernel"] == "6.1"
+    assert "os" not in found.client
+
+
 class SelectingCluster(FakeCluster):
     """Lists only the pods that a selector names."""
 
