@@ -1,18 +1,23 @@
 """Access to a stack that is up, for `status`, `results` and `cancel`."""
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.storage import folders
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.adapters.terminal.output import Say
+from aiperf_svc.config.paths import value_at
+from aiperf_svc.config.target import Target
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.stack.request import find_place, open_project
@@ -25,6 +30,8 @@ class Attached:
     stack: str
     client: ResultsClient
     outputs: Mapping[str, Any]
+    cluster: Cluster | None = None
+    """None without access to its pods."""
 
 
 @contextlib.asynccontextmanager
@@ -62,7 +69,7 @@ async def attach(
             open_results(cluster, outputs=outputs) as url,
             ResultsClient(url, token=str(outputs["resultsToken"])) as client,
         ):
-            yield Attached(stack=stack, client=client, outputs=outputs)
+            yield Attached(stack=stack, client=client, outputs=outputs, cluster=cluster)
 
 
 async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutcome:
@@ -85,6 +92,15 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
         with folders.collecting(folder, run_id):
             results = await attached.client.results()
             await attached.client.download_all(folder)
+            if attached.cluster is not None:
+                await add_facts(
+                    attached.cluster,
+                    folder,
+                    namespace=str(attached.outputs["namespace"]),
+                    stack=attached.stack,
+                    target=_target_of(results.config),
+                    say=partial(print, file=sys.stderr),
+                )
     return RunEnd(
         run_id=run_id,
         status=status,
@@ -92,3 +108,34 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
         artifacts=folder,
         more={"stack": attached.stack},
     ).outcome()
+
+
+def _target_of(config: Mapping[str, Any]) -> Target:
+    """Return the target of a finished run; the default if its config is of another version."""
+    try:
+        return Target.model_validate(value_at(config, ("deployment", "target")) or {})
+    except ValueError:
+        return Target()
+
+
+async def add_facts(
+    cluster: Cluster,
+    folder: Path,
+    *,
+    namespace: str,
+    stack: str,
+    target: Target,
+    client: Mapping[str, str] | None = None,
+    say: Say,
+) -> None:
+    """Add facts about pods and nodes from the cluster to the results in a folder. Missing facts do
+    not fail the run."""
+    # Most uses of a stack that is up need none of this.
+    from aiperf_svc.adapters.cluster.provenance import add_cluster_facts
+
+    try:
+        await add_cluster_facts(
+            cluster, folder, namespace=namespace, stack=stack, target=target, client=client or {}
+        )
+    except (AiperfError, OSError) as error:
+        say(f"not in provenance.json: pods and nodes: {error}")

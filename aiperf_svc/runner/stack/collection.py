@@ -14,10 +14,10 @@ from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.stack_stages import StageResult
-from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.runner.parts import Work
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack.attached import add_facts
 from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stack.request import StackRequest
 
@@ -54,25 +54,21 @@ class Collection:
             return StageResult.DONE if has_logs else StageResult.INTERRUPTED
 
     async def _add_provenance(self, record: RunRecord, folder: Path) -> None:
-        """Add facts about pods and nodes from the cluster. Missing facts do not fail the run."""
+        """Add facts about pods and nodes from the cluster."""
         config = self.request.config.inference
         if config is None or record.namespace is None:
             return
-        from aiperf_svc.adapters.cluster.provenance import add_cluster_facts
-
         wanted, plan = config.deployment, self.request.plan
         is_replaced = wanted.image.name not in (None, plan.config.deployment.image.name)
-        try:
-            await add_cluster_facts(
-                self.cluster,
-                folder,
-                namespace=record.namespace,
-                stack=record.stack,
-                target=wanted.target,
-                client={"image_replaces": str(wanted.image.name)} if is_replaced else {},
-            )
-        except (AiperfError, OSError) as error:
-            self.say(f"not in provenance.json: pods and nodes: {error}")
+        await add_facts(
+            self.cluster,
+            folder,
+            namespace=record.namespace,
+            stack=record.stack,
+            target=wanted.target,
+            client={"image_replaces": str(wanted.image.name)} if is_replaced else {},
+            say=self.say,
+        )
 
     async def _save_logs(self, record: RunRecord, folder: Path) -> None:
         """Save the end of each pod's log in the artifact folder `logs`. A missing log does not fail

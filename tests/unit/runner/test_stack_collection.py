@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,14 +12,21 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.storage import folders, resuming
+from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
 from aiperf_svc.core.cluster.stack_stages import StageResult
 from aiperf_svc.core.experiments.schedule import Part
+from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.parts import Member, Work
 from aiperf_svc.runner.stack import collection
+from aiperf_svc.runner.stack.attached import Attached, fetch
 from aiperf_svc.runner.stack.collection import Collection, prepare
 from aiperf_svc.runner.stack.measure import Measuring
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_results import inference_result
+from tests.support.fake_results_api import make_status
 from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes
 
 NO_CLUSTER = cast("Cluster", None)
@@ -55,6 +63,33 @@ async def test_the_results_are_fetched_into_the_folder(stack_run: FakeStackRun) 
     said: list[str] = []
     assert await fetched(stack_run, Fetch(stack_run), said) is StageResult.DONE
     assert said == ["collected all into here"]
+
+
+async def test_later_fetch_adds_facts_of_pods(tmp_path: Path) -> None:
+    content = inference_result(config={"deployment": {"target": {"kind": "vllm"}}})
+
+    async def download(folder: Path) -> None:
+        write_provenance(folder, Provenance(client={}, target={}))
+
+    client = SimpleNamespace(
+        status=partial(asyncio.sleep, 0, make_status(is_settled=True, results_ready=True)),
+        results=partial(asyncio.sleep, 0, content),
+        download_all=download,
+    )
+    labels = {"app.kubernetes.io/component": "target"}
+    server = {"name": "main", "image": "vllm:1"}
+    items = [{"metadata": {"labels": labels}, "spec": {"containers": [server]}}]
+    attached = Attached(
+        stack="s",
+        client=cast("ResultsClient", client),
+        outputs={"runId": "run", "namespace": "bench"},
+        cluster=FakeCluster({"/api/v1/namespaces/bench/pods": {"items": items}}).typed,
+    )
+    folder = (await fetch(attached, parent=tmp_path)).artifacts
+    assert folder is not None
+    found = read_provenance(folder)
+    assert found is not None
+    assert found.target["image"] == "vllm:1"
 
 
 async def test_one_interrupt_lets_the_fetch_end(stack_run: FakeStackRun) -> None:
