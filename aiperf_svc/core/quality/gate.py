@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from aiperf_svc.core.quality.questions import Question, is_right
+from aiperf_svc.domain.finish_reasons import FinishReason, finish_reason_of
 from aiperf_svc.domain.number_text import count
 
 _Z_95 = 1.959963984540054
-CUT = "length"
-"""Finish reason of an answer that its maximum of tokens has cut."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +167,7 @@ def score(
         min_score=min_score,
         is_met=min_score is None or (low is not None and low >= min_score),
         failed=sum(bool(each.error) for each in answers),
-        cut=sum(each.finish_reason == CUT for each in answers),
+        cut=sum(finish_reason_of(a.finish_reason) is FinishReason.LENGTH for a in answers),
         without_text=sum(bool(each.reasoning) and not each.content for each in answers),
         without_tokens=sum(not each.error and not each.tokens for each in answers)
         if wants_tokens

@@ -60,8 +60,9 @@ def test_requests_without_an_answer_are_wrong() -> None:
     assert found.graders == {"exact": GraderScore(1, 1), "regex": GraderScore(1, 0)}
 
 
-def test_cut_and_empty_answers_are_named() -> None:
-    answers = [answer(0, "y", finish_reason="length"), answer(1, "", reasoning="hm")]
+@pytest.mark.parametrize("reason", ["length", "max_tokens", "max_output_tokens"])
+def test_cut_and_empty_answers_are_named(reason: str) -> None:
+    answers = [answer(0, "y", finish_reason=reason), answer(1, "", reasoning="hm")]
     found = result(answers)
     assert (found.cut, found.without_text) == (1, 1)
     assert "1 cut by max_tokens" in found.notes
