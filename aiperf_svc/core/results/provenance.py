@@ -38,9 +38,11 @@ MEASURED = frozenset(
 largest shares of CPU time that a service lost to the machine's host and to its quota, the time at
 which the target's container started. The image of the stack file that AIPERF_IMAGE replaced did not
 run."""
+_QUOTED = r"""\\"[^"]*"|"(?:\\.|[^"\\])*"|'[^']*'"""
 _ASSIGNMENT = re.compile(
-    r"""(?:(?P<flag>--?[a-zA-Z][\w-]*)(?:=|\s+)|(?P<name>[a-zA-Z_]\w*)=|"(?P<key>[\w-]+)"\s*:\s*)"""
-    r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|"'-][^\s;&|"']*)"""
+    r"(?:(?P<flag>--?[a-zA-Z][\w-]*)(?:=|(?:\s|\\\n)+(?![-\s]|\\\n))|\b(?P<name>[a-zA-Z_]\w*)=)"
+    rf"""(?P<value>(?:{_QUOTED}|[^\s;&|"'])+)"""
+    rf"""|"(?P<key>[\w-]+)\\?"\s*:\s*(?P<member>{_QUOTED}|[^\s,{{}}\[\]"']+)"""
 )
 """A flag or a variable with its value in the script of a shell, or a member of JSON."""
 _DRIVER, _CUDA = "DCGM_FI_DRIVER_VERSION", "DCGM_FI_CUDA_DRIVER_VERSION"
@@ -172,6 +174,8 @@ def shown_arguments(arguments: Sequence[str]) -> str:
 
 def _without_secret(found: re.Match[str]) -> str:
     name = found["flag"] or found["name"] or found["key"]
-    if not is_secret_name(name.lstrip("-")):
-        return found[0]
-    return found[0].removesuffix(found["value"]) + HIDDEN
+    value = found["value"] or found["member"]
+    # The value of another one may be a script, JSON, or the next assignment.
+    is_secret = is_secret_name(name.lstrip("-"))
+    shown = HIDDEN if is_secret else _ASSIGNMENT.sub(_without_secret, value)
+    return found[0].removesuffix(value) + shown

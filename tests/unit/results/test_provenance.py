@@ -122,6 +122,15 @@ def test_page_without_json_has_no_facts() -> None:
         (("sh", "-c", "exec serve --api-key=sk-1; true"), "sh -c 'exec serve --api-key=***; true'"),
         (("env", "HF_TOKEN=hf_1", "serve"), "env 'HF_TOKEN=***' serve"),
         (("--config", '{"a": "b", "api_key": "k 1"}'), """--config '{"a": "b", "api_key": ***}'"""),
+        (("sh", "-c", "env -i HF_TOKEN=hf_1 serve -x"), "sh -c 'env -i HF_TOKEN=*** serve -x'"),
+        (("sh", "-c", 'sh -c "PGPASSWORD=-pw serve"'), """sh -c 'sh -c "PGPASSWORD=*** serve"'"""),
+        (("sh", "-c", "serve --api-key \\\n sk"), "sh -c 'serve --api-key \\\n ***'"),
+        (("sh", "-c", "serve --api-key \\\n --quiet"), "sh -c 'serve --api-key \\\n --quiet'"),
+        (
+            ("sh", "-c", r'serve --config "{\"api_key\": \"k 1\"}" -tp 4'),
+            r"""sh -c 'serve --config "{\"api_key\": ***}" -tp 4'""",
+        ),
+        (("--config", '{"a": {"api_key": "k"}}'), """--config '{"a": {"api_key": ***}}'"""),
     ],
 )
 def test_arguments_show_no_secrets(arguments: tuple[str, ...], shown: str) -> None:
