@@ -21,7 +21,7 @@ from aiperf_svc.core.results.provenance import NAME, UNKNOWN, Provenance, joined
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import COMPONENT_LABEL, NAME_LABEL, PRODUCT, STACK_LABEL
-from aiperf_svc.plan.index_pods import INDEX
+from aiperf_svc.plan.index_pods import COLLECTOR
 from aiperf_svc.plan.pods import HOSTNAME
 
 NODE_TYPE = "node.kubernetes.io/instance-type"
@@ -58,8 +58,8 @@ async def add_cluster_facts(
     for where, labels in () if servers else places:
         servers += await list_pods(cluster, where, labels) or []
     # Which index of a Job ran a trial is unknown here, and the trial has the facts of its machine.
-    is_of_indexes = any(_component(pod) == INDEX for pod in services)
-    own_nodes = [] if is_of_indexes else await _nodes(cluster, services)
+    has_indexes = any(_component(pod) == COLLECTOR for pod in services)
+    own_nodes = [] if has_indexes else await _nodes(cluster, services)
     own = _pod_facts(services) | _node_facts(own_nodes)
     ours = {**_without_unknown(own), **client}
     ours.pop("arguments", None)  # Those of the services follow from the config.

@@ -123,10 +123,10 @@ async def test_earlier_trials_keep_facts_of_their_stack(tmp_path: Path) -> None:
 
 
 async def test_indexes_keep_facts_of_their_machines(tmp_path: Path) -> None:
-    pods = [pod("index", "n1"), pod("index", "n2"), pod("collector", "n3")]
+    pods = [pod("index-1", "n1"), pod("index-2", "n2"), pod("collector", "n3")]
     nodes = {f"/api/v1/nodes/n{n}": node(f"6.{n}") for n in (1, 2, 3)}
     found = await added(tmp_path, {PODS: {"items": pods}} | nodes, Target(kind="vllm"))
-    assert found.client["image"] == "example/collector:1; example/index:1"
+    assert found.client["image"] == "example/collector:1; example/index-1:1; example/index-2:1"
     assert found.client["kernel"] == "6.1"
     assert "os" not in found.client
 
