@@ -93,8 +93,7 @@ def _write(root: Path, path: Path, found: Provenance) -> None:
         changed.append(report)
     for above in path.parents:
         if (above / MANIFEST).is_file():
-            for each in changed:
-                save_manifest(above, renewed(above, each))
+            save_manifest(above, renewed(above, changed))
         if above == root:
             break
 

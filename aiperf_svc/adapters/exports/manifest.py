@@ -37,12 +37,12 @@ def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) 
     return Manifest(run_id, list_files(folder, folder, known=known.files if known else ()))
 
 
-def renewed(folder: Path, path: Path) -> Manifest:
-    """Return the manifest of a folder with the present entry of a file that has changed. Raises
+def renewed(folder: Path, paths: Iterable[Path]) -> Manifest:
+    """Return the manifest of a folder with the present entries of files that have changed. Raises
     OSError, and what `read_manifest` raises."""
     manifest = read_manifest(folder)
-    entry = _entry(folder, path, {})
-    files = (entry if each.name == entry.name else each for each in manifest.files)
+    entries = {entry.name: entry for entry in (_entry(folder, path, {}) for path in paths)}
+    files = (entries.get(each.name, each) for each in manifest.files)
     return Manifest(manifest.run_id, tuple(files))
 
 
