@@ -43,9 +43,9 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {})
 # `meta_info` is of SGLang's `/generate`, `usageMetadata` of Gemini. Anthropic's input tokens are
 # those that its cache did not have.
 _PROMPT_TOKENS = (
-    "usage.prompt_tokens || usage.input_tokens && (usage.cache_read_input_tokens && sum(map(&"
-    "to_number(@), [usage.input_tokens, usage.cache_read_input_tokens, "
-    "usage.cache_creation_input_tokens || `0`])) || usage.input_tokens) || "
+    "usage.prompt_tokens || usage.input_tokens && (usage.cache_read_input_tokens && "
+    "sum(usage.[input_tokens, cache_read_input_tokens, cache_creation_input_tokens][]"
+    ".to_number(@)) || usage.input_tokens) || "
     "meta_info.prompt_tokens || usageMetadata.promptTokenCount"
 )
 _CACHED_TOKENS = (

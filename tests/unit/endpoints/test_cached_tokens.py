@@ -90,6 +90,7 @@ def test_messages_counts_cache_reads_and_writes(usage: dict[str, Any], expected:
         ({"usage": {"input_tokens": "9", "cache_read_input_tokens": 0}}, (9, 0, -1)),
         ({"usage": {"input_tokens": 9, "cache_read_input_tokens": None}}, UNKNOWN),
         ({"usage": ANTHROPIC | {"cache_creation_input_tokens": 3}}, (9, 5, -1)),
+        ({"usage": ANTHROPIC | {"cache_creation_input_tokens": {"1h": 3}}}, (6, 5, -1)),
         ({"usage": {"prompt_tokens": 9}}, UNKNOWN),
     ],
 )
