@@ -115,9 +115,10 @@ def check_backend(url: str) -> None:
 
 
 def manifests(plans: Sequence[StackPlan], stack_file: str, schedule: Schedule) -> list[Json]:
-    """Return the objects of a schedule, in the order of their creation. `plans` are those of all
-    stacks and shapes of the file, whose objects may differ; `stack_file` is its content. Raises
-    ConfigError if its results would be lost with the pod, or as `stack_rights` does."""
+    """Return the objects of a schedule, in the order of their creation. `plans` are that of the
+    file, from which their names come, and those of all its stacks and shapes, whose objects may
+    differ; `stack_file` is its content. Raises ConfigError if its results would be lost with the
+    pod, or as `stack_rights` does."""
     plan = plans[0]
     if plan.config.artifacts.s3 is None:
         raise ConfigError(

@@ -96,7 +96,8 @@ def schedule(args: argparse.Namespace) -> int:
     check_backend(args.state)
     request = committed_request(read_draft(args, flags=()), args)
     _check_settings(request)
-    plans = [plan for each in member_requests(request).values() for plan in each.plans]
+    members = member_requests(request).values()
+    plans = [request.plan, *(plan for each in members for plan in each.plans)]
     objects = manifests(plans, args.config.read_text(), _schedule(request, args))
     if not args.apply:
         print("---\n".join(map(yaml_text, objects)), end="")

@@ -167,6 +167,20 @@ def test_scheduled_runner_uses_the_images_of_the_command(
     assert {"name": "AIPERF_IMAGE", "value": "r.io/services:7"} in container["env"]
 
 
+def test_schedule_of_several_targets_runs_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load(Path("stacks/Pulumi.bench-fleet.yaml").read_text())
+    content["config"]["aiperf:benchmark"]["artifacts"] = {"s3": {"url": "s3://bench/nightly"}}
+    file = tmp_path / "Pulumi.bench-night.yaml"
+    file.write_text(yaml.safe_dump(content))
+    flags = ("--cron", "@daily", "--state", "s3://bench/state", "--image", "r.io/runner:1")
+    assert cli.main(["schedule", str(file), *flags]) == 0
+    objects = {each["kind"]: each for each in yaml.safe_load_all(capsys.readouterr().out)}
+    assert objects["CronJob"]["metadata"]["name"] == "schedule-bench-night"
+    assert list(objects["ConfigMap"]["data"]) == [file.name]
+
+
 @pytest.mark.parametrize("is_varied", [False, True])
 def test_schedule_refuses_manifests_of_this_machine(
     is_varied: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
