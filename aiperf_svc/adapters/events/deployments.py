@@ -79,11 +79,10 @@ class DeploymentEvents:
             pool = self._plan.config.deployment.target.pools[run.event.pool]
             # In a namespace of others, pods of theirs may have the labels of the pool.
             more = {STACK_LABEL: stack} if self._is_guest else {}
-            target = _Target(
-                self._cluster, self._namespace, run.event.pool, pool={**pool.labels, **more}
+            labels = {**pool.labels, **more}
+            return _Target(
+                self._cluster, self._namespace, run.event.pool, pool=labels, port=pool.port
             )
-            target.port = pool.port
-            return target
         own = self._namespace, run.event.deployment or self._plan.identity.name(HOST)
         namespace, name = run.event.others or own
         target = _Target(self._cluster, namespace, name)
@@ -219,10 +218,10 @@ class DeploymentEvents:
 
     async def _kill(self, run: EventRun, target: "_Target") -> None:
         async with self._commands(run, target, KILL, is_signal=True) as (chosen, _):
-            before = {_uid(pod): _restarts(pod) for pod in chosen}
+            before = {_uid(pod): target.restarts(pod) for pod in chosen}
 
         async def look() -> str | None:
-            now = {_uid(pod): _restarts(pod) for pod in await target.pods(is_ready=False)}
+            now = {_uid(pod): target.restarts(pod) for pod in await target.pods(is_ready=False)}
             is_restarted = all(now.get(uid, 0) > count for uid, count in before.items())
             return "restarted" if is_restarted else None
 
@@ -304,7 +303,7 @@ class DeploymentEvents:
                         "process 1, which ignores these signals; set shareProcessNamespace: true "
                         "in its template"
                     )
-                name = container or server_container(pod["spec"], target.port)
+                name = container or target.server_of(pod)
                 made = pod_command(self._cluster, target.namespace, _name(pod), name, argv)
                 commands.append(await stack.enter_async_context(made))
             await run.until_due()
@@ -385,16 +384,17 @@ class _Target:
         name: str,
         *,
         pool: Mapping[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
-        """`pool` are the labels of a pool's pods."""
+        """`pool` are the labels of a pool's pods. The container of the server is the one with the
+        port, without one the first."""
         self._cluster, self.namespace, self.name, self._pool = cluster, namespace, name, pool
+        self._port = port
         self._words = f"Deployment {name}" if pool is None else f"pool {name}"
         apps = f"/apis/apps/v1/namespaces/{namespace}"
         self.path, self._sets_path = f"{apps}/deployments/{name}", f"{apps}/replicasets"
         self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
         self.found: Json = {}
-        self.port: int | None = None
-        """Port by which the container of the server is known; None: it is the first."""
 
     async def read(self) -> None:
         self.found = await self._get(self.path)
@@ -428,6 +428,17 @@ class _Target:
         sets = {_uid(each) for each in listed["items"] if _owner(each) == _uid(self.found)}
         listed = await self._get(self.pods_path, labelSelector=selector)
         return [pod for pod in listed["items"] if _owner(pod) in sets]
+
+    def server_of(self, pod: Json) -> str:
+        """Return the name of the container of the server."""
+        return server_container(pod["spec"], self._port)
+
+    def restarts(self, pod: Json) -> int:
+        """Return how often the server of a pod restarted, whatever its sidecars did."""
+        name = self.server_of(pod)
+        return sum(
+            int(each.get("restartCount", 0)) for each in containers_of(pod) if each["name"] == name
+        )
 
     async def begin(self, run: EventRun) -> tuple[list[Json], list[Json]]:
         """Wait until an event is due; return its pods, and those that it is for."""
@@ -489,9 +500,3 @@ def _owner(found: Json) -> str:
 
 def _names(pods: Sequence[Json]) -> str:
     return ", ".join(f"pod {_name(pod)}" for pod in pods)
-
-
-def _restarts(pod: Json) -> int:
-    """Return how often containers of a pod restarted, all together: a sidecar may have more
-    restarts than the server."""
-    return sum(int(each.get("restartCount", 0)) for each in containers_of(pod))

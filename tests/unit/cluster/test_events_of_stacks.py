@@ -465,13 +465,23 @@ async def test_lost_connection_to_a_command_fails_its_event() -> None:
         await PodCommand(cast(Any, Lost()), "pod p").send("go")
 
 
-async def test_restart_beside_a_restarted_sidecar_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("server", "sidecar", "evidence", "problem"),
+    [
+        (1, 5, "restartCount is higher", ""),
+        (0, 6, "", "not verified within 0 s: no container of pod p-1 restarted"),
+    ],
+)
+async def test_only_restart_of_server_verifies_its_kill(
+    server: int, sidecar: int, evidence: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = planned({"do": "kill"})
     cluster = PlayedCluster(plan.identity.name("target"))
 
-    def restarted(count: int) -> Json:
-        """Its pod, whose server restarted so often."""
-        statuses = [{"restartCount": count}, {"restartCount": 5}]
+    def restarted(server: int, sidecar: int) -> Json:
+        """Its pod, with numbers of restarts."""
+        counts = {"sidecar": sidecar, "server": server}
+        statuses = [{"name": name, "restartCount": of} for name, of in counts.items()]
         pod = cluster.pods[0]
         return {
             **pod,
@@ -481,13 +491,13 @@ async def test_restart_beside_a_restarted_sidecar_counts(monkeypatch: pytest.Mon
 
     class Kill(FakePackets):
         async def send(self, line: str) -> None:
-            cluster.pods = [restarted(1)]
+            cluster.pods = [restarted(server, sidecar)]
 
-    cluster.pods = [restarted(0)]
+    cluster.pods = [restarted(0, 5)]
     monkeypatch.setattr(deployments, "pod_command", Kill())
-    monkeypatch.setattr(deployments, "REPLACED_S", 3.0)
+    monkeypatch.setattr(deployments, "REPLACED_S", 0.0)
     report, _ = await carry_out({"do": "kill"}, plan, cluster)
-    assert (report.evidence, report.problem) == ("restartCount is higher", "")
+    assert (report.evidence, report.problem) == (evidence, problem)
 
 
 DELAY = {"do": "delay", "duration": "1ms", "latency": "50ms"}
