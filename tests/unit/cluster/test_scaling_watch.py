@@ -43,9 +43,12 @@ def deployment(replicas: int) -> Json:
 class Api:
     """Lists of some types, and messages of their watches. All other types do not exist."""
 
-    def __init__(self, lists: dict[str, list[list[Json]]], *, forbidden: str = "") -> None:
-        """`lists` has what each list of a path returns; the last one is repeated."""
-        self._lists, self._forbidden = lists, forbidden
+    def __init__(
+        self, lists: dict[str, list[list[Json]]], *, forbidden: str = "", broken: str = ""
+    ) -> None:
+        """`lists` has what each list of a path returns; the last one is repeated. Lists of the path
+        `broken` fail."""
+        self._lists, self._forbidden, self._broken = lists, forbidden, broken
         self.failures: list[Refused] = []
         """What the next lists raise."""
         self.messages: dict[str, asyncio.Queue[Json | None]] = {
@@ -58,6 +61,8 @@ class Api:
     async def get(self, path: str, **params: str) -> Json:
         if path == self._forbidden:
             raise Refused("may not list", status=403, reason="Forbidden")
+        if path == self._broken:
+            raise Refused("conversion webhook failed", status=500, reason="InternalError")
         if self.failures:
             raise self.failures.pop()
         if path not in self._lists:
@@ -165,6 +170,12 @@ async def test_failing_api_server_ends_no_watch(monkeypatch: Any) -> None:
         api.messages[PODS].put_nowait(None)
         await until(lambda: replica(watch, "b").name)
         assert watch.log.report().not_watched == ()
+
+
+async def test_type_that_is_never_listed_is_left_out(monkeypatch: Any) -> None:
+    api = Api({PODS: [[]]}, broken=DEPLOYMENTS)
+    async with watching(api, monkeypatch) as watch:
+        assert watch.log.report().not_watched == ("deployments (conversion webhook failed)",)
 
 
 async def test_types_that_may_not_be_listed_are_named(monkeypatch: Any) -> None:

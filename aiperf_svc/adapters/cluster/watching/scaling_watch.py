@@ -35,6 +35,10 @@ PAGE_S = 0.25
 """Time between two reads of a replica's page: the error of its first token."""
 WATCH_S = 290
 """Time after which the API server ends a watch, and it begins again where it ended."""
+FIRST_LISTS = 30
+"""Failed attempts to list a type for the first time after which it is left out: the watch begins
+when all others are listed. The storage of an API server elects a leader sooner, and a broken
+conversion of a type lasts."""
 GONE = 410
 MOST_LOGS = 16
 """Most logs that are followed at the same time: each keeps one of the runner's connections to the
@@ -95,7 +99,7 @@ class ScalingWatch:
         if watched is PODS and self._server.labels:
             params["labelSelector"] = label_selector(self._server.labels)
         known: dict[str, Json] = {}
-        is_first = True
+        is_first, failures = True, 0
         try:
             while True:
                 try:
@@ -104,8 +108,11 @@ class ScalingWatch:
                         is_first = False
                         self._listed()
                     await self._follow(watched, path, params, known, version)
-                except (Unreachable, Refused) as error:
-                    if not error.is_temporary:
+                except Unreachable:
+                    pass
+                except Refused as error:
+                    failures += 1
+                    if not error.is_temporary or (is_first and failures == FIRST_LISTS):
                         raise
                 await asyncio.sleep(RETRY_S)
         except Refused as error:
