@@ -89,20 +89,20 @@ class Judgement:
         found: dict[tuple[str, ...], float] = {}
         """The value of each suspect as a share of the median, by its worst check; the smaller, the
         worse."""
+        failing = self._failing(stage.name) if stage.nodes == "pairs" else set[str]()
         for check in self._rules.checks_of(stage.name):
             values, paths = self._node_values(check), self._paths(check)
             shares: dict[tuple[str, ...], float] = {}
             for node in (nodes := self._suspect_nodes(check)):
                 shares[(node,)] = _badness(values[node], values.values(), check.better)
-            for path in self._suspect_paths(check, set(nodes)):
+            for path in self._suspect_paths(check, failing.union(nodes)):
                 shares[path] = _badness(paths[path], paths.values(), check.better)
             for suspect, share in shares.items():
                 found[suspect] = min(share, found.get(suspect, share))
         worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MOST_SUSPECTS]
         if stage.nodes == "all" or not worst_first:
             return ()
-        measured = {n for each in self._of(stage.name) if each.values for n in each.nodes}
-        measured -= self._failing(stage.name) if stage.nodes == "pairs" else set()
+        measured = {n for each in self._of(stage.name) if each.values for n in each.nodes} - failing
         bad = {each[0] for each in found if len(each) == 1}
         good = [node for node in self.nodes if node in measured and node not in bad]
         # Last the ends of suspect paths, between which a slow path would be the measure.

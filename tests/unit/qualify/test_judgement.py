@@ -261,7 +261,7 @@ def failing_between(cluster: FakeNodes, paths: set[frozenset[str]]) -> list[Meas
 
 
 def test_node_failing_on_most_paths_is_unmeasured() -> None:
-    cluster = FakeNodes(10, nodes={"n5": 0.5})
+    cluster = FakeNodes(10, nodes={"n5": 0.5}, paths={("n3", "n7"): 0.5})
     rules = cluster.rules(["pairs"])
     paths = {frozenset(("n3", name)) for name in ("n0", "n1", "n2", "n4", "n6")}
     judgement = Judgement(rules, failing_between(cluster, paths))
