@@ -77,13 +77,13 @@ def with_events(
 ) -> dict[str, int]:
     """Return the most replicas of each pod, by its name, while the events of a load scale the
     stack's own Deployments and restart its target, whose Deployment is called `deployment`."""
-    most = dict(at_once)
+    most, is_restarted = dict(at_once), False
     for event in events:
+        is_own = event.deployment in (None, deployment)
         if event.do == "scale" and not event.foreign:
-            is_own = event.deployment in (None, deployment)
             name = HOST if is_own else f"Deployment/{event.deployment}"
             most[name] = max(most.get(name, 0), event.replicas or 0)
-    is_restarted = any(each.do == "restart" and each.deployment is None for each in events)
+        is_restarted |= event.do == "restart" and is_own
     if target is not None and is_restarted and target.rollout == "RollingUpdate":
         most[HOST] += math.ceil(most[HOST] * SURGE)
     return most

@@ -62,6 +62,7 @@ def test_gpus_count_for_the_whole_time() -> None:
         ([{"do": "scale", "replicas": 1}], "Recreate", 2),
         ([{"do": "restart"}], "Recreate", 2),
         ([{"do": "restart"}], "RollingUpdate", 3),
+        ([{"do": "restart", "deployment": "target-bench"}], "RollingUpdate", 3),
     ],
 )
 def test_footprint_includes_pods_that_events_add(
