@@ -114,7 +114,7 @@ def test_first_night_becomes_the_comparison_base(forge: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "fail_on_slo", "expected"),
-    [(0, "1", 0), (4, "", 0), (9, "", 0), (5, "", 5), (4, "1", 4), (9, "1", 9)],
+    [(0, "1", 0), (4, "", 0), (4, "0", 0), (9, "", 0), (5, "", 5), (4, "1", 4), (9, "1", 9)],
 )
 def test_slo_fails_the_run_on_demand(
     tmp_path: Path, code: int, fail_on_slo: str, expected: int
