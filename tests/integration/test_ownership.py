@@ -230,7 +230,8 @@ async def test_roots_without_a_lease_are_unfinished() -> None:
     assert found.unfinished == {"a": "n", "n1": "n"}
 
 
-async def test_new_root_is_given_time_for_its_lease() -> None:
+async def test_new_root_is_given_time_for_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "POLL_S", 0.0)
     api, reads = OneLease(), list[str]()
     lease, api.is_there = api.get, False
 
@@ -240,8 +241,8 @@ async def test_new_root_is_given_time_for_its_lease() -> None:
         return await lease(path, **how)
 
     api.get = get  # type: ignore[method-assign]
-    created = api.lease["metadata"]["creationTimestamp"]
-    root = ObjectRef(kind="Namespace", namespace="", name="n", uid="1", path="", created=created)
+    new = "2100-01-01T00:00:00Z"
+    root = ObjectRef(kind="Namespace", namespace="", name="n", uid="1", path="", created=new)
     await wait_for_lease(api.typed, "s", root)
     assert reads == ["/apis/coordination.k8s.io/v1/namespaces/n/leases/owner-s"] * 3
     for old in ("2020-01-01T00:00:00Z", ""):
