@@ -216,7 +216,7 @@ def test_unplaced_rank_names_its_key() -> None:
     [
         ("rank", "workload.image"),
         ("courier", "deployment.image.name"),
-        ("target", "deployment.target.image, for the mock server deployment.image.name"),
+        ("target", "deployment.target.image (of the mock server: deployment.image.name)"),
     ],
 )
 def test_failed_pull_names_the_image_key(container: str, key: str) -> None:

@@ -32,7 +32,7 @@ NEEDS_SHELL = "the image of a rank needs a POSIX shell: change workload.image"
 PULL = "image pull"
 IMAGE_KEYS = {
     RANK_POD: "workload.image",
-    HOST: "deployment.target.image, for the mock server deployment.image.name",
+    HOST: "deployment.target.image (of the mock server: deployment.image.name)",
 }
 """Keys of the config that name the images of containers which are no services."""
 IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
