@@ -340,7 +340,8 @@ def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[st
         "successfulJobsHistoryLimit": HISTORY,
         "failedJobsHistoryLimit": HISTORY,
         "jobTemplate": {
-            "metadata": {"labels": dict(labels), "annotations": deployment.annotations},
+            # Copies: YAML would refer to the CronJob's own by an alias.
+            "metadata": {"labels": dict(labels), "annotations": dict(deployment.annotations)},
             "spec": {
                 # A run that failed is not repeated: the next night is the next try.
                 "backoffLimit": 0,

@@ -17,6 +17,7 @@ from aiperf_svc.adapters.cluster.schedule import (
 )
 from aiperf_svc.adapters.pulumi.cli import Lock
 from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
@@ -249,6 +250,7 @@ def test_jobs_and_their_pods_have_the_users_metadata() -> None:
     for each in (job, template, template["spec"]["template"]):
         assert each["metadata"]["labels"]["owner"] == "me"
         assert each["metadata"]["annotations"]["cost-center"] == "4711"
+    assert "&" not in yaml_text(job)
 
 
 def test_schedule_without_a_results_store_is_refused() -> None:
