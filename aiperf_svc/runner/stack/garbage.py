@@ -3,6 +3,7 @@ in the cluster, and by Pulumi's state."""
 
 import asyncio
 import contextlib
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -144,9 +145,10 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
             except EnvironmentProblem as error:
                 missed[record.cluster] = str(error)
         if record.cluster in missed:
-            known = f"rm -r {home.record_file(record.stack)}"
-            known += f" {home.ephemeral(record.stack)}" if record.is_ephemeral else ""
-            gone = f"if that cluster no longer exists, delete its record: {known}"
+            known = [home.record_file(record.stack)]
+            known += [home.ephemeral(record.stack)] if record.is_ephemeral else []
+            remedy = shlex.join(["rm", "-r", *map(str, known)])
+            gone = f"if that cluster no longer exists, delete its record: {remedy}"
             done.not_reached[record.stack] = f"{missed[record.cluster]}; {gone}"
     return done
 
