@@ -205,8 +205,8 @@ class ResponseReader:
         if total < stated or (stated <= size and not self._is_summarised(stated, size)):
             return 0
         # Reasoning may be part of the content. Then there is more of that than of other tokens.
-        is_inline = self.token_events > total - stated and self.text_bytes >= total
-        return 0 if is_inline or self._begins_with_thinking else stated
+        is_inline = self._begins_with_thinking or self.token_events > total - stated
+        return 0 if is_inline and self.text_bytes >= total else stated
 
     def _is_summarised(self, stated: int, size: int) -> bool:
         """Return whether reasoning of so many bytes is too short for the stated tokens, and came in

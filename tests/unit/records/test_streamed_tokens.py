@@ -118,6 +118,12 @@ def test_marked_reasoning_of_a_whole_response_is_shown() -> None:
     assert (rows["hidden_tokens"], rows["output_tokens"]) == ([0], [8])
 
 
+def test_empty_mark_of_reasoning_leaves_tokens_hidden() -> None:
+    parts = [delta(content="<think></think>one"), delta(content=" two")]
+    rows = streamed(*parts, finish(), reasoned(1_004, 1_000))
+    assert metric("hidden_token_count", rows) == 1_000
+
+
 def test_short_reasoning_text_leaves_tokens_hidden() -> None:
     thoughts = [delta(reasoning_content=" hm") for _ in range(4)]
     times = [100, 110, 120, 130, *(200 + 10 * place for place in range(8))]
