@@ -49,15 +49,26 @@ class Length(Model):
 
     @property
     def mean_within_limits(self) -> float:
-        """The mean of what is drawn, which the limits move: that of a censored normal
-        distribution; of a lognormal one only `mean` within them."""
-        low, high, mean, spread = float(self.min or 1), self.max, self.mean, self.stddev
-        if self.distribution != "normal" or not spread:
-            return min(max(mean, low), high or math.inf)
-        begin, end = (low - mean) / spread, ((high or math.inf) - mean) / spread
-        below, above = (math.erfc(each / math.sqrt(2)) / 2 for each in (-begin, end))
-        inner = (math.exp(-(begin**2) / 2) - math.exp(-(end**2) / 2)) / math.sqrt(2 * math.pi)
-        return low * below + (high or 0) * above + mean * (1 - below - above) + spread * inner
+        """The mean of what is drawn, which the limits move: that of a censored distribution."""
+        low, high, mean = float(self.min or 1), float(self.max or math.inf), self.mean
+        if self.distribution == "uniform" or self.stddev < mean * 1e-9:
+            return min(max(mean, low), high)
+        if self.distribution == "lognormal":
+            spread = math.sqrt(math.log1p((self.stddev / mean) ** 2))
+            middle = math.log(mean) - spread**2 / 2
+            begin, end = ((math.log(each) - middle) / spread for each in (low, high))
+            within = mean * (_below(end - spread) - _below(begin - spread))
+        else:
+            begin, end = ((each - mean) / self.stddev for each in (low, high))
+            at_begin, at_end = (math.exp(-each * each / 2) for each in (begin, end))
+            within = mean * (_below(end) - _below(begin))
+            within += self.stddev * (at_begin - at_end) / math.sqrt(2 * math.pi)
+        return low * _below(begin) + (self.max or 0) * _below(-end) + within
+
+
+def _below(value: float) -> float:
+    """Return the share of a standard normal distribution below a value."""
+    return math.erfc(-value / math.sqrt(2)) / 2
 
 
 class Passages(Model):

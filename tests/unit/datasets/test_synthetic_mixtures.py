@@ -61,6 +61,9 @@ def test_limits_cut_a_length_off() -> None:
         {"mean": 500, "stddev": 400, "max": 200},
         {"mean": 100, "stddev": 50, "min": 80, "max": 130},
         {"distribution": "uniform", "min": 11, "max": 20},
+        {"distribution": "lognormal", "mean": 100, "stddev": 1e-200},
+        {"distribution": "lognormal", "mean": 100, "stddev": 300},
+        {"distribution": "lognormal", "mean": 1000, "stddev": 3000, "min": 50, "max": 1200},
     ],
 )
 def test_mean_of_what_is_drawn_is_known(keys: dict[str, object]) -> None:
