@@ -166,6 +166,16 @@ class Endpoint(Hooks):
             *secrets_in_query(self.path or "", "endpoint.path"),
             *(
                 path
+                for key, each in (
+                    ("endpoint.reset_kv_cache", self.reset_kv_cache),
+                    ("endpoint.server_profiler", self.server_profiler),
+                )
+                if each is not None
+                for hook in each.hooks
+                for path in secrets_in_query(hook.path, key)
+            ),
+            *(
+                path
                 for number, hook in enumerate(self.hooks)
                 for path in (
                     *secrets_in_query(hook.path, f"endpoint.hooks.{number}.path"),

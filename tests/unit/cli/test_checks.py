@@ -53,6 +53,8 @@ def test_a_right_config_has_no_problems() -> None:
             "in plain text",
         ),
         ({"extra_inputs": {"api_key": "x"}}, "endpoint.extra_inputs.api_key", "in plain text"),
+        ({"reset_kv_cache": {"path": "/x?key=x"}}, "endpoint.reset_kv_cache", "in plain text"),
+        ({"hooks": [{"before": "load", "path": "/x?key=x"}]}, "endpoint.hooks.0.path", "in plain"),
         ({"url": "http://me:pw@h"}, "endpoint.url", "--api-key"),
         ({"url": "http://h/v1/embeddings"}, "", "expected {endpoint.type} embeddings, or a URL"),
         ({"url": "http://h:99999"}, "endpoint.url", "a port from 1 to 65,535"),
