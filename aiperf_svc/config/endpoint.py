@@ -105,9 +105,10 @@ class Endpoint(Hooks):
     `session_params.session_id`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key."""
-    api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] | None = None
+    api_key_header: Annotated[str, Field(pattern=r"^\??[A-Za-z0-9_-]+$")] | None = None
     """Header that carries the key: as a bearer token in `Authorization`, as the plain key in any
-    other. Default: `x-api-key` for the messages API, `Authorization` for all others."""
+    other. Default: `x-api-key` for the messages API, `Authorization` for all others. `?NAME` adds
+    the key to the query of the path instead."""
     extra_inputs: dict[str, object] = Field(default_factory=dict)
     """Members that are merged into the JSON body of every request."""
     request_timeout: PositiveDurationNs = 600 * SECOND_NS

@@ -56,7 +56,7 @@ class InferenceStack(StackKind[BenchmarkConfig]):
             raise ConfigError(
                 f"{key} would be kept in plain text in a ConfigMap; a key is named by "
                 "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
-                "--secret), and endpoint.api_key_header names its header"
+                "--secret), and endpoint.api_key_header names its header, or ?NAME for the query"
             )
 
     def resolve(self, identity: Identity) -> BenchmarkConfig:

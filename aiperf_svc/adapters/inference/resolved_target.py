@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
@@ -22,7 +22,7 @@ from aiperf_svc.adapters.host.machine import port_range
 from aiperf_svc.adapters.inference.http2_stream import ALPN
 from aiperf_svc.adapters.inference.proxy import Route, route_to
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.endpoint import Tls
+from aiperf_svc.config.endpoint import Endpoint, Tls
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.endpoints.paths import request_path
 from aiperf_svc.core.endpoints.registry import endpoint_of
@@ -233,6 +233,21 @@ def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> t
     return tuple(f"127.0.{number // 250}.{number % 250 + 1}" for number in range(count))
 
 
+def path_with_key(path: str, endpoint: Endpoint) -> str:
+    """Return the path with the API key in its query, if that is its place. Raises ConfigError if
+    the variable with the key is not set."""
+    if not endpoint.api_key_env or not (endpoint.api_key_header or "").startswith("?"):
+        return path
+    query = urlencode({str(endpoint.api_key_header)[1:]: _api_key(endpoint.api_key_env)})
+    return f"{path}{'&' if '?' in path else '?'}{query}"
+
+
+def _api_key(variable: str) -> str:
+    if key := os.environ.get(variable):
+        return key
+    raise ConfigError(f"endpoint.api_key_env: the environment variable {variable} is not set")
+
+
 def head_of(config: BenchmarkConfig) -> bytes:
     """Return the request line and the headers of a request. Raises ConfigError if the variable with
     the API key is not set."""
@@ -240,7 +255,7 @@ def head_of(config: BenchmarkConfig) -> bytes:
     url = urlsplit(endpoint.url)
     host = url.netloc.rpartition("@")[2]
     api = endpoint_of(endpoint)
-    path = request_path(url.path, endpoint, api)
+    path = path_with_key(request_path(url.path, endpoint, api), endpoint)
     headers = {
         "Host": host,
         "User-Agent": USER_AGENT,
@@ -251,13 +266,9 @@ def head_of(config: BenchmarkConfig) -> bytes:
     }
     if endpoint.connections == "per-request":
         headers["Connection"] = "close"
-    if endpoint.api_key_env:
-        key = os.environ.get(endpoint.api_key_env)
-        if not key:
-            raise ConfigError(
-                f"endpoint.api_key_env: the environment variable {endpoint.api_key_env} is not set"
-            )
-        key_header = endpoint.api_key_header or api.api_key_header
+    key_header = endpoint.api_key_header or api.api_key_header
+    if endpoint.api_key_env and not key_header.startswith("?"):
+        key = _api_key(endpoint.api_key_env)
         is_bearer = key_header.lower() == "authorization"
         headers[key_header] = f"Bearer {key}" if is_bearer else key
     given = {name.lower() for name in endpoint.headers}

@@ -18,7 +18,13 @@ import msgspec
 
 from aiperf_svc.adapters.inference.http2_stream import check_alpn, new_connection
 from aiperf_svc.adapters.inference.proxy import Route, after_head, route_to
-from aiperf_svc.adapters.inference.resolved_target import Target, at_url, head_of, tls_context
+from aiperf_svc.adapters.inference.resolved_target import (
+    Target,
+    at_url,
+    head_of,
+    path_with_key,
+    tls_context,
+)
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.config.urls import address_of
@@ -289,6 +295,7 @@ def _hook_request(hook: Hook, config: BenchmarkConfig, request_id: str) -> bytes
     if hook.body is not None:
         headers += b"Content-Type: application/json\r\n"
     body = b"" if hook.body is None else msgspec.json.encode(hook.body)
-    line = f"{hook.method} {route_to(config.endpoint).origin}{hook.path} HTTP/1.1\r\n".encode()
+    path = path_with_key(hook.path, config.endpoint)
+    line = f"{hook.method} {route_to(config.endpoint).origin}{path} HTTP/1.1\r\n".encode()
     own = f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     return line + headers + own + body

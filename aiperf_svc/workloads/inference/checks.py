@@ -32,8 +32,8 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
     endpoint = config.endpoint
     for key in endpoint.secrets_in_clear:
         text = "would be kept in plain text in the results' config.yaml; give a key with "
-        text += "--api-key or endpoint.api_key_env, and its header with --api-key-header or "
-        text += "endpoint.api_key_header"
+        text += "--api-key or endpoint.api_key_env, and its header, or ?NAME for the query, with "
+        text += "--api-key-header or endpoint.api_key_header"
         found.append(Problem(key, text))
     for url in endpoint.all_urls:
         if problem := url_problem(url, remedy="use --api-key"):
