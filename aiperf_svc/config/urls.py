@@ -32,9 +32,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def url_problem(url: str, *, remedy: str) -> str:
+def url_problem(url: str, *, remedy: str, of_query: str = "") -> str:
     """Return what is wrong with the base URL of a server; empty if nothing is. `remedy` is what to
-    do with a key of the server."""
+    do with a key of the server, `of_query` with a query."""
     if not _VISIBLE.fullmatch(url):
         return f"{url!r}: expected no spaces and ASCII only (%20 in a path, xn-- in a host's name)"
     try:
@@ -54,8 +54,7 @@ def url_problem(url: str, *, remedy: str) -> str:
     if not parts.hostname:
         return f"{url!r}: names no host; expected http://host:port"
     if parts.query or parts.fragment:
-        return (
-            f"{url!r}: expected no ? or # after the path; a query belongs to the path of the API "
-            "(endpoint.path, --endpoint /v1/chat/completions?api-version=1)"
-        )
+        # The query may hold a key, which belongs in no log.
+        whole = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        return f"{whole!r}: expected no ? or # after the path{of_query}"
     return ""

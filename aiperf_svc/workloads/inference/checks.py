@@ -17,6 +17,11 @@ from aiperf_svc.core.quality import lm_eval
 from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.workloads.workload import LocalNeeds, NeededFile, NeededProgram, NeededVariable
 
+_OF_QUERY = (
+    "; a query belongs to the path of the API "
+    "(endpoint.path, --endpoint /v1/chat/completions?api-version=1)"
+)
+
 
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
     """Return the problems of a config that do not depend on where it is run."""
@@ -36,7 +41,7 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         text += "--api-key-header or endpoint.api_key_header"
         found.append(Problem(key, text))
     for url in endpoint.all_urls:
-        if problem := url_problem(url, remedy="use --api-key"):
+        if problem := url_problem(url, remedy="use --api-key", of_query=_OF_QUERY):
             found.append(Problem("endpoint.url", problem))
         else:
             found += _api_problems(url, endpoint)

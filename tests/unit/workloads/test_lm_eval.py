@@ -191,6 +191,10 @@ def test_samples_are_graded_answers(task: str, texts: str, grades: list[bool]) -
     [
         ({"url": "http://me:pw@s:8000"}, "workload.url: holds a name or password"),
         ({"url": "http://[::1"}, "workload.url: 'http://[::1': expected an address such as"),
+        (
+            {"url": "http://s/v1?a=b"},
+            "workload.url: 'http://s/v1': expected no ? or # after the path",
+        ),
         ({"extra_inputs": {"api_key": "x"}}, "workload.extra_inputs.api_key: would be kept in"),
     ],
 )
