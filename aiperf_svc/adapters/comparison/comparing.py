@@ -100,7 +100,9 @@ def _groups_of_members(base: Sequence[Path], new: Sequence[Path]) -> list[Folder
         one, other = (list(filter(_is_member, (f / name for f in side))) for side in (base, new))
         if all(map(is_experiment, (*one, *other))):
             found = experiments.groups_of_sides(one, other)
-            groups += [each._replace(name=f"{name}: {each.name}") for each in found]
+            groups += [
+                each._replace(name=": ".join(filter(None, (name, each.name)))) for each in found
+            ]
             continue
         runs = [list(filter(find_results, side)) for side in (one, other)]
         failed = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aiperf_svc.adapters.comparison.comparing import folder_groups
 from aiperf_svc.adapters.exports.result_files import read_run
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.provenance_file import write_provenance
@@ -19,6 +20,7 @@ from aiperf_svc.core.experiments.trials import TRIALS, Trial, plan_trials
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.domain.errors import Incomparable
 from tests.support import fake_run
+from tests.support.fake_folders import write_run
 from tests.support.runs_to_compare import compare_folders, compared, inference_run, side
 
 CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
@@ -51,6 +53,17 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     experiment(root / "base", "base", base)
     experiment(root / "new", "new", new)
     return root
+
+
+def test_repetitions_of_a_target_have_its_name(tmp_path: Path) -> None:
+    trial = Trial(1, {})
+    for side_name in ("base", "new"):
+        folder = tmp_path / side_name / "a"
+        results = write_run(folder / TRIALS / trial.folder, side_name, 10)
+        write_experiment(folder, CONFIG, summarise([TrialOutcome(trial, "done", "", results)]))
+        (tmp_path / side_name / "joint.json").write_text("{}")
+    (group,) = folder_groups([tmp_path / "base", tmp_path / "new"])
+    assert (group.name, len(group.base), len(group.new)) == ("a", 1, 1)
 
 
 def test_experiments_are_compared_at_equal_parameters(
