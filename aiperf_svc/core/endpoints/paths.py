@@ -63,10 +63,9 @@ def other_api(url_path: str, options: EndpointConfig) -> str:
     path = url_path.rstrip("/")
     if options.path or options.type not in ENDPOINTS or path.endswith(ENDPOINTS[options.type].path):
         return ""
-    other = next((kind for kind, api in ENDPOINTS.items() if path.endswith(api.path)), "")
-    if other or not _is_whole(path, ENDPOINTS[options.type]):
-        return other
+    if not _is_whole(path, ENDPOINTS[options.type]):
+        return next((kind for kind, api in ENDPOINTS.items() if path.endswith(api.path)), "")
     # A path of the chat API ends with that of completions too.
+    own = len(_without_version(ENDPOINTS[options.type].path))
     whole = (kind for kind, api in ENDPOINTS.items() if _is_whole(path, api))
-    found = max(whole, key=lambda kind: len(_without_version(ENDPOINTS[kind].path)))
-    return "" if found == options.type else found
+    return next((kind for kind in whole if len(_without_version(ENDPOINTS[kind].path)) > own), "")
