@@ -273,6 +273,8 @@ def _check(manifest: Json, what: str, target: Target) -> None:
             f"{KEY}: {what} has {name}: its deletion with the stack would delete what "
             "belongs to others; create it before the benchmark and leave it out here"
         )
+    if wrong := next((each for each in _counts(manifest) if not isinstance(each, int)), None):
+        raise ConfigError(f"{KEY}: {what} has {name} with {wrong!r} replicas; expected a number")
     if is_cluster_scoped(manifest):
         if name not in target.cluster_scoped:
             raise ConfigError(
@@ -286,6 +288,17 @@ def _check(manifest: Json, what: str, target: Target) -> None:
             f"{KEY}: {name} is for namespace {namespace}; a release is created in the stack's own: "
             "leave out metadata.namespace"
         )
+
+
+def _counts(manifest: Json) -> Iterator[Any]:
+    """Yield the numbers of pods that an object of a known kind asks for."""
+    spec = manifest.get("spec") or {}
+    if is_custom(manifest) and manifest["kind"] != "LeaderWorkerSet":
+        return
+    of = spec.get("leaderWorkerTemplate") or {}
+    for each in (spec.get("replicas"), spec.get("parallelism"), spec.get("maxReplicas")):
+        yield each or 0
+    yield of.get("size") or 0
 
 
 def stage_of(manifest: Json) -> CreationStage:
@@ -530,6 +543,8 @@ def release_notes(
         )
     elif custom:
         notes.append(f"what operators make for {custom} is not known beyond its requests")
+    if on_nodes := [name_of(each) for each in release.objects if each["kind"] == "DaemonSet"]:
+        notes.append(f"pods on every node count once: {', '.join(on_nodes)}")
     plain = [source for source in rendered if not source.has_hooks]
     hooks = [name_of(each) for one in plain for each in one.objects if HOOK in _notes(each)]
     if hooks:

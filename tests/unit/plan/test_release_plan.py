@@ -121,6 +121,11 @@ def test_leader_worker_sets_count_leaders_and_workers() -> None:
     assert not any("not known" in note for note in plan.notes)
 
 
+def test_pods_of_each_node_are_noted() -> None:
+    agent = {**deployment("agent"), "kind": "DaemonSet"}
+    assert "pods on every node count once: DaemonSet/agent" in release_plan(agent).notes
+
+
 def test_configured_requests_count_for_operator_pods() -> None:
     target = release_target(requests={"pods": 4, "cpu": 32, "memory": "64Gi", "gpus": 4})
     plan = release_plan(graph(), target=target)
@@ -158,9 +163,17 @@ def test_a_helm_release_keeps_hooks_and_labels() -> None:
         (simple("CustomResourceDefinition", "c", "apiextensions.k8s.io/v1"), "belongs to others"),
         (simple("Namespace", "n"), "belongs to others"),
         ({**simple("Pod", "p"), "metadata": {"name": "p", "namespace": "x"}}, "namespace x"),
+        (
+            simple("StatefulSet", "s", "apps/v1", spec={"replicas": "3"}),
+            "StatefulSet/s with '3' replicas; expected a number",
+        ),
+        (
+            simple("HorizontalPodAutoscaler", "h", "autoscaling/v2", spec={"maxReplicas": "6"}),
+            "with '6' replicas",
+        ),
     ],
 )
-def test_objects_outside_the_namespace_are_refused(made: dict[str, Any], words: str) -> None:
+def test_objects_that_cannot_be_planned_are_refused(made: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as error:
         release_plan(made)
     assert words in str(error.value)
