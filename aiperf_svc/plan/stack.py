@@ -186,6 +186,14 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
         return found
 
     @cached_property
+    def at_once_with_events(self) -> dict[str, int]:
+        """The same, while the events of the load add replicas."""
+        config = self.config.inference
+        if config is None:
+            return self.at_once
+        return with_events(self.at_once, config.events, self.target, self.identity.name(HOST))
+
+    @cached_property
     def totals(self) -> Totals:
         """Resources that all pods that run at the same time request together."""
         return self._totals(self.at_once)
@@ -210,10 +218,7 @@ class StackPlan(KindPods, frozen=True, kw_only=True, dict=True):
     def footprint(self) -> Footprint:
         """The most that the stack takes of its cluster, with the pods that its events and the
         autoscalers of its release add, and for how long."""
-        config, at_once = self.config.inference, self.at_once
-        if config is not None:
-            own = self.identity.name(HOST)
-            at_once = with_events(at_once, config.events, self.target, own)
+        at_once = self.at_once_with_events
         if self.release is not None:
             at_once = with_autoscalers(at_once, self.release.objects)
         totals = self._totals(at_once)

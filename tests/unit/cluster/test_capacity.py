@@ -55,6 +55,20 @@ def test_a_pod_needs_room_on_one_node() -> None:
     assert check.detail.endswith("no room for records-manager (4 CPU, 2Gi memory)")
 
 
+def test_pods_that_events_add_need_room() -> None:
+    data = {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"request_rate": 1, "duration": "1m"},
+        "events": [{"do": "scale", "replicas": 4, "at": "20s"}],
+        "deployment": {"target": {"kind": "custom", "image": "v:1", "cpu": 20}},
+    }
+    plan = plan_it(parse_benchmark(data, "the test"), stack="bench", version="1")
+    nodes = [node(f"n{i}", cpu="24") for i in range(3)]
+    check = _judge(plan, nodes)
+    assert (check.state, check.detail.split(": ")[-1]) == ("warning", "1 more target")
+    assert _judge(plan, [*nodes, node("n3", cpu="24")]).state == "ok"
+
+
 def _committed(stack: str) -> StackPlan:
     path = Path(__file__).parents[3] / "stacks" / f"Pulumi.{stack}.yaml"
     return plan_it(load_benchmark(path), stack="bench", version="1")

@@ -108,6 +108,14 @@ def judge_capacity(
     _, unplaced = place_pods(plan, free)
     where = count(len(free), "node")
     if not unplaced:
+        if added := place_pods(plan, free, plan.at_once_with_events)[1]:
+            more = ", ".join(f"{number:,} more {name}" for name, number in added.items())
+            return Check(
+                "capacity",
+                "warning",
+                f"{_requested(plan)} fit on {where}, but no room for what events add: {more}",
+                "add nodes, or lower the replicas of events: a trial is invalid whose event fails",
+            )
         note = "" if knows_pods else "; the use by other pods is unknown (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
         return Check("capacity", state, f"{_requested(plan)} fit on {where}{note}")
@@ -129,20 +137,23 @@ def judge_capacity(
     )
 
 
-def place_pods(plan: StackPlan, free: Sequence[Room]) -> tuple[list[Room], Counter[str]]:
-    """Place the pods of a stack. Returns what is then left of the nodes, and how many replicas of
-    which pods have no room. The indexes of a Job may wait for those of the other Jobs."""
-    nodes = _copies(free)
+def place_pods(
+    plan: StackPlan, free: Sequence[Room], replicas: Mapping[str, int] | None = None
+) -> tuple[list[Room], Counter[str]]:
+    """Place the pods of a stack: so many `replicas` of each, by its name, or those of the plan.
+    Returns what is then left of the nodes, and how many replicas of which pods have no room. The
+    indexes of a Job may wait for those of the other Jobs."""
+    nodes, most = _copies(free), replicas or {}
     of_jobs = {job.pod.name for job in plan.jobs}
     largest_first = sorted(plan.scheduled, key=lambda pod: pod.size, reverse=True)
     unplaced: Counter[str] = Counter()
     for pod in largest_first:
         if pod.name not in of_jobs:
-            unplaced[pod.name] = _place_pod(pod, nodes)
+            unplaced[pod.name] = _place_pod(pod, nodes, most.get(pod.name, pod.replicas))
     without_jobs = _copies(nodes)
     for pod in largest_first:
-        if pod.name in of_jobs and _place_pod(pod, nodes):
-            unplaced[pod.name] = _place_pod(pod, _copies(without_jobs))
+        if pod.name in of_jobs and _place_pod(pod, nodes, pod.replicas):
+            unplaced[pod.name] = _place_pod(pod, _copies(without_jobs), pod.replicas)
     return nodes, +unplaced
 
 
@@ -150,9 +161,9 @@ def _copies(rooms: Sequence[Room]) -> list[Room]:
     return [msgspec.structs.replace(room, free=dict(room.free)) for room in rooms]
 
 
-def _place_pod(pod: PodPlan, nodes: Sequence[Room]) -> int:
-    """Place the replicas of a pod; return how many have no room."""
-    requested, left = node_requests(pod), pod.replicas
+def _place_pod(pod: PodPlan, nodes: Sequence[Room], replicas: int) -> int:
+    """Place so many replicas of a pod; return how many have no room."""
+    requested, left = node_requests(pod), replicas
     most = 1 if pod.replicas_on == "apart" else left
     for room in (each for each in nodes if admits(each, pod)):
         placed = min(left, most, _fitting(room, requested))
