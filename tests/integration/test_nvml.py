@@ -174,7 +174,7 @@ def test_missing_gpus_are_named(
     problem: str,
     has_library: bool,
 ) -> None:
-    given = library if has_library else ()
+    given: Preparation = library if has_library else ("hide_nvml",)
     code, errors = ended(tmp_path, given, "nvml-exporter", "--gpus", gpus, **variables)
     assert (code, problem in errors) == (1, True), errors
 

@@ -11,6 +11,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 from types import CodeType
+from typing import NoReturn
 
 from aiperf_svc.services import forks, host
 
@@ -46,6 +47,16 @@ def limit_open_files(count: int) -> None:
 def load_library(path: str) -> None:
     """Have this C library under its name, as the dynamic linker finds it at a program's start."""
     ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
+def hide_nvml() -> None:
+    """Have no library of NVIDIA's driver, which a machine with GPUs has."""
+    import pynvml
+
+    def load(name: str) -> NoReturn:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    pynvml.CDLL = load
 
 
 def keep_priority() -> None:
