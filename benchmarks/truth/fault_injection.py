@@ -88,7 +88,9 @@ def wait_for_load(client: Client, count_requests: Callable[[], int]) -> None:
 def cpu_quota(pids: list[int], share: float) -> Iterator[None]:
     """Only `share` of one core for all of the processes. Raises OSError where no group can be
     made."""
-    root = next(root for root in _CPU_GROUPS if (root / "cgroup.procs").exists())
+    root = next((root for root in _CPU_GROUPS if (root / "cgroup.procs").exists()), None)
+    if root is None:
+        raise OSError("no groups of processes (cgroups) here")
     group = root / f"starved-{os.getpid()}"
     group.mkdir()
     try:
@@ -178,8 +180,8 @@ def few_ports(count: int) -> Iterator[None]:
     OSError without the right to."""
     with Path("/proc/thread-self/ns/net").open() as home:
         ports = f"40000 {40_000 + count - 1}"
-        machine_use.enter_own_network({"net/ipv4/ip_local_port_range": ports})
         try:
+            machine_use.enter_own_network({"net/ipv4/ip_local_port_range": ports})
             yield
         finally:
             ctypes.CDLL(None).setns(home.fileno(), _CLONE_NEWNET)

@@ -5,7 +5,8 @@ What is asserted holds on a busy machine too, where an honest run may be starved
 run whose neighbours take all cores has the machine for itself, for the sake of the others."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from aiperf_svc.mock_server import running
 from aiperf_svc.runner import fork_server
+from benchmarks.truth import fault_injection
 from benchmarks.truth.trials import Trial
 from benchmarks.verdict_classifier import Finding, run_trial
 from tests.support import forking
@@ -77,10 +79,31 @@ def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     # Before this thread enters a network of its own: all later forks of tests would be in it.
     forking.start()
+    skip_without_rights(trial.kind)
     if trial.kind == "ports":
         monkeypatch.setattr(running, "start", server)
     with forked_clients(started):
         yield
+
+
+PROBES: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "ports": lambda: fault_injection.few_ports(30),
+    "quota": lambda: fault_injection.cpu_quota([], 0.5),
+}
+"""What root may do on a machine, but not in most containers, by the kind of trial that needs it."""
+
+
+def skip_without_rights(kind: str) -> None:
+    """Skip where such a trial is impossible."""
+    if kind not in PROBES:
+        return
+    try:
+        with PROBES[kind]():
+            pass
+    except OSError as error:
+        if os.environ.get("CI"):
+            raise  # CI must have the right to
+        pytest.skip(f"no network or cgroup of one's own here: {error}")
 
 
 def network() -> Preparation:
