@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.namespaces import can_make_namespaces, namespaces
+from tests.support.namespaces import NEEDS, can_make_namespaces, namespaces
 from tests.support.ports import free_port
 from tests.support.running_command import Command, artifacts, wait_until
 from tests.support.system_tools import SYSTEM_PATH, needs
@@ -88,7 +88,7 @@ def test_slow_pairs_find_their_common_node(tmp_path: Path) -> None:
     assert result["paths"] == []
 
 
-@pytest.mark.skipif(not can_make_namespaces(), reason="needs root, ip, tc and iperf3")
+@pytest.mark.skipif(not can_make_namespaces(), reason=NEEDS)
 def test_iperf_finds_node_with_a_slow_link(tmp_path: Path) -> None:
     folder = tmp_path.parent / f"{tmp_path.name}-links"
     folder.mkdir()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.namespaces import can_make_namespaces, names_of, namespaces
+from tests.support.namespaces import NEEDS, can_make_namespaces, names_of, namespaces
 
-pytestmark = pytest.mark.skipif(not can_make_namespaces(), reason="needs root, ip, tc and iperf3")
+pytestmark = pytest.mark.skipif(not can_make_namespaces(), reason=NEEDS)
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from tests.support.namespaces import can_make_namespaces
+from tests.support.namespaces import NEEDS, can_make_namespaces
 
-pytestmark = pytest.mark.skipif(not can_make_namespaces(), reason="needs root, ip, tc and iperf3")
+pytestmark = pytest.mark.skipif(not can_make_namespaces(), reason=NEEDS)
 
 LINK = (
     "ip link add here type veth peer name there && ip addr add 10.9.9.1/24 dev here && "

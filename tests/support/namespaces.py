@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 STAND_IN = '''#!/usr/bin/env python3
@@ -41,11 +42,21 @@ with socket.create_server(("", port)):
 NAME = re.compile(r"q(\d+)-(\d+|br|v\d+)")
 """Names of namespaces and links, with the process id of the test; a link's has at most 15
 characters."""
+NEEDS = "needs ip, tc, iperf3, and root with the right to make networks"
+PROBE = (
+    "ip link add probe type bridge && "
+    "tc qdisc add dev lo root tbf rate 1mbit burst 256k latency 20ms"
+)
+"""What the namespaces need of the kernel and of the user."""
 
 
+@cache
 def can_make_namespaces() -> bool:
-    """Return whether this user and machine can."""
-    return os.geteuid() == 0 and all(map(shutil.which, ("ip", "tc", "iperf3")))
+    """Return whether this user and machine can. Root in a container may have no right to."""
+    if os.geteuid() or not all(map(shutil.which, ("ip", "tc", "iperf3", "unshare"))):
+        return False
+    probe = ("unshare", "--net", "sh", "-c", PROBE)
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
 @contextmanager
