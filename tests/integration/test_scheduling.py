@@ -73,6 +73,32 @@ def test_shared_session_keeps_its_priority() -> None:
     assert group in ("['0']", "[]")
 
 
+class BusyGroup:
+    """An autogroup of which the kernel takes the third change."""
+
+    def __init__(self) -> None:
+        self.nice, self.refusals = "0", 2
+
+    def read_text(self) -> str:
+        return f"/autogroup-1 nice {self.nice}\n"
+
+    def write_text(self, nice: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise BlockingIOError
+        self.nice = nice
+
+
+def test_priority_of_a_session_awaits_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(scheduling, "sleep", pauses.append)
+    group = BusyGroup()
+    for _ in range(2):
+        scheduling._lower_group(group)  # type: ignore[arg-type]
+    assert group.nice == str(LOW_PRIORITY_NICE)
+    assert pauses == [scheduling.TURN_S] * 2
+
+
 def test_busy_worker_drops_real_time_priority_until_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
 
