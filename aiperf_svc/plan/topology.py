@@ -27,6 +27,8 @@ SINGLETONS = (
 CAPPED_SLOTS_PER_WORKER = 250
 """Fewest slots of a worker under an open-loop cap or a limit on prefill. With fewer, a request
 waits in one worker while another has a free slot (pooling loss of many small queues)."""
+LOCAL_USERS_PER_WORKER = 50
+"""Users of a closed loop that are worth another worker in a local run, while there is a core."""
 LOCAL_CONNECTIONS_PER_WORKER = 15_000
 """Connections of one worker in a local run, where the fd limit and the cores set the number of
 workers, not `connections_per_worker`."""
@@ -195,7 +197,7 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
     elif facts.where == "local":
         # One worker a core, one core left for the target or the control services.
         spare = max(1, int(facts.cores) - 1)
-        wanted = max(wanted, min(spare, math.ceil((users or 1) / 50)))
+        wanted = max(wanted, min(spare, math.ceil((users or 1) / LOCAL_USERS_PER_WORKER)))
     slots = load.prefill_concurrency
     if slots is not None:
         wanted = min(wanted, max(1, slots // CAPPED_SLOTS_PER_WORKER))

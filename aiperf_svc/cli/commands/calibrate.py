@@ -23,10 +23,11 @@ from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.processes import MockServerError
 from aiperf_svc.mock_server.running import running
-from aiperf_svc.plan.topology import RESERVED_FDS
+from aiperf_svc.plan.topology import LOCAL_USERS_PER_WORKER, RESERVED_FDS
 
 FLAGS = ("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json")
-USERS = ("--concurrency", "200")
+USERS = 200
+"""In closed loop; more where more workers share them."""
 STEPS = (0.25, 0.5, 0.75)
 """Open-loop rates to try, as shares of one worker's closed-loop rate."""
 LAG_LIMIT_MS = 5.0
@@ -42,13 +43,10 @@ def calibrate(args: argparse.Namespace) -> int:
     """Measure, save and print the figures."""
     cores = usable_cores()
     one = ("--workers-max", "1", "--record-processors", "1")
+    closed = ("--concurrency", str(USERS), "--duration", "3s")
     try:
         with running(MockServerConfig(tokens=1)) as server:
-            worker = _rate(_measure(server.url, (*USERS, "--duration", "3s", *one)))
-            # With two cores or fewer the plan gives one worker, which was just measured.
-            whole = worker
-            if cores > 2:
-                whole = max(whole, _rate(_measure(server.url, (*USERS, "--duration", "3s"))))
+            worker = _rate(_measure(server.url, (*closed, *one)))
             steps = []
             for share in STEPS:
                 rate = round(worker * share)
@@ -56,6 +54,8 @@ def calibrate(args: argparse.Namespace) -> int:
                 found = _measure(server.url, load)
                 lag = (found.get("schedule_lag") or {}).get("p99") or 0.0
                 steps.append(LagStep(rate, lag, found["aiperf_svc"]["verdict"]))
+        # With two cores or fewer the plan gives one worker, which was just measured.
+        whole = max(worker, _rate_of_all(int(cores))) if cores > 2 else worker
         with running(MockServerConfig(tokens=TOKENS)) as server:
             found = _measure(server.url, ("--concurrency", "100", "--duration", "3s"))
             chunks = _rate(found) * TOKENS
@@ -92,6 +92,15 @@ def calibrate(args: argparse.Namespace) -> int:
         )
     print(f"\nsaved in {path}")
     return 0
+
+
+def _rate_of_all(cores: int) -> float:
+    """Measure workers on half of the cores, and a process of the server for each of them: a single
+    one would be the limit. Raises EnvironmentProblem, MockServerError."""
+    half = cores // 2
+    users = max(USERS, LOCAL_USERS_PER_WORKER * half)
+    with running(MockServerConfig(tokens=1, processes=half)) as server:
+        return _rate(_measure(server.url, ("--concurrency", str(users), "--duration", "3s")))
 
 
 def _measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:

@@ -12,13 +12,14 @@ import pytest
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.commands import calibrate
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
 
 Lags = dict[str, float]
 
 
 @contextmanager
-def no_server(_: object) -> Iterator[SimpleNamespace]:
-    yield SimpleNamespace(url="http://127.0.0.1:1")
+def no_server(config: MockServerConfig) -> Iterator[SimpleNamespace]:
+    yield SimpleNamespace(url=f"http://127.0.0.1:{config.processes}")
 
 
 @pytest.fixture
@@ -71,3 +72,31 @@ def test_the_table_names_every_step_and_the_file(
     assert "at 750/s: schedule lag p99 40.00 ms, valid" in text
     [path] = (tmp_path / "aiperf-svc").iterdir()
     assert str(path) in text
+
+
+@pytest.mark.parametrize(
+    ("cores", "processes", "users"), [(2.0, 0, 0), (3.0, 1, 200), (16.0, 8, 400), (64.0, 32, 1_600)]
+)
+def test_all_workers_meet_a_server_of_their_size(
+    cores: float,
+    processes: int,
+    users: int,
+    lags: Lags,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server of one process is slower than several workers."""
+    loads: list[tuple[str, tuple[str, ...]]] = []
+    measured = calibrate._measure
+
+    def measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:
+        loads.append((url.rpartition(":")[2], load))
+        return measured(url, load)
+
+    monkeypatch.setattr(calibrate, "_measure", measure)
+    monkeypatch.setattr(calibrate, "usable_cores", lambda: cores)
+    calibrated(capsys)
+    whole = [(url, load[1]) for url, load in loads if load[::2] == ("--concurrency", "--duration")]
+    expected = [(str(processes), str(users))] if processes else []
+    # The last one is of chunks.
+    assert whole[:-1] == expected
