@@ -21,6 +21,8 @@ from tests.support.stored_charts import with_stored_charts
 
 collect_ignore = [] if "PACKAGE_DIST" in os.environ else ["package"]
 """Tests of built packages run by `make package` alone."""
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+"""Variables of a user behind a proxy, which does not reach servers of this machine."""
 ENDING_S = 20.0
 """Longest time for a thread that was told to end; over only where one was left behind."""
 
@@ -37,13 +39,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C and a closed terminal mean what they mean to a user, for the processes that tests
-    start too: nohup and a shell's `&` have them ignored, which children inherit."""
+    start too: nohup and a shell's `&` have them ignored, which children inherit. There is no
+    proxy."""
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    if "PACKAGE_DIST" not in os.environ and not any("e2e/stack" in each for each in config.args):
+        # Only packages and clusters fetch something from elsewhere.
+        for name in [each for each in os.environ if each.lower() in PROXIES]:
+            del os.environ[name]
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         forking.share()
     running.start = ForkedServer  # type: ignore[assignment]
