@@ -6,8 +6,8 @@ from aiperf_svc.adapters.host.machine import unused_ports
 from aiperf_svc.adapters.messaging.bus import Addresses
 from aiperf_svc.protocol.ports import Port
 
-_SHARES = 8
-"""Processes of pytest-xdist that take ports at the same time, each of a share of its own."""
+_SHARES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+"""Processes of pytest-xdist, which take ports at the same time, each of a share of its own."""
 
 
 def free_ports(count: int) -> list[int]:
