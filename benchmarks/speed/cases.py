@@ -228,7 +228,10 @@ def _against_wrk(
         references = []
         if wrk.is_installed():
             references.append(_wrk(server, concurrency, wrk_s, folder))
-        run = _run(server, folder, concurrency=concurrency, count=count, code=code)
+        # As wrk has one thread. On more cores the plan gives several workers, each of which finds
+        # fewer responses at a time.
+        one = ("--workers-max", "1")
+        run = _run(server, folder, concurrency=concurrency, count=count, flags=one, code=code)
         if references:
             references.append(_wrk(server, concurrency, wrk_s, folder))
         others = peers.measure(server, folder, concurrency=concurrency) if with_peers else {}
