@@ -85,7 +85,8 @@ def closed_hub() -> Iterator[str]:
 
 def profile(folder: Path, address: str) -> "subprocess.CompletedProcess[str]":
     """A run whose server nobody will ever ask."""
-    hidden = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()}
+    usual = ("PROXY", "_OFFLINE")
+    hidden = {k: v for k, v in os.environ.items() if not k.upper().endswith(usual)}
     hub = {"HF_ENDPOINT": address, "HF_HOME": str(folder / "hub"), "HOME": str(folder)}
     with socket.create_server(("127.0.0.1", 0)) as target:
         url = f"http://127.0.0.1:{target.getsockname()[1]}"
