@@ -161,29 +161,19 @@ class Endpoint(Hooks):
     @property
     def secrets_in_clear(self) -> tuple[str, ...]:
         """Keys whose text is likely to be a secret, and would be in every copy of the config."""
-        return (
+        found = [
             *secret_paths(self.headers, "endpoint.headers"),
             *secret_paths(self.extra_inputs, "endpoint.extra_inputs"),
             *secrets_in_query(self.path or "", "endpoint.path"),
-            *(
-                path
-                for key, each in (
-                    ("endpoint.reset_kv_cache", self.reset_kv_cache),
-                    ("endpoint.server_profiler", self.server_profiler),
-                )
-                if each is not None
-                for hook in each.hooks
-                for path in secrets_in_query(hook.path, key)
-            ),
-            *(
-                path
-                for number, hook in enumerate(self.hooks)
-                for path in (
-                    *secrets_in_query(hook.path, f"endpoint.hooks.{number}.path"),
-                    *secret_paths(hook.body or {}, f"endpoint.hooks.{number}.body"),
-                )
-            ),
-        )
+        ]
+        named = {"reset_kv_cache": self.reset_kv_cache, "server_profiler": self.server_profiler}
+        for name, each in named.items():
+            for hook in each.hooks if each is not None else ():
+                found += secrets_in_query(hook.path, f"endpoint.{name}")
+        for number, hook in enumerate(self.hooks):
+            found += secrets_in_query(hook.path, f"endpoint.hooks.{number}.path")
+            found += secret_paths(hook.body or {}, f"endpoint.hooks.{number}.body")
+        return tuple(found)
 
     @property
     def all_models(self) -> tuple[str, ...]:
