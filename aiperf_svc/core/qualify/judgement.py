@@ -207,8 +207,8 @@ class Judgement:
         }
 
     def _failing(self, stage: str) -> set[str]:
-        """Return the nodes whose measurements of paths failed for the most part: the median over
-        the others is no value of theirs. If half of the nodes are such, the fault is none of single
+        """Return the nodes of which most paths could not be measured: the median over the others
+        does not describe them. If they are half of all nodes, the fault is not that of single
         nodes, and the paths that failed are named instead."""
         failed, nodes = Counter[str](), Counter[str]()
         for each in self._of(stage):

@@ -34,7 +34,7 @@ IMAGE_KEYS = {
     RANK_POD: "workload.image",
     HOST: "deployment.target.image (of the mock server: deployment.image.name)",
 }
-"""Keys of the config that name the images of containers which are no services."""
+"""Keys of the config that name images, by the container; those of services have another."""
 IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
 """States of a pod whose image is not available."""
 FINAL_PULLS = (
