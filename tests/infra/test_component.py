@@ -5,7 +5,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -14,8 +14,8 @@ import pulumi_kubernetes as k8s
 import pytest
 import yaml
 from google.protobuf.empty_pb2 import Empty
-from pulumi.provider.experimental.component import ComponentProvider
-from pulumi.runtime.proto.provider_pb2 import GetSchemaRequest
+from google.protobuf.struct_pb2 import Struct
+from pulumi.runtime.proto.provider_pb2 import ConstructRequest, GetSchemaRequest
 from pulumi.runtime.proto.provider_pb2_grpc import ResourceProviderStub
 
 import aiperf_svc
@@ -23,6 +23,7 @@ from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.stack import Benchmark, BenchmarkArgs
+from aiperf_svc.stack.provider import BenchmarkProvider
 from tests.support.recording import ROOT, Recording, record, stack_config
 
 CONFIG: dict[str, Any] = stack_config("bench-smoke")["aiperf:benchmark"]
@@ -155,7 +156,7 @@ def test_example_in_yaml_has_a_valid_config() -> None:
 
 
 def test_provider_serves_the_component() -> None:
-    schema = json.loads(ComponentProvider([Benchmark], "aiperf").schema or "")
+    schema = json.loads(BenchmarkProvider().schema or "")
     found = schema["resources"]["aiperf:index:Benchmark"]
     assert found["requiredInputs"] == ["config"]
     assert found["inputProperties"]["config"]["plain"]
@@ -165,22 +166,41 @@ def test_provider_serves_the_component() -> None:
     }
 
 
-def test_provider_program_answers_an_engine() -> None:
-    command = (sys.executable, str(ROOT / "provider"), "127.0.0.1:0")
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ResourceProviderStub]:
+    """The provider's program, without an engine to which it reports."""
+    command = (sys.executable, str(ROOT / "provider"), "")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             address = f"127.0.0.1:{int(process.stdout.readline())}"
             with grpc.insecure_channel(address) as channel:
-                provider = ResourceProviderStub(channel)
-                schema = json.loads(provider.GetSchema(GetSchemaRequest(), timeout=60.0).schema)
-                version = provider.GetPluginInfo(Empty(), timeout=60.0).version
+                yield ResourceProviderStub(channel)
         finally:
             process.terminate()
+
+
+def test_provider_program_answers_an_engine(provider: ResourceProviderStub) -> None:
+    schema = json.loads(provider.GetSchema(GetSchemaRequest(), timeout=60.0).schema)
+    version = provider.GetPluginInfo(Empty(), timeout=60.0).version
     example = yaml.safe_load((ROOT / "examples" / "component-yaml" / "Pulumi.yaml").read_text())
     inputs = schema["resources"]["aiperf:index:Benchmark"]["inputProperties"]
     assert set(example["resources"]["load"]["properties"]) <= set(inputs)
     assert (schema["name"], version) == ("aiperf", aiperf_svc.__version__)
+
+
+def test_provider_reports_the_message_of_python(provider: ResourceProviderStub) -> None:
+    args = {"config": {"load": {}}}
+    inputs = Struct()
+    inputs.update(args)
+    request = ConstructRequest(
+        type="aiperf:index:Benchmark", name="load", stack="dev", inputs=inputs
+    )
+    with pytest.raises(grpc.RpcError) as refused:
+        provider.Construct(request, timeout=60.0)
+    with pytest.raises(pulumi.RunError) as expected:
+        _recorded(**args)
+    assert refused.value.details() == str(expected.value)
 
 
 def test_command_without_pulumi_names_the_extra() -> None:
