@@ -98,7 +98,6 @@ class Benchmark(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: BenchmarkArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        super().__init__("aiperf:index:Benchmark", name, None, opts)
         # A component provider passes a dictionary.
         args = args if isinstance(args, BenchmarkArgs) else BenchmarkArgs(**args)
         check_is_path(args.kubeconfig, "kubeconfig")
@@ -113,7 +112,11 @@ class Benchmark(pulumi.ComponentResource):
             provider_version=PROVIDER_VERSION,
             render_to=os.environ.get("AIPERF_RENDER_TO"),
         )
+        secrets = _secrets(plan, args.secrets or {})
+        after = tuple(_resources(opts))
         refuse_if_used(plan, cluster)
+        # Pulumi adds tracebacks to an error of a component that it knows.
+        super().__init__("aiperf:index:Benchmark", name, None, opts)
         for line in copy_warnings(args.kubeconfig, os.environ):
             pulumi.log.warn(line, self)
         outputs = BenchmarkStack(
@@ -122,8 +125,8 @@ class Benchmark(pulumi.ComponentResource):
                 plan=plan,
                 owner=owner_name(os.environ),
                 cluster=cluster,
-                secrets=_secrets(plan, args.secrets or {}),
-                after=tuple(_resources(opts)),
+                secrets=secrets,
+                after=after,
             ),
             pulumi.ResourceOptions(parent=self),
         ).outputs

@@ -139,6 +139,14 @@ def test_mistake_is_one_error(args: dict[str, Any], said: str) -> None:
         _recorded(**args)
 
 
+def test_mistake_registers_no_component() -> None:
+    def program() -> None:
+        with pytest.raises(pulumi.RunError):
+            Benchmark("load", BenchmarkArgs(config=CONFIG, secrets={"key": "k"}))
+
+    assert not record("dev", {}, program=program).resources
+
+
 def test_example_has_a_server_and_its_benchmark() -> None:
     def program() -> None:
         runpy.run_path(str(ROOT / "examples" / "component"), run_name="__main__")
