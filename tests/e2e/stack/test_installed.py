@@ -19,6 +19,21 @@ from tests.support.stack.real_stack import SHORT_S, Stack
 
 pytestmark = pytest.mark.cluster
 INSTALL_S = 120.0
+OF_THE_PROVIDER = """\
+import pulumi
+import yaml
+
+with open("component.yaml") as file:
+    given = yaml.safe_load(file)["resources"]["load"]["properties"]
+outputs = ("namespace", "portForward", "resultsToken")
+load = pulumi.ComponentResource(
+    "aiperf:index:Benchmark", "load", {**given, **dict.fromkeys(outputs)}, remote=True
+)
+for name in outputs:
+    pulumi.export(name, vars(load)[name])
+"""
+"""What the language host of YAML asks the engine for: the clusters of tests have that of Python
+only. The component comes from the provider on PATH."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +65,14 @@ def stack(make_stack: Callable[[], Stack], venv: Path) -> Stack:
     (made.folder / ".venv").symlink_to(venv)
     made.environ["PATH"] = f"{venv / 'bin'}:{made.cluster.environ['PATH']}"
     return made
+
+
+def _use_provider(stack: Stack) -> None:
+    """Make the stack the program of the example in YAML."""
+    examples = PROJECT / "examples"
+    shutil.copy(examples / "component" / "Pulumi.yaml", stack.folder)
+    shutil.copy(examples / "component-yaml" / "Pulumi.yaml", stack.folder / "component.yaml")
+    (stack.folder / "__main__.py").write_text(OF_THE_PROVIDER)
 
 
 def _measured(stack: Stack, folder: Path) -> dict[str, Any]:
@@ -116,3 +139,21 @@ def test_component_measures_a_server_of_the_program(stack: Stack, tmp_path: Path
     stack.init()
     stack.pulumi("config", "set", "-s", stack.name, "server:image", stack.environ["AIPERF_IMAGE"])
     assert _measured(stack, tmp_path / "results")["request_count"]["avg"] > 0
+
+
+def test_provider_measures_what_yaml_asks_for(stack: Stack, tmp_path: Path) -> None:
+    _use_provider(stack)
+    assert _measured(stack, tmp_path / "results")["request_count"]["avg"] > 0
+
+
+def test_provider_reports_mistakes_without_a_traceback(stack: Stack) -> None:
+    _use_provider(stack)
+    example = stack.folder / "component.yaml"
+    example.write_text(example.read_text().replace("workers:", "worker:"))
+    stack.init()
+    ended = stack.attempt("preview", "-s", stack.name)
+    said = " ".join((ended.out + ended.errors).split())
+    assert ended.code != 0
+    assert "resource 'load' has a problem: load: config: " in said
+    assert "did you mean workers?" in said
+    assert ", line " not in said
