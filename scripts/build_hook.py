@@ -14,6 +14,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|#|mailto:)([^)\s]+)\)")
+LAUNCHER = "aiperf_svc/adapters/jobs/_server_launcher"
+"""Program that the compiled steps come with, on Linux."""
 COMMIT = "aiperf_svc/_commit"
 """File with the commit of a build. `aiperf-svc version --json` shows it."""
 
@@ -39,7 +41,7 @@ class BuildHook(BuildHookInterface[Any]):
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{platform}"
-            build_data["artifacts"] += libraries
+            build_data["artifacts"] += [*libraries, LAUNCHER]
 
 
 class MetadataHook(MetadataHookInterface):

@@ -27,7 +27,7 @@ MEASURED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 SHORT = ("--num-requests", "40", "--num-warmup-requests", "5", "--concurrency", "10")
 LONGEST_S = 600.0
 """Limit for a command that hangs. On a busy machine an installation takes minutes."""
-LARGEST_MB = 5.5
+LARGEST_MB = 6.2
 """Most that this package may hold, unpacked."""
 SIZES = ROOT / "docs" / "decisions" / "0033-size-of-the-plain-install.md"
 GROWTH = 1.05
@@ -229,7 +229,8 @@ def test_wheel_holds_program_and_stays_small() -> None:
         size = sum(each.file_size for each in wheel.infolist())
     libraries = {name.partition(".")[0].replace("/", ".") for name in names if ".so" in name}
     assert libraries == set(COMPILED_STEPS)
-    needed = {"__main__.py", "Pulumi.yaml", "stacks/Pulumi.bench-100k.yaml"}
+    needed = ("__main__.py", "Pulumi.yaml", "stacks/Pulumi.bench-100k.yaml")
     assert {f"aiperf_svc/_infra/{name}" for name in needed} <= set(names)
+    assert "aiperf_svc/adapters/jobs/_server_launcher" in names
     assert not [name for name in names if name.endswith((".c", ".h")) or "tests/" in name]
     assert size < LARGEST_MB * 1e6

@@ -53,9 +53,9 @@ def write_server(folder: Path, server: Server, *, launcher: Path = BUILT) -> Non
     """Write the launcher, and what it is to start. Raises EnvironmentProblem."""
     if not launcher.is_file():
         raise EnvironmentProblem(
-            "this image has no launcher for servers in Jobs: it was installed from the package, or "
-            "built without a C compiler; use the image of a release, or build that of a checkout "
-            "with a BUILDER that has a compiler (docs/walkthrough.md#the-image)"
+            "this image has no launcher for servers in Jobs: it was built without a C compiler; "
+            "use the image of a release, or build that of a checkout with a BUILDER that has a "
+            "compiler (docs/walkthrough.md#the-image)"
         )
     variables = [f"{name}={value}" for name, value in server.env.items()]
     try:

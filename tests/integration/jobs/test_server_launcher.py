@@ -129,5 +129,5 @@ def test_server_that_ignores_sigterm_is_killed(places: tuple[Path, Path]) -> Non
 
 
 def test_image_without_the_launcher_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="installed from the package, or built"):
+    with pytest.raises(EnvironmentProblem, match="built without a C compiler"):
         write_server(tmp_path, Server(("x",), {}), launcher=tmp_path / "absent")
