@@ -172,6 +172,13 @@ def test_runner_image_has_the_provider_of_the_program() -> None:
     assert f"pulumi-kubernetes=={PROVIDER_VERSION}" in _pins("images/runner/requirements.lock")
 
 
+def test_runner_image_has_the_tested_cli() -> None:
+    recipe = (ROOT / "images" / "runner" / "Containerfile").read_text()
+    (version,) = re.findall(r"^ARG PULUMI=\S+:(\S+)$", recipe, re.MULTILINE)
+    module = (ROOT / "tests" / "cluster" / "tools" / "pulumi-cli" / "go.mod").read_text()
+    assert f"github.com/pulumi/pulumi/pkg/v3 v{version}\n" in module
+
+
 def test_image_has_tested_versions() -> None:
     pins = _pins("images/requirements.lock")
     assert pins

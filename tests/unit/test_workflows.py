@@ -163,6 +163,34 @@ def test_site_is_deployed_under_its_minor_version(job: Job) -> None:
     ]
 
 
+def _renewed_locks(job: Job, git: str) -> list[str]:
+    """Run the job with a stand-in for git, where no pull request is open; the calls."""
+    job.replace("pipx", "make")
+    job.replace("git", body=git)
+    job.replace("gh", body='test "$2" != view')
+    (job.work / "scripts").mkdir()
+    (job.work / "scripts" / "package.lock").write_text("tomli==2.4.0\nuv==1.2.3 \\\n    --hash=0a\n")
+    job.runner.known["github.token"] = "of the job"
+    job.runner.run_job("locks.yml", "locks")
+    assert job.called[:2] == ["pipx install uv==1.2.3", "make lock LOCK_FLAGS=--upgrade"]
+    return job.called[2:]
+
+
+def test_newer_locks_become_a_tested_pull_request(job: Job) -> None:
+    called = _renewed_locks(job, git='test "$1" != diff')
+    assert called[-5:] == [
+        "git commit -qam Take the newest versions of the locked packages",
+        "git push --force origin locks",
+        "gh pr view locks --json state --jq .state",
+        "gh pr create --head locks --fill",
+        "gh workflow run ci.yml --ref locks",
+    ]
+
+
+def test_current_locks_are_left_alone(job: Job) -> None:
+    assert _renewed_locks(job, git="") == ["git diff --quiet"]
+
+
 def _with_pulumi(job: Job) -> None:
     """Give a job the files that name versions, and a stand-in for Pulumi."""
     for name in ("images/runner/Containerfile", "aiperf_svc/stack/settings.py"):
