@@ -169,7 +169,8 @@ def _renewed_locks(job: Job, git: str) -> list[str]:
     job.replace("git", body=git)
     job.replace("gh", body='test "$2" != view')
     (job.work / "scripts").mkdir()
-    (job.work / "scripts" / "package.lock").write_text("tomli==2.4.0\nuv==1.2.3 \\\n    --hash=0a\n")
+    lock = job.work / "scripts" / "package.lock"
+    lock.write_text("tomli==2.4.0\nuv==1.2.3 \\\n    --hash=0a\n")
     job.runner.known["github.token"] = "of the job"
     job.runner.run_job("locks.yml", "locks")
     assert job.called[:2] == ["pipx install uv==1.2.3", "make lock LOCK_FLAGS=--upgrade"]
