@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import aiperf_svc
+from aiperf_svc.adapters.host import build
 from aiperf_svc.adapters.pulumi.project import find_program
 from aiperf_svc.stack.settings import PROVIDER_VERSION
 from aiperf_svc.workloads.tool import default_image
@@ -68,10 +69,16 @@ def test_image_has_version_and_commit(tmp_path: Path) -> None:
     _, asked = _build(tmp_path, BASE=BASE)
     assert f"org.opencontainers.image.version={aiperf_svc.__version__}" in asked
     (revision,) = (each for each in asked if each.startswith("org.opencontainers.image.revision="))
-    assert re.fullmatch("[0-9a-f]{40}", revision.partition("=")[2])
+    commit = revision.partition("=")[2]
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert f"COMMIT={commit}" in asked
+    recipe = (ROOT / "images" / "Containerfile").read_text()
+    assert f"/build/commit /opt/aiperf/app/aiperf_svc/{build.COMMIT}\n" in recipe
     assert not any("image.source" in each for each in asked)
+    (tmp_path / "asked").unlink()
     _, asked = _build(tmp_path, WORKLOAD="iperf", REPOSITORY_URL="https://forge.example/o/x")
     assert "org.opencontainers.image.source=https://forge.example/o/x" in asked
+    assert not any(each.startswith("COMMIT=") for each in asked)
 
 
 def _kind(recipe: Path) -> str:

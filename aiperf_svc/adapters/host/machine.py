@@ -18,6 +18,7 @@ from random import SystemRandom
 import msgspec
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.host.build import commit
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Facts
 from aiperf_svc.protocol.ports import Port
@@ -135,6 +136,7 @@ def host_facts(root: Path = Path("/")) -> dict[str, str]:
     release = re.search(r'^PRETTY_NAME="?([^"\n]*)', _read(root / "etc/os-release"), re.MULTILINE)
     return {
         "aiperf_svc": __version__,
+        "commit": commit(),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "os": release[1] if release else UNKNOWN,

@@ -27,8 +27,9 @@ TARGET_FACTS = (
 )  # fmt: skip
 """Facts that every file has of the target, beside the settings that its servers state."""
 CLIENT_FACTS = (
-    "aiperf_svc", "python", "kernel", "os", "cpu", "cores", "memory_gib", "cpu_governor", "smt",
-    "numa_nodes", "numa_balancing", "image", "image_digest", "node_type", "container_runtime",
+    "aiperf_svc", "commit", "python", "kernel", "os", "cpu", "cores", "memory_gib", "cpu_governor",
+    "smt", "numa_nodes", "numa_balancing", "image", "image_digest", "node_type",
+    "container_runtime",
 )  # fmt: skip
 """Facts that every file has of the client."""
 MEASURED = frozenset(

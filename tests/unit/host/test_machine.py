@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.host import machine
+from aiperf_svc import __version__
+from aiperf_svc.adapters.host import build, machine
 
 CORES = float(len(os.sched_getaffinity(0)))
 
@@ -94,6 +95,7 @@ def test_host_facts_equal_the_kernels(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     found = machine.host_facts(tmp_path)
+    assert (found["aiperf_svc"], found["commit"]) == (__version__, build.commit())
     assert found["cpu_governor"] == "performance, powersave"
     assert (found["smt"], found["numa_balancing"], found["numa_nodes"]) == ("on", "off", "1")
     assert found["os"] == "Debian GNU/Linux 12"
