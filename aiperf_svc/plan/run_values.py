@@ -18,6 +18,8 @@ class RunValues:
     """Whether the load waits for a start that it shares with other runs."""
     is_resumed: bool = False
     """Whether trials of the experiment have ended before, in the same folder."""
+    member: str = ""
+    """Target or cluster that the run measures beside others: its folder of the bucket."""
     upload_into: str = ""
     """Folder of the bucket for the trials, if other processes or pods run some of them; the runner
     then uploads the files of the whole experiment."""
@@ -25,8 +27,9 @@ class RunValues:
     """Command line of the run, which is kept with its results."""
 
     def bucket_folder(self, own: str) -> str:
-        """Return the folder of the bucket for this run, which is `own` if it shares none."""
-        return self.upload_into or own
+        """Return the folder of the bucket for this run, which is `own` if it shares none,
+        of a member in a folder of its own."""
+        return self.upload_into or "/".join(filter(None, (self.member, own)))
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the values that differ from the defaults."""

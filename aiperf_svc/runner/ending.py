@@ -44,11 +44,11 @@ def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
 
 
 def call_webhook(
-    outcome: RunOutcome, artifacts: Artifacts, *, name: str = "", is_member: bool = False
+    outcome: RunOutcome, artifacts: Artifacts, *, name: str = "", member: str = ""
 ) -> None:
     """Post the outcome to the webhook of the config. `name` is that of a run without results;
-    `is_member`: others were measured at the same time. A failure is printed, and does not change
-    the exit code: the results are there."""
+    `member`: the target or cluster, if others were measured at the same time. A failure is
+    printed, and does not change the exit code: the results are there."""
     if artifacts.webhook is None:
         return
     # It reads the runs of a bucket, with libraries that no other end needs.
@@ -66,7 +66,7 @@ def call_webhook(
         results=results,
         folder=outcome.artifacts,
         uploaded_to=outcome.uploaded_to,
-        is_member=is_member,
+        member=member,
     )
     try:
         host = deliver(delivery(end, artifacts), artifacts.webhook)

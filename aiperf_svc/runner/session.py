@@ -107,7 +107,7 @@ class Session:
         folder = self._results.folder
         code = joining.finish(self._expansion.kind, config.name, folder, runs, self._options)
         for run in runs:
-            call_webhook(run.outcome, config.artifacts, is_member=True)
+            call_webhook(run.outcome, config.artifacts, member=run.name)
         return code
 
     @property

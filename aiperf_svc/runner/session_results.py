@@ -175,7 +175,7 @@ class SessionResults:
         """Return what a part measures, and where its results go."""
         results = self.members[part.member]
         folder, trials = results.folder, results.trials
-        run = RunValues(is_held=bool(part.member))
+        run = RunValues(is_held=bool(part.member), member=part.member)
         logs = folder / "logs"
         if trials is not None:
             run, logs = trials.run_values(run), folder / SHAPES / str(part.round) / "logs"

@@ -68,7 +68,7 @@ class ExperimentResults:
         """Result of each of these trials for a search."""
         self._folder: ExperimentFolder | None = None
         self._shown: deque[ShownTrial] = deque(maxlen=SHOWN_ROWS)
-        self._upload_name = context.run.bucket_folder(_upload_name(context))
+        self._upload_name = _upload_name(context)
         self._uploaded_to = ""
         self._artifact_error = ""
         self._started_mono_s = monotonic()
@@ -273,10 +273,10 @@ class ExperimentResults:
 def _upload_name(context: RunContext) -> str:
     """Return the folder in the bucket for the experiment. In a pod the artifact folder has a fixed
     name."""
-    experiment = context.config.experiment
+    run, experiment = context.run, context.config.experiment
     if context.results_socket is not None and experiment is not None:
-        return uploads.folder_of_experiment(context.artifacts, experiment)
-    return uploads.folder_of(context.config.name, context.run_id, wall_ns())
+        return run.upload_into or uploads.folder_of_experiment(context.artifacts, experiment)
+    return run.bucket_folder(uploads.folder_of(context.config.name, context.run_id, wall_ns()))
 
 
 def finished_trials(context: RunContext) -> list[TrialOutcome]:

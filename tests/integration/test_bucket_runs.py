@@ -197,6 +197,16 @@ def test_webhook_has_verdict_and_comparison_with_last_night(
     assert "hush" not in json.dumps(body) + capsys.readouterr().err
 
 
+def test_webhook_compares_no_run_with_a_target(
+    nightly: Store, receiver: Receiver, runs: list[Path]
+) -> None:
+    nightly.put(runs[0], f"nightly/eu/{NAME}-20261103T030000Z-{4:016x}")
+    own = f"s3://{BUCKET}/nightly/{NAME}-20261104T030000Z-{15:016x}"
+    call_webhook(outcome_of(runs[-1], uploaded_to=own), settings(receiver, nightly))
+    (body,) = receiver.bodies
+    assert body["base"] == f"s3://{BUCKET}/nightly/{NAME}-{NIGHTS[1]}-{1:016x}"
+
+
 def test_webhook_of_first_night_explains_missing_comparison(
     nightly: Store, receiver: Receiver, runs: list[Path]
 ) -> None:

@@ -168,6 +168,17 @@ def test_run_of_a_tool_is_uploaded_later(
     assert any(name.endswith("/results.json") for name in store.names())
 
 
+def test_run_of_a_target_is_uploaded_into_its_folder(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "bench-20261127T030000Z" / "eu"
+    folder.mkdir(parents=True)
+    write_run(folder, fake_steps.result(), ())
+    to = ["--s3-url", f"s3://{BUCKET}/mine", "--s3-endpoint-url", store.url]
+    assert main(["upload", str(folder), *to]) == 0
+    assert capsys.readouterr().out.startswith(f"s3://{BUCKET}/mine/eu/")
+
+
 # --- single uploads --------------------------------------------------------------------------
 
 

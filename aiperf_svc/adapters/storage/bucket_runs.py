@@ -3,6 +3,7 @@
     <prefix>/<run>/manifest.json           sent last: without it, the upload has not ended
     <prefix>/<run>/profile_export_aiperf.json, …
     <prefix>/<experiment>/experiment.json, trials/<trial>/…
+    <prefix>/<target or cluster>/<run or experiment>/…          if there are several
 
 Only the small files that results are read from are copied. Keys, region and endpoint come from the
 environment, by the names that Amazon's tools use.

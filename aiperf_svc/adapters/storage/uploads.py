@@ -32,6 +32,7 @@ from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.process_environment import without_working_folder
+from aiperf_svc.plan.run_values import RunValues
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
@@ -106,14 +107,23 @@ def folder_of(name: str, run_id: str, started_wall_ns: int) -> str:
     return f"{name}-{stamp:%Y%m%dT%H%M%SZ}-{run_id}"
 
 
+def member_of(folder: Path) -> str:
+    """Return the target or cluster whose results a folder has, below the dated folder of all of
+    them; empty if there is one."""
+    path = folder.resolve()
+    is_below = _DATED.search(path.parent.name) and not _DATED.search(path.name)
+    return path.name if is_below else ""
+
+
 def folder_of_experiment(folder: Path, experiment: Experiment) -> str:
     """Return the part of the keys of an experiment whose trials several runs upload: the same as
-    long as its folder has the same name. The folder of a target or cluster has no date of its own,
-    so that the name of the folder of all of them precedes it."""
-    path = folder.resolve()
-    name = path.name if _DATED.search(path.name) else f"{path.parent.name}-{path.name}"
+    long as its folder has the same name."""
+    path, member = folder.resolve(), member_of(folder)
+    name = path.name
+    if not _DATED.search(name):
+        name = path.parent.name if member else f"{path.parent.name}-{name}"
     digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
-    return f"{name}-{digest[:16]}"
+    return RunValues(member=member).bucket_folder(f"{name}-{digest[:16]}")
 
 
 def upload(

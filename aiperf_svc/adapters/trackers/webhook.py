@@ -69,8 +69,8 @@ class End(NamedTuple):
     results: Results | None
     folder: Path | None
     uploaded_to: str
-    is_member: bool = False
-    """Whether other targets or clusters were measured at the same time."""
+    member: str = ""
+    """Target or cluster that was measured beside others."""
 
 
 class DeliveredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -146,11 +146,9 @@ def delivery(end: End, artifacts: Artifacts) -> Delivery:
         reason = result.qualification.result
     if end.folder is None or result is None:
         why = "nothing was measured"
-    elif end.is_member and (artifacts.webhook is None or artifacts.webhook.compare_with is None):
-        why = "the last run in the bucket may be that of another target or cluster"
     else:
         try:
-            base, found = compared_with_before(end.folder, end.name, end.uploaded_to, artifacts)
+            base, found = compared_with_before(end.folder, end, artifacts)
         except AiperfError as error:
             why = one_line(str(error))
     verdict = str(result.verdict) if result is not None and result.verdict is not None else None
@@ -240,12 +238,10 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def compared_with_before(
-    folder: Path, name: str, uploaded_to: str, artifacts: Artifacts
-) -> tuple[str, Compared]:
+def compared_with_before(folder: Path, end: End, artifacts: Artifacts) -> tuple[str, Compared]:
     """Compare the results in a folder with those that `artifacts.webhook.compare_with` names, else
-    with the last ones of the same benchmark in the bucket of `artifacts.s3`. Returns the base too.
-    Raises AiperfError."""
+    with the last ones of the same benchmark, of the same target or cluster, in the bucket of
+    `artifacts.s3`. Returns the base too. Raises AiperfError."""
     base = artifacts.webhook.compare_with if artifacts.webhook is not None else None
     if base is not None and not base.startswith(SCHEME):
         return base, compare_folders(Path(base), folder)
@@ -258,14 +254,16 @@ def compared_with_before(
             )
         chosen: BucketRun | None = found[0]
     elif artifacts.s3 is not None:
-        s3 = artifacts.s3
-        chosen = last_before(list_runs(s3), name, uploaded_to)
+        url = "/".join(filter(None, (artifacts.s3.url.rstrip("/"), end.member)))
+        s3 = artifacts.s3.model_copy(update={"url": url})
+        own = (each for each in list_runs(s3) if each.url == f"{url}/{each.name}")
+        chosen = last_before(own, end.name, end.uploaded_to)
     else:
         raise ConfigError(
             "artifacts.webhook.compare_with names no run, and artifacts.s3 no bucket with runs"
         )
     if chosen is None:
-        raise ConfigError(f"{s3.url} has no earlier run of {name}")
+        raise ConfigError(f"{s3.url} has no earlier run of {end.name}")
     with TemporaryDirectory(prefix="aiperf-runs-") as scratch:
         (copied,) = copy_runs(s3, [chosen], Path(scratch))
         return chosen.url, compare_folders(copied, folder)

@@ -32,6 +32,7 @@ from aiperf_svc.core.results.server_setup import read_facts, setup_of
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
+from aiperf_svc.plan.run_values import RunValues
 
 
 def export(args: argparse.Namespace) -> int:
@@ -110,7 +111,8 @@ def upload(args: argparse.Namespace) -> int:
     if config.experiment is not None:
         into = uploads.folder_of_experiment(folder, config.experiment)
     elif (path := find_results(folder)) is not None:
-        into = uploads.folder_of(config.name, manifest.run_id, read_run(path).start_wall_ns)
+        own = uploads.folder_of(config.name, manifest.run_id, read_run(path).start_wall_ns)
+        into = RunValues(member=uploads.member_of(folder)).bucket_folder(own)
     else:
         raise ConfigError(f"{folder}: no run; expected {' or '.join(FILES)} in it")
     done = uploads.upload(folder, manifest, config.artifacts.s3, into=into)

@@ -20,3 +20,9 @@ def test_each_value_survives_the_environment(name: str) -> None:
 def test_defaults_have_no_variables() -> None:
     assert RunValues().environment() == {}
     assert RunValues.read({}) == RunValues()
+
+
+def test_each_member_has_a_bucket_folder() -> None:
+    assert RunValues().bucket_folder("run") == "run"
+    assert RunValues(member="eu").bucket_folder("run") == "eu/run"
+    assert RunValues(member="eu", upload_into="eu/trials").bucket_folder("run") == "eu/trials"

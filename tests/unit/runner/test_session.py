@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from aiperf_svc.adapters.storage.bucket_runs import BucketRun
 from aiperf_svc.adapters.terminal.live_display import MEMBER_ROWS, LiveTable
 from aiperf_svc.adapters.trackers import sending, webhook
 from aiperf_svc.adapters.trackers.webhook import Delivery
-from aiperf_svc.config.artifacts import Artifacts, Webhook
+from aiperf_svc.config.artifacts import S3, Artifacts, Webhook
 from aiperf_svc.core.cluster.stack_stages import Stage
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -47,6 +48,8 @@ class FakePlacement(Placement):
         self.begun: list[str] = []
         self.limits_s: list[float | None] = []
         """The time limit that each has been given."""
+        self.members: list[str] = []
+        """The member that each is told to be."""
         self.has_files = False
         """Whether each part leaves the files of a run."""
         self.connects, self.may_end = asyncio.Event(), asyncio.Event()
@@ -66,6 +69,7 @@ class FakePlacement(Placement):
         name = work.member.name or str(work.part.round)
         self.begun.append(name)
         self.limits_s.append(context.left_s)
+        self.members.append(work.run.member)
         if len(self.begun) == self.is_interrupted_at:
             signal.raise_signal(signal.SIGINT)
         await self.connects.wait()
@@ -240,6 +244,12 @@ def test_every_member_is_sent_to_the_trackers(
     assert sent == list(NAMES)
 
 
+async def test_services_know_their_member(tmp_path: Path) -> None:
+    fake = Fake(tmp_path)
+    await fake.run()
+    assert fake.placement.members == list(NAMES)
+
+
 def test_webhook_compares_no_member_with_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,13 +259,31 @@ def test_webhook_compares_no_member_with_another(
         posted.append(content)
         return "host"
 
+    def list_runs(s3: S3) -> list[BucketRun]:
+        names = ("eu", "us", "asia/elsewhere")
+        urls = [f"s3://bucket/runs/{name}/{RESULTS.name}-20261101T030000Z-0" for name in names]
+        return [BucketRun(url, (), is_whole=True) for url in urls if url.startswith(s3.url)]
+
+    def copy_runs(_: S3, runs: Sequence[BucketRun], __: Path) -> dict[Path, str]:
+        return {Path(run.url): run.url for run in runs}
+
     monkeypatch.setattr(webhook, "deliver", deliver)
+    monkeypatch.setattr(webhook, "list_runs", list_runs)
+    monkeypatch.setattr(webhook, "copy_runs", copy_runs)
+    compared = webhook.Compared("not judged", (), ())
+    monkeypatch.setattr(webhook, "compare_folders", lambda *_: compared)
     bucket = {"url": "s3://bucket/runs", "endpoint_url": "http://127.0.0.1:9"}
     fake = Fake(tmp_path, webhook={"url": "http://127.0.0.1:9/hook"}, s3=bucket)
     fake.placement.has_files = True
     Session(fake.expansion, fake.placement, RunOptions(ui="plain")).run()
-    reason = "the last run in the bucket may be that of another target or cluster"
-    assert [(each.base, each.not_compared) for each in posted] == [(None, reason)] * len(NAMES)
+    night = f"{RESULTS.name}-20261101T030000Z-0"
+    assert [each.base for each in posted] == [
+        f"s3://bucket/runs/eu/{night}",
+        f"s3://bucket/runs/us/{night}",
+        None,
+    ]
+    reason = f"s3://bucket/runs/asia has no earlier run of {RESULTS.name}"
+    assert posted[-1].not_compared == reason
 
 
 def test_table_counts_hidden_parts() -> None:

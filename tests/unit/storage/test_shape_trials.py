@@ -31,7 +31,7 @@ def test_uploads_of_a_target_replace_no_earlier_ones() -> None:
     found = [folder_of_experiment(each / name, experiment) for each in nights for name in "ab"]
     assert len(set(found)) == 4
     digest = folder_of_experiment(nights[0], experiment).removeprefix(f"{nights[0].name}-")
-    assert found[0] == f"{nights[0].name}-a-{digest}"
+    assert found[0] == f"a/{nights[0].name}-{digest}"
 
 
 def test_trial_results_are_not_kept_in_memory(tmp_path: Path) -> None:
