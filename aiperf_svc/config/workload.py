@@ -95,6 +95,11 @@ class WorkloadConfig(Model, Generic[SpecT]):
         """This config; None for an inference benchmark."""
         return self
 
+    def with_image(self, image: str) -> Self:
+        """Return this config with another image of the ranks."""
+        workload = self.workload.model_copy(update={"image": image})
+        return self.model_copy(update={"workload": workload})
+
     @property
     def search(self) -> None:
         """None: a search looks for a load of requests."""

@@ -306,15 +306,14 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
                 spec.image, replacement, key="workload.image", variable="AIPERF_WORKLOAD_IMAGE"
             )
             notes = (note,) if note else ()
-            spec = spec.model_copy(update={"image": replacement})
-            config = config.model_copy(update={"workload": spec})
+            config = config.with_image(replacement)
         return RankStack(
             config=config,
             trials=trials,
             times=self.longest_times(config, trials),
             needs=RankNeeds(
                 count=len(self.role_names(config)),
-                image=spec.image or default_image(spec.kind, settings.version),
+                image=config.workload.image or default_image(spec.kind, settings.version),
                 capabilities=self.needs_privilege(config),
                 outside=self.outside(config),
                 notes=notes,

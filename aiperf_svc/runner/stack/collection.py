@@ -12,7 +12,6 @@ from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.adapters.terminal.output import Say
-from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.stack_stages import StageResult
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.runner.parts import Work
@@ -22,13 +21,13 @@ from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stack.request import StackRequest
 
 
-def prepare(work: Work, config: Config, *, is_running: bool) -> None:
+def prepare(work: Work, *, is_running: bool) -> None:
     """Make the folder of a part, or make that of a resumed experiment ready for trials that run
     again. `is_running`: the stack runs them already. Raises ConfigError if none can be made, and
     EnvironmentProblem."""
     folders.make_folder(work.folder)
     if work.goes_on and not is_running:
-        resuming.begin(work.folder, config)
+        resuming.begin(work.folder, work.member.config)
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,7 @@ class Launch:
             if self._node is None:
                 return StageResult.INTERRUPTED
         for place, work in self._parts.items():
-            collection.prepare(work, request.config, is_running=place == self._running)
+            collection.prepare(work, is_running=place == self._running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
         return StageResult.DONE
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 from aiperf_svc.config.clusters import CLUSTERS_KEY, NamedCluster
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.load_config import target_configs
+from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.footprint import Footprint, check_limits, of_one_stack, of_stacks
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.parts import Expansion, Member, Work, expand
-from aiperf_svc.runner.stack.request import StackRequest, secrets_from
+from aiperf_svc.runner.stack.request import WORKLOAD_IMAGE, StackRequest, secrets_from
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.shape_lines import changed_keys
 from aiperf_svc.workloads.shapes import most_at_once
@@ -69,7 +70,7 @@ def expand_requests(requests: Requests) -> Expansion:
         Member(
             name=name,
             where=_where(request, is_target=has_targets),
-            config=request.config,
+            config=_in_ranks(request),
             trials=request.members,
         )
         for name, request in requests.items()
@@ -79,6 +80,12 @@ def expand_requests(requests: Requests) -> Expansion:
     if expansion.is_split:
         check_namespace(expansion.first.config.deployment, "experiment.parallel")
     return expansion
+
+
+def _in_ranks(request: StackRequest) -> Config:
+    """Return the config as pods have it and results name it: with the image of the environment."""
+    tool, image = request.config.tool, request.environ.get(WORKLOAD_IMAGE)
+    return request.config if tool is None or not image else tool.with_image(image)
 
 
 def whole_footprint(requests: Requests, expansion: Expansion) -> Footprint:

@@ -124,13 +124,13 @@ def test_running_part_keeps_what_was_fetched_of_it(
 ) -> None:
     in_shapes(stack_run)
     work = work_in(stack_run, goes_on=False)
-    prepare(work, work.config, is_running=False)
+    prepare(work, is_running=False)
     assert not is_experiment(work.folder)
     resuming.begin(work.folder, work.config)
     (work.folder / "trials" / "001").mkdir(parents=True)
     with pytest.raises(EnvironmentProblem), folders.collecting(work.folder, "id"):
         raise EnvironmentProblem("killed")
-    prepare(work_in(stack_run, goes_on=True), work.config, is_running=is_running)
+    prepare(work_in(stack_run, goes_on=True), is_running=is_running)
     (trial,) = (work.folder / "trials").iterdir()
     assert trial.name == ("001" if is_running else "001-unfinished1")
     assert folders.is_collecting(work.folder) is is_running

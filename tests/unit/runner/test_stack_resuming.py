@@ -21,7 +21,11 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.pods import HOSTNAME
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.session_results import check_resumed
 from aiperf_svc.runner.stack import discovery, launch, preflight
+from aiperf_svc.runner.stack.members import expand_requests
+from aiperf_svc.runner.stack.request import WORKLOAD_IMAGE, StackRequest
+from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_stack_run import (
     RECORD,
     RESULTS,
@@ -204,6 +208,19 @@ async def test_discovered_keys_do_not_change_the_config(stack_run: FakeStackRun)
     content["config"]["telemetry"]["exporters"] = [{"namespace": "gpus", "port": 9400}]
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
     resuming.check({folder: stack_run.request.config})
+
+
+def test_image_variable_is_part_of_the_config(tmp_path: Path) -> None:
+    tool = {"kind": "command", "image": "tool:1", "command": ["true"], "duration": "10s"}
+    tool["metrics"] = {"time": {"unit": "s", "pattern": "([0-9]+)"}}
+    config = parse_benchmark({"workload": tool, "experiment": {"repetitions": 2}}, "")
+    request = StackRequest(stack="s", config=config, environ={WORKLOAD_IMAGE: "tool:2"})
+    resuming.begin(tmp_path, request.plan.config)  # as the pods write it
+    check_resumed(expand_requests({"": request}), tmp_path)
+    for environ in ({}, {WORKLOAD_IMAGE: "tool:3"}):
+        other = replace(request, environ=environ)
+        with pytest.raises(ConfigError, match="workload.image differs"):
+            check_resumed(expand_requests({"": other}), tmp_path)
 
 
 async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStackRun) -> None:
