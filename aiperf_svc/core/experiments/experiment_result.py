@@ -200,9 +200,10 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
     @property
     def _undecided_search(self) -> str:
         """The result of a search for a share of good requests in which no load certainly holds.
-        Trials of another search have an SLO, which decides. Empty for another one."""
+        All trials of another search have an SLO, which decides; of this one, those that miss their
+        quality gate. Empty for another one."""
         search = self.search
-        if search is None or search.holds is not None or any(each.slo for each in self.trials):
+        if search is None or search.holds is not None or all(each.slo for each in self.trials):
             return ""
         return f"{search.parameter} {search.result}"
 

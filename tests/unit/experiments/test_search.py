@@ -219,6 +219,9 @@ def test_undecided_search_without_slo_is_not_judged() -> None:
     assert found.problem.startswith("no load certainly holds: load.concurrency undecided: ")
     of_slo = msgspec.structs.replace(experiment([trial(slo="held")]), search=search.report)
     assert of_slo.exit_code is ExitCode.OK
+    of_gate = experiment([trial(), trial(slo="missed")])
+    of_gate = msgspec.structs.replace(of_gate, search=search.report)
+    assert of_gate.exit_code is ExitCode.SLO_NOT_JUDGED
 
 
 def test_limiting_client_is_never_the_servers_limit() -> None:
