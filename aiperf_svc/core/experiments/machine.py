@@ -30,12 +30,14 @@ class Finding(msgspec.Struct, frozen=True):
     """What a qualification needs of it; empty for other kinds."""
     length_s: float = 0.0
     """From its first step to its last; of a qualification."""
+    is_of_target: bool = False
+    """Whether it is invalid only because of what the target sent."""
 
     @property
     def is_spoiled(self) -> bool:
         """True if the verdict is invalid and the client may be the reason. What a server or the
         step of a tool does is measured and not run again."""
-        is_measured = is_failure(self.cause) or self.cause == ENDED_EARLY
+        is_measured = is_failure(self.cause) or self.cause == ENDED_EARLY or self.is_of_target
         return self.verdict == Severity.INVALID and not is_measured
 
 

@@ -53,6 +53,12 @@ ENDED_EARLY = "ended-early"
 """Cause of a run that a search ended early because it had enough data: it is not a measurement."""
 
 
+TARGET_CHECKS = frozenset(
+    {"successes", "finish_reasons", "input_tokens", "token_bytes", "unasked_bytes"}
+)
+"""Checks of what the target sent. If no other makes a run invalid, the client did not."""
+
+
 def is_failure(cause: str) -> bool:
     """Return whether a cause is one of `FAILURES`. Of a total of several runs it is the text of all
     their causes."""
