@@ -413,12 +413,20 @@ def _add_cached(delta: Delta, usage: Usage) -> None:
 def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> None:
     """Write the stated reasoning tokens into `delta`, and add them to its completion tokens if they
     are beside those. OpenAI counts reasoning among them; xAI's chat API beside them, so that its
-    total is the sum of all three, and gateways translate such usage into other APIs."""
+    total is the sum of all three, and gateways translate such usage into other APIs. Gemini's chat
+    API counts its thoughts in the total alone. Where the prompt is stated without its cached
+    tokens, these are the difference."""
     delta.reasoning_tokens = reasoning = count_of(stated)
-    completion = delta.completion_tokens
-    if reasoning <= 0 or completion < 0:
+    prompt, completion = delta.prompt_tokens, delta.completion_tokens
+    if completion < 0:
         return
-    if reasoning > completion or count_of(total) == delta.prompt_tokens + completion + reasoning:
+    rest = count_of(total) - prompt - completion if prompt > 0 else 0
+    if reasoning <= 0 < rest:
+        cached, written = max(0, delta.cached_tokens), max(0, delta.cache_write_tokens)
+        if rest in (cached, written, cached + written):
+            return
+        delta.reasoning_tokens = reasoning = rest
+    if 0 < reasoning and (reasoning > completion or reasoning == rest):
         delta.completion_tokens = min(completion + reasoning, _LARGEST_COUNT)
 
 

@@ -41,7 +41,7 @@ _USUAL = (
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 """What is not an output; the number 0 is one."""
 # `meta_info` is of SGLang's `/generate`, `usageMetadata` of Gemini. Anthropic's input tokens are
-# those that its cache did not have.
+# those that its cache did not have, and Gemini's candidates are without its thoughts.
 _PROMPT_TOKENS = (
     "usage.prompt_tokens || usage.input_tokens && (usage.cache_read_input_tokens && "
     "sum(usage.[input_tokens, cache_read_input_tokens, cache_creation_input_tokens][]"
@@ -55,7 +55,12 @@ _CACHED_TOKENS = (
 )
 _OUTPUT_TOKENS = (
     "usage.completion_tokens || usage.output_tokens || meta_info.completion_tokens || "
-    "usageMetadata.candidatesTokenCount"
+    "usageMetadata.thoughtsTokenCount && sum(usageMetadata.[candidatesTokenCount, "
+    "thoughtsTokenCount][].to_number(@)) || usageMetadata.candidatesTokenCount"
+)
+_REASONING_TOKENS = (
+    "usage.completion_tokens_details.reasoning_tokens || "
+    "usage.output_tokens_details.reasoning_tokens || usageMetadata.thoughtsTokenCount"
 )
 _DRAFTS = ("spec_verify_ct", "spec_draft_token_num", "spec_accept_token_num")
 """Members of `meta_info`."""
@@ -191,6 +196,8 @@ class _Parser:
         tokens = options.output_tokens_field or _OUTPUT_TOKENS
         self._has_own_tokens = options.output_tokens_field is not None
         self._output_tokens = _query("endpoint.output_tokens_field", tokens)
+        self._reasoning_tokens = _query("", _REASONING_TOKENS)
+        self._total_tokens = _query("", "usage.total_tokens")
         self._prompt_tokens = _query("", _PROMPT_TOKENS)
         self._cached_tokens = _query("", _CACHED_TOKENS)
         self._finish = _query("", _FINISH)
@@ -214,8 +221,12 @@ class _Parser:
                 delta.prompt_tokens = _count(self._prompt_tokens(response))
             if delta.cached_tokens < 0 <= delta.prompt_tokens:
                 delta.cached_tokens = _count(self._cached_tokens(response))
-            if delta.completion_tokens < 0 or self._has_own_tokens:
+            if self._has_own_tokens:
                 delta.completion_tokens = _count(self._output_tokens(response))
+            elif delta.completion_tokens < 0:
+                delta.completion_tokens = _count(self._output_tokens(response))
+                counts = self._reasoning_tokens(response), self._total_tokens(response)
+                base.add_reasoning_tokens(delta, *map(_count, counts))
             if isinstance(response, dict) and "timings" in response:
                 base.add_usage_and_error(delta, base.Ending(timings=response["timings"]))
             meta = response.get("meta_info") if isinstance(response, dict) else None

@@ -171,9 +171,9 @@ def _ended(response: _Outcome, status: str) -> Delta:
             delta.cached_tokens = base.count_of(usage.input_tokens_details.cached_tokens)
             delta.cache_write_tokens = base.count_of(usage.input_tokens_details.cache_write_tokens)
         delta.completion_tokens = base.count_of(usage.output_tokens)
-        if usage.output_tokens_details is not None:
-            stated = usage.output_tokens_details.reasoning_tokens
-            base.add_reasoning_tokens(delta, stated, usage.total_tokens)
+        output = usage.output_tokens_details
+        stated = None if output is None else output.reasoning_tokens
+        base.add_reasoning_tokens(delta, stated, usage.total_tokens)
     if response.error:
         delta.error = base.error_text(response.error)
     details = response.incomplete_details

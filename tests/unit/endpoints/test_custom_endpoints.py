@@ -157,6 +157,22 @@ def test_query_finds_the_output_and_another_the_tokens() -> None:
     assert (usual.prompt_tokens, usual.completion_tokens) == (3, 4)
 
 
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"candidatesTokenCount": 5}, (5, -1)),
+        ({"candidatesTokenCount": 5, "thoughtsTokenCount": 100}, (105, 100)),
+        ({"thoughtsTokenCount": 100}, (100, 100)),
+        ({}, (-1, -1)),
+    ],
+)
+def test_thoughts_of_gemini_are_output(counts: dict[str, int], expected: tuple[int, int]) -> None:
+    total = {"promptTokenCount": 50, "totalTokenCount": 50 + sum(counts.values())}
+    response = {"text": "a", "usageMetadata": counts | total}
+    delta = raw().parse_body(json.dumps(response).encode())
+    assert (delta.completion_tokens, delta.reasoning_tokens) == expected
+
+
 def test_response_without_the_queried_place_names_the_query() -> None:
     with pytest.raises(MalformedResponse, match=r"no output at 'a\.b' \(endpoint\.response_field"):
         raw(response_field="a.b").parse_body(b'{"text": "x"}')

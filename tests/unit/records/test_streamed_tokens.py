@@ -234,6 +234,28 @@ def test_reasoning_beside_the_completion_tokens_is_output(stated: bytes) -> None
     assert metric("reasoning_token_count", rows) == 100
 
 
+def test_reasoning_in_the_total_alone_is_output() -> None:
+    rows = streamed(*TEXTS[:5], finish(), usage(50, 5, total_tokens=155))
+    assert metric("output_sequence_length", rows) == 105
+    assert metric("usage_completion_tokens", rows) == 105
+    assert metric("hidden_token_count", rows) == 100
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"total_tokens": 55},
+        {"total_tokens": 455, "prompt_tokens_details": {"cached_tokens": 400}},
+        {"total_tokens": 155, "prompt_tokens": 0},
+    ],
+)
+def test_other_totals_contain_no_reasoning(counts: dict[str, Any]) -> None:
+    rows = streamed(*TEXTS[:5], finish(), usage(**{"prompt": 50, "completion": 5, **counts}))
+    assert metric("output_sequence_length", rows) == 5
+    assert rows["hidden_tokens"] == [0]
+
+
 def test_contradictory_counts_are_never_negative() -> None:
     counts = {"completion_tokens_details": {"reasoning_tokens": 100}, "completion_tokens": 200}
     rows = streamed(*TEXTS, event_json(1, [], usage=counts), usage(50, 5), finish())
