@@ -65,6 +65,14 @@ class Length(Model):
             within += self.stddev * (at_begin - at_end) / math.sqrt(2 * math.pi)
         return low * _below(begin) + (self.max or 0) * _below(-end) + within
 
+    @property
+    def largest_deviation(self) -> float:
+        """An upper bound of the standard deviation of what is drawn: limits only lower it."""
+        width = (self.max or math.inf) - (self.min or 1)
+        if self.distribution == "uniform":
+            return math.sqrt(width * (width + 2) / 12)
+        return min(self.stddev, width / 2)
+
 
 def _below(value: float) -> float:
     """Return the share of a standard normal distribution below a value."""

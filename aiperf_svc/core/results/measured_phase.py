@@ -1,5 +1,6 @@
 """The profiling phase of a finished run, and what follows from it for metrics and verdict."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ from aiperf_svc.protocol.services import Service
 _UNCOUNTED = {"tools", "functions", "system", "instructions"}
 """Members of `extra_inputs` that servers add to the prompt, whose tokens the client does not
 count."""
+STANDARD_ERRORS = 3.0
+"""Standard errors by which the mean of drawn lengths may differ from that of their distribution."""
 
 
 def median_ms(metrics: Mapping[str, MetricSummary]) -> float:
@@ -135,6 +138,9 @@ class MeasuredPhase:
         asked_tokens = (
             dataset.input_tokens.mean_within_limits * dataset.batch_size if is_known else 0.0
         )
+        prompts = max(1, self.totals.with_prompt)
+        draws = min(prompts, dataset.entries or prompts) / dataset.batch_size
+        asked_error = dataset.input_tokens.largest_deviation / math.sqrt(draws)
         arrivals = self._arrivals()
         counts = [worker.account.counts for worker in self.context.workers]
         workers = tuple(h for h in self.context.health if h.service is Service.WORKER)
@@ -170,6 +176,7 @@ class MeasuredPhase:
             if self.context.config.counting_tokenizer
             else TokenAgreement(),
             asked_input_tokens=asked_tokens,
+            asked_tolerance=STANDARD_ERRORS * asked_error,
             longest_input_tokens=asked_tokens + TEMPLATE_TOKENS
             if asked_tokens and self._are_prompts_alone()
             else 0.0,

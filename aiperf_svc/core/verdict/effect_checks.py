@@ -304,8 +304,11 @@ def _asked_input_tokens(e: Evidence) -> Reason | None:
     asked, stated = e.asked_input_tokens, e.stated_input_tokens
     if not asked or not stated:
         return None
-    is_longer = 0 < e.longest_input_tokens < stated
-    apart = 1.0 - e.longest_input_tokens / stated if is_longer else max(0.0, 1.0 - stated / asked)
+    apart, is_longer = 0.0, 0 < e.longest_input_tokens < stated - e.asked_tolerance
+    if is_longer:
+        apart = 1.0 - e.longest_input_tokens / stated
+    elif stated < asked - e.asked_tolerance:
+        apart = 1.0 - stated / asked
     why = "it has another tokenizer, or adds a prompt of its own" if is_longer else "it cut them"
     return graded(
         "input_tokens",

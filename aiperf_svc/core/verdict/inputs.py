@@ -145,6 +145,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The client's counts beside the server's."""
     asked_input_tokens: float = 0.0
     """Mean length of the synthetic prompts, about; 0 if a tokenizer counts them, or no server."""
+    asked_tolerance: float = 0.0
+    """By how much the mean of the lengths that were drawn may be off by chance."""
     longest_input_tokens: float = 0.0
     """The same with the longest chat template; 0 if prompts have more than that."""
     stated_input_tokens: float = 0.0

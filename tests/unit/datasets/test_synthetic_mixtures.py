@@ -74,6 +74,21 @@ def test_mean_of_what_is_drawn_is_known(keys: dict[str, object]) -> None:
     assert given.mean_within_limits == pytest.approx(values.mean(), abs=error)
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"mean": 100, "stddev": 10},
+        {"mean": 500, "stddev": 400, "max": 200},
+        {"distribution": "uniform", "min": 11, "max": 20},
+        {"distribution": "lognormal", "mean": 1000, "stddev": 3000, "min": 50, "max": 1200},
+    ],
+)
+def test_lengths_spread_no_more_than_known(keys: dict[str, object]) -> None:
+    given = length(**keys)
+    # The deviation of so many values is known to one in a hundred.
+    assert drawn(given).std() <= 1.02 * given.largest_deviation
+
+
 @pytest.mark.parametrize("distribution", ["normal", "lognormal", "uniform"])
 def test_first_values_do_not_depend_on_their_number(distribution: str) -> None:
     keys = {"min": 5, "max": 50} if distribution == "uniform" else {"mean": 20, "stddev": 9}

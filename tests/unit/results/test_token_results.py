@@ -304,6 +304,21 @@ def test_uncounted_prompts_that_grew_are_named() -> None:
     assert by_tokenizer(grown, name=None)["input_tokens"].severity == "valid"
 
 
+@pytest.mark.parametrize(
+    ("requests", "entries", "severity"),
+    [(10, None, "valid"), (1_000, 10, "valid"), (1_000, None, "degraded")],
+)
+def test_few_lengths_may_be_short_by_chance(
+    requests: int, entries: int | None, severity: str
+) -> None:
+    rows = counted(requests, usage_prompt_tokens=40, input_tokens=40)
+    lengths = {"mean": 100, "stddev": 100, "distribution": "lognormal"}
+    dataset = {"input_tokens": lengths, "entries": entries}
+    config = fake_run.config(concurrency=1, requests=1, dataset=dataset)
+    checks = {each.check: each for each in results(rows, config=config).verdict.checks}
+    assert checks["input_tokens"].severity == severity
+
+
 def test_lengths_within_their_limits_are_compared() -> None:
     short = counted(usage_prompt_tokens=120, input_tokens=120)
     lengths = {"input_tokens": {"mean": 500, "stddev": 400, "max": 120}}
