@@ -35,6 +35,8 @@ from aiperf_svc.protocol.services import Service
 KEY = "experiment.fan_out: jobs"
 COLLECTOR = "collector"
 INDEX = "index"
+SHAPES_ENV = "AIPERF_SHAPES"
+"""Variable of an index's pod: the number of the shape that each index of its Job runs."""
 LAUNCH_DIR = "/aiperf-server"
 """Folder of the launcher of an index's server, with its command and its outcome."""
 LAUNCHER = "server_launcher"
@@ -203,7 +205,7 @@ def index_pod(
     template: PodPlan, name: str, shapes: Sequence[int], retries: int, *, replicas: int
 ) -> PodPlan:
     """Return the pod of a Job with these shapes, each of which is tried again `retries` times."""
-    own = {"AIPERF_SHAPES": ",".join(map(str, shapes)), "AIPERF_RETRIES": str(retries)}
+    own = {SHAPES_ENV: ",".join(map(str, shapes)), "AIPERF_RETRIES": str(retries)}
     setup, server = template.preparations
     return msgspec.structs.replace(
         template,

@@ -103,11 +103,13 @@ def shapes_of(
 
 
 def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[Shape, ...]:
-    """Return the shapes that the indexes of Jobs run, in the order in which they begin. Raises
-    ConfigError."""
-    assert config.experiment is not None
+    """Return the shapes that the indexes of Jobs run, in the order in which they begin; none of a
+    config without Jobs. Raises ConfigError."""
+    experiment = config.experiment
+    if experiment is None or experiment.fan_out != "jobs":
+        return ()
     found = shapes(members or trial_configs(config), "cluster")
-    return in_order(found, config.experiment.priority)
+    return in_order(found, experiment.priority)
 
 
 def without_trials(found: Sequence[Shape], finished: Collection[int]) -> tuple[Shape, ...]:

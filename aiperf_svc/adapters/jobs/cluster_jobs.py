@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiRefusal, ApiServer, Response
 from aiperf_svc.adapters.cluster.watching.startup_failure import IMAGE_STATES, pod_problems
-from aiperf_svc.core.cluster.conditions import all_containers_of, has_ended
+from aiperf_svc.core.cluster.conditions import all_containers_of, has_ended, index_of
 from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -23,7 +23,6 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import ANCHOR, JOB_LABEL, STACK_LABEL, TTL_ANNOTATION
 
 DELETED = "its Job was deleted during the experiment"
-INDEX_KEY = "batch.kubernetes.io/job-completion-index"
 Found = TypeVar("Found")
 OF_TEMPLATE = frozenset(
     {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -118,12 +117,6 @@ def _problem(status: Json) -> str:
 
 def job_of(pod: Json) -> str:
     return str(pod["metadata"]["labels"][JOB_LABEL])
-
-
-def index_of(pod: Json) -> int:
-    metadata = pod["metadata"]
-    found = metadata["labels"].get(INDEX_KEY) or metadata.get("annotations", {}).get(INDEX_KEY)
-    return int(found)
 
 
 class Failures(NamedTuple):

@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.index_pods import LAUNCHER, LOOPBACK, Server
+from aiperf_svc.plan.index_pods import LAUNCHER, LOOPBACK, SHAPES_ENV, Server
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import Shape, index_shapes
 
@@ -38,7 +38,7 @@ def choose_shape(environ: Mapping[str, str]) -> ChosenShape:
     """Return the shape that the environment of an index names. Raises ConfigError,
     EnvironmentProblem."""
     try:
-        numbers = [int(each) for each in environ["AIPERF_SHAPES"].split(",")]
+        numbers = [int(each) for each in environ[SHAPES_ENV].split(",")]
         number = numbers[int(environ["JOB_COMPLETION_INDEX"])]
         config = load_benchmark(Path(environ["AIPERF_CONFIG"])).inference
     except KeyError as error:

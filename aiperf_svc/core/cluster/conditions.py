@@ -2,6 +2,8 @@
 
 from aiperf_svc.domain.json_objects import Json
 
+INDEX_KEY = "batch.kubernetes.io/job-completion-index"
+
 
 def conditions_of(found: Json) -> dict[str, Json]:
     """Return the conditions of an object by their types."""
@@ -31,3 +33,10 @@ def is_ready(found: Json) -> bool:
 def has_ended(pod: Json) -> bool:
     """Return whether all containers of a pod have ended for good."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def index_of(pod: Json) -> int:
+    """Return the index of its Job that a pod runs."""
+    metadata = pod["metadata"]
+    found = metadata["labels"].get(INDEX_KEY) or metadata.get("annotations", {}).get(INDEX_KEY)
+    return int(found)

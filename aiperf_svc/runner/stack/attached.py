@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,12 @@ from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.paths import value_at
 from aiperf_svc.config.target import Target
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.stack.request import find_place, open_project
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.shapes import Shape, index_shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,7 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
                     namespace=str(attached.outputs["namespace"]),
                     stack=attached.stack,
                     target=_target_of(results.config),
+                    indexes=_indexes_of(results.config),
                     say=partial(print, file=sys.stderr),
                 )
     return RunEnd(
@@ -118,6 +121,15 @@ def _target_of(config: Mapping[str, Any]) -> Target:
         return Target()
 
 
+def _indexes_of(config: Mapping[str, Any]) -> tuple[Shape, ...]:
+    """Return the shapes of a finished run that ran in Jobs; none if its config is of another
+    version."""
+    try:
+        return index_shapes(parse_benchmark(dict(config), ""))
+    except ConfigError:
+        return ()
+
+
 async def add_facts(
     cluster: Cluster,
     folder: Path,
@@ -125,6 +137,7 @@ async def add_facts(
     namespace: str,
     stack: str,
     target: Target,
+    indexes: Sequence[Shape],
     client: Mapping[str, str] | None = None,
     say: Say,
 ) -> None:
@@ -135,7 +148,13 @@ async def add_facts(
 
     try:
         await add_cluster_facts(
-            cluster, folder, namespace=namespace, stack=stack, target=target, client=client or {}
+            cluster,
+            folder,
+            namespace=namespace,
+            stack=stack,
+            target=target,
+            indexes=indexes,
+            client=client or {},
         )
     except (AiperfError, OSError) as error:
         say(f"not in provenance.json: pods and nodes: {error}")

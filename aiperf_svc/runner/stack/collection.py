@@ -19,6 +19,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.attached import add_facts
 from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.workloads.shapes import index_shapes
 
 
 def prepare(work: Work, *, is_running: bool) -> None:
@@ -65,6 +66,7 @@ class Collection:
             namespace=record.namespace,
             stack=record.stack,
             target=wanted.target,
+            indexes=index_shapes(plan.config),
             client={"image_replaces": str(wanted.image.name)} if is_replaced else {},
             say=self.say,
         )

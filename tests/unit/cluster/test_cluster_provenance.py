@@ -15,7 +15,10 @@ from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_p
 from aiperf_svc.config.target import Target
 from aiperf_svc.core.results.provenance import UNKNOWN, Provenance
 from aiperf_svc.domain.errors import BenchmarkFailed
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.fake_cluster import FakeCluster
+from tests.support.small_configs import small_jobs
 
 Json = dict[str, Any]
 STARTED = "2026-03-01T10:00:00Z"
@@ -129,6 +132,48 @@ async def test_indexes_keep_facts_of_their_machines(tmp_path: Path) -> None:
     assert found.client["image"] == "example/collector:1; example/index-1:1; example/index-2:1"
     assert found.client["kernel"] == "6.1"
     assert "os" not in found.client
+
+
+def index_pod(node_name: str, phase: str) -> Json:
+    """A pod of the first of two indexes of a Job."""
+    found = pod("index-1", node_name)
+    found["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = "0"
+    found["spec"]["containers"][0]["env"] = [{"name": "AIPERF_SHAPES", "value": "1,2"}]
+    server = {"name": "target", "image": "example/server:1", "command": ["/launcher"]}
+    found["spec"]["initContainers"] = [{"name": "setup", "image": "example/index-1:1"}, server]
+    ended = {"terminated": {"startedAt": STARTED}}
+    status = {"name": "target", "imageID": "docker-pullable://s@sha256:ef", "state": ended}
+    found["status"] |= {"phase": phase, "initContainerStatuses": [status]}
+    return found
+
+
+async def test_trials_of_indexes_have_their_pods(tmp_path: Path) -> None:
+    args = {"deployment.target.args": [["--ttft", "1ms"], ["--ttft", "2ms"]]}
+    indexes = index_shapes(parse_benchmark(small_jobs(product=args), "test"))
+    folders = [tmp_path / "trials" / trial.folder for shape in indexes for trial in shape.trials]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        write_provenance(folder, Provenance(client={"kernel": "6.1"}, target={}))
+    pods = [index_pod("n1", "Failed"), index_pod("n2", "Succeeded"), pod("collector", "n3")]
+    nodes = {
+        f"/api/v1/nodes/n{n}": node(f"6.{n}", **{"kubernetes.io/hostname": f"n{n}"})
+        for n in (2, 3)
+    }
+    place: Any = {"namespace": "bench", "stack": "s", "target": Target(kind="mock"), "client": {}}
+    cluster = FakeCluster({PODS: {"items": pods}} | nodes).typed
+    await add_cluster_facts(cluster, tmp_path, indexes=indexes, **place)
+    measured, without_pod = map(read_provenance, folders)
+    assert measured is not None
+    assert measured.client["image"] == "example/index-1:1"
+    assert measured.client["kernel"] == "6.2"
+    assert measured.target.pop("arguments").endswith("--ttft 1ms")
+    assert measured.target == {
+        "image": "example/server:1", "image_digest": "s@sha256:ef", "node": "n2", "kernel": "6.2",
+        "started": STARTED, "os": "Ubuntu 24.04", "container_runtime": "cri",
+    }  # fmt: skip
+    assert without_pod is not None
+    assert without_pod.client["kernel"] == "6.1"
+    assert without_pod.target == {}
 
 
 class SelectingCluster(FakeCluster):
