@@ -82,6 +82,8 @@ class _Index:
         """Folder of the server's launcher."""
         self._server_end = ""
         """How the server has ended, if it has."""
+        self._missing_files = ""
+        """Why files of a trial are missing, although all trials have results."""
 
     async def run(self) -> ExitCode:
         environ = self._environ
@@ -110,10 +112,12 @@ class _Index:
                     # The collector knows whether it was it that has stopped this.
                     await uploader.end(STOPPED, await self._sent(uploader), is_tried_again=True)
                     return ExitCode.INTERRUPTED
-                if reason and may_be_tried_again:
-                    await uploader.end(reason, is_tried_again=True)
-                else:
-                    await uploader.end(reason, await self._sent(uploader))
+                # What this attempt has left counts if no later one leaves anything.
+                await uploader.end(
+                    reason or self._missing_files,
+                    await self._sent(uploader),
+                    is_tried_again=bool(reason) and may_be_tried_again,
+                )
         finally:
             await bus.close()
         return self._failed(reason, ExitCode.BENCHMARK_FAILED) if reason else ExitCode.OK
@@ -142,9 +146,11 @@ class _Index:
         folder = self._folder
         trials = read_experiment_file(folder).trials if is_experiment(folder) else ()
         failed = (t for t in trials if t.state == RunState.FAILED)
-        return next(
-            (f"trial {t.number} failed: {t.reason}" for t in failed), outcome.artifact_error
-        )
+        reason = next((f"trial {t.number} failed: {t.reason}" for t in failed), "")
+        if len(trials) < len(self._chosen.shape.trials):
+            return reason or outcome.artifact_error
+        self._missing_files = outcome.artifact_error
+        return reason
 
     async def _run_local(self, interrupts: Interrupts) -> RunOutcome:
         secrets = {name: self._environ[name] for name in SECRETS if name in self._environ}

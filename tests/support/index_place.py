@@ -81,6 +81,8 @@ class Place:
 
     def __init__(self, folder: Path, *, retries: int = 0, **experiment: Any) -> None:
         self.folder, self.retries = folder, retries
+        self.blocked = ""
+        """File below the artifacts of indexes that none can write."""
         records_port, self.api_port, self.server_port = free_ports(3)
         self.ports = {"RECORDS": records_port}
         keys = CurveKeys.make()
@@ -147,7 +149,7 @@ class Place:
     def _index(self, number: int, failures: int) -> "subprocess.CompletedProcess[str]":
         own = self.folder / f"pod-{number}-{failures}"
         (own / "server").mkdir(parents=True)
-        (own / "artifacts").mkdir()
+        (own / "artifacts" / self.blocked).mkdir(parents=True)
         environ = {
             **{k: v for k, v in os.environ.items() if not k.startswith("AIPERF_")},
             "AIPERF_CONFIG": str(self.config),

@@ -37,7 +37,7 @@ class IndexEnded(Message, frozen=True):
 
     shape: int
     reason: str
-    """Why it failed; empty if it did not."""
+    """Why it failed, or why files of its trials are missing; empty if neither."""
     is_tried_again: bool
     """Whether another attempt may follow, whose results count instead."""
     files: tuple[IndexFile, ...]

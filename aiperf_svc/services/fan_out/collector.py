@@ -204,6 +204,9 @@ class Collector:
             if failure and not self._progress.is_cancelling:
                 self._trials.fail_unfinished(shape, failure, with_stopped=True)
                 await asyncio.to_thread(self._trials.write_progress)
+                if not self._count(shape):
+                    # All trials have ended well, so files of them are missing.
+                    self._progress.artifact_error = f"shape {shape}: {failure}"
             self._end_shape(shape)
             return True
 

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.adapters.jobs.index_pod import BUILT, why_not_ready
+from aiperf_svc.core.experiments.fan_out import JobSeen
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.workloads.registry import load_benchmark
+from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.fake_results import as_json
-from tests.support.index_place import Place, until
+from tests.support.index_place import JOB, Place, settled, until
 from tests.support.ports import free_port
 from tests.support.threaded_server import in_thread
 
@@ -84,3 +87,38 @@ async def test_retried_attempt_leaves_no_results(tmp_path: Path) -> None:
         status = await client.status()
         assert status.experiment is not None
         assert (status.experiment.ended, status.experiment.failed) == (2, 2)
+
+
+async def test_trials_of_a_failed_attempt_count_without_another(tmp_path: Path) -> None:
+    good, args = ["--tokens", "4"], "deployment.target.args"
+    missing = {"dataset.kind": "single_turn", "dataset.file": str(tmp_path / "none.jsonl")}
+    place = Place(
+        tmp_path,
+        retries=1,
+        repetitions=1,
+        product={args: [good, ["--no-such-flag"]]},
+        explicit=[{args: good, **missing}],
+    )
+    async with place.collector() as client:
+        failed = await place.index(0)
+        assert failed.returncode == ExitCode.BENCHMARK_FAILED, failed.stderr
+        assert "trial 3 failed: " in failed.stderr
+        status = await client.status()
+        assert status.experiment is not None
+        assert status.experiment.ended == 0
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
+        _, summary = await settled(client)
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed", "failed"]
+
+
+async def test_missing_files_of_an_index_are_reported(tmp_path: Path) -> None:
+    place = Place(tmp_path, retries=1)
+    trial = index_shapes(load_benchmark(place.config))[0].trials[0]
+    place.blocked = f"shape-1/trials/{trial.folder}/records.parquet"
+    async with place.collector() as client:
+        ended = await place.index(0)
+        assert ended.returncode == ExitCode.OK, ended.stderr
+        place.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
+        status, summary = await settled(client)
+    assert status.artifact_error.startswith("shape 1: trial 1: cannot write ")
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
