@@ -3,7 +3,7 @@ config (`deployment.limits`). Pure.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import cores, count, gibibytes, significant
 from aiperf_svc.plan.pods import HOSTNAME, PodPlan
+from aiperf_svc.plan.release import most_replicas
 
 SURGE = 0.25
 """Share of its pods that Kubernetes adds to a Deployment during a rolling update."""
@@ -89,16 +90,12 @@ def with_events(
     return most
 
 
-def with_autoscalers(at_once: Mapping[str, int], objects: Iterable[Json]) -> dict[str, int]:
-    """Return the most replicas of each pod, by its name, with the HorizontalPodAutoscalers among
-    the objects of a release."""
+def with_autoscalers(at_once: Mapping[str, int], objects: Sequence[Json]) -> dict[str, int]:
+    """Return the most replicas of each pod, by its name, with the autoscalers among the objects of
+    a release."""
     most = dict(at_once)
-    for each in objects:
-        if each["kind"] == "HorizontalPodAutoscaler":
-            spec = each.get("spec") or {}
-            of = spec.get("scaleTargetRef") or {}
-            name = f"{of.get('kind')}/{of.get('name')}"
-            most[name] = max(most.get(name, 0), spec.get("maxReplicas") or 0)
+    for name, replicas in most_replicas(objects).items():
+        most[name] = max(most[name], replicas)
     return most
 
 

@@ -10,7 +10,7 @@ their finalizers need the operator.
 import enum
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -64,6 +64,10 @@ only."""
 GATE_START_S = 30
 """Time for the start of the pod that waits, which then has all of `ready_timeout`: it must report
 what is missing before its Deployment fails."""
+KEDA = "keda.sh"
+"""API group of KEDA's autoscalers."""
+MOST_BY_KEDA = 100
+"""Default of `maxReplicaCount`."""
 NEVER = frozenset({"CustomResourceDefinition", "Namespace"})
 """Kinds whose deletion deletes objects of others."""
 BINDINGS = ("RoleBinding", "ClusterRoleBinding")
@@ -119,6 +123,12 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
         """Images that custom resources name, for pods that operators make."""
         found = (each for one in self.custom_resources for each in _references(one.get("spec")))
         return tuple(dict.fromkeys(holder[key] for holder, key in found))
+
+    @property
+    def on_every_node(self) -> frozenset[str]:
+        """Names of the pods that DaemonSets make on each node that selectors and taints admit."""
+        found = (each for each in self.objects if each["kind"] == "DaemonSet")
+        return frozenset(name_of(each) for each in found if not _has_node_affinity(each))
 
     @property
     def deleted_first(self) -> tuple[Json, ...]:
@@ -293,6 +303,10 @@ def _check(manifest: Json, what: str, target: Target) -> None:
 def _counts(manifest: Json) -> Iterator[Any]:
     """Yield the numbers of pods that an object of a known kind asks for."""
     spec = manifest.get("spec") or {}
+    if group_of(manifest) == KEDA:
+        job = spec.get("jobTargetRef") or {}
+        numbers = (spec.get("minReplicaCount"), spec.get("maxReplicaCount"), job.get("parallelism"))
+        yield from (each or 0 for each in numbers)
     if is_custom(manifest) and manifest["kind"] != "LeaderWorkerSet":
         return
     of = spec.get("leaderWorkerTemplate") or {}
@@ -408,8 +422,55 @@ def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
         worker = of.get("workerTemplate") or {}
         yield " leaders", groups, of.get("leaderTemplate") or worker
         yield " workers", groups * (of.get("size", 1) - 1), worker
+    elif _makes_jobs(manifest):
+        job, jobs = spec["jobTargetRef"], spec.get("minReplicaCount") or 0
+        yield "", jobs * job.get("parallelism", 1), job["template"]
     elif not is_custom(manifest) and is_template(spec.get("template")):
         yield "", spec.get("replicas", spec.get("parallelism", 1)), spec["template"]
+
+
+def _has_node_affinity(manifest: Json) -> bool:
+    """Return whether the pods of an object require nodes by an affinity."""
+    affinity = manifest["spec"]["template"]["spec"].get("affinity") or {}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    return bool(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
+
+
+def _makes_jobs(manifest: Json) -> bool:
+    """Return whether an object is a ScaledJob of KEDA."""
+    job = (manifest.get("spec") or {}).get("jobTargetRef") or {}
+    is_of_keda = manifest["kind"] == "ScaledJob" and group_of(manifest) == KEDA
+    return is_of_keda and is_template(job.get("template"))
+
+
+def most_replicas(objects: Sequence[Json]) -> dict[str, int]:
+    """Return how many pods the autoscalers among the objects of a release make at most, by the
+    names of these pods."""
+    by_name = {name_of(each): each for each in objects}
+    found: dict[str, int] = {}
+    for name, changed in filter(None, map(_scaled, objects)):
+        if (target := by_name.get(name)) is None:
+            continue
+        most = {**target, "spec": {**(target.get("spec") or {}), **changed}}
+        for suffix, replicas, _ in _replicas(most):
+            found[name + suffix] = max(found.get(name + suffix, 0), replicas)
+    return found
+
+
+def _scaled(manifest: Json) -> tuple[str, dict[str, int]] | None:
+    """Return which object an autoscaler scales, and what of its spec it sets at most; None for
+    other objects. A ScaledJob makes Jobs of its own."""
+    spec = manifest.get("spec") or {}
+    of = spec.get("scaleTargetRef") or {}
+    name = f"{of.get('kind') or 'Deployment'}/{of.get('name')}"
+    if manifest["kind"] == "HorizontalPodAutoscaler":
+        return name, {"replicas": spec.get("maxReplicas") or 0}
+    if group_of(manifest) != KEDA:
+        return None
+    most = spec.get("maxReplicaCount") or MOST_BY_KEDA
+    if manifest["kind"] == "ScaledObject":
+        return name, {"replicas": most}
+    return (name_of(manifest), {"minReplicaCount": most}) if _makes_jobs(manifest) else None
 
 
 def _pod(name: str, replicas: int, spec: Json, image: ImagePlan, timeout_s: int) -> PodPlan:
@@ -529,12 +590,22 @@ def _rule(rule: ReadyRule, objects: Sequence[Json]) -> Json:
     }
 
 
+def _is_unknown(manifest: Json, counted: Collection[str]) -> bool:
+    """Return whether an object leads to pods that are in none of the `counted` objects."""
+    if scaled := _scaled(manifest):
+        return scaled[0] not in counted
+    # Its other objects make no pods.
+    is_of_operator = is_custom(manifest) and group_of(manifest) != KEDA
+    return is_of_operator and name_of(manifest) not in counted
+
+
 def release_notes(
     config: BenchmarkConfig, release: ReleasePlan, rendered: Sequence[Rendered]
 ) -> tuple[str, ...]:
     """Return notes for reviewers: what of the release is not in the plan."""
     notes = []
-    unknown = (each for each in release.custom_resources if not any(_replicas(each)))
+    counted = {name_of(each) for each in release.objects if any(_replicas(each))}
+    unknown = (each for each in release.objects if _is_unknown(each, counted))
     custom = ", ".join(map(name_of, unknown))
     if custom and config.deployment.target.requests is None:
         notes.append(

@@ -9,6 +9,7 @@ import pytest
 from aiperf_svc.adapters.cluster.preflight.capacity import (
     fits_beside,
     judge_capacity,
+    judge_limits,
     judge_rank_nodes,
     read_placed,
     rooms,
@@ -21,6 +22,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import load_benchmark, parse_benchmark
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_plan, named, node, plan_it
+from tests.support.releases import deployment, release_plan
 from tests.support.small_configs import small_jobs
 
 
@@ -292,3 +294,36 @@ async def test_only_auto_parallelism_needs_to_list_nodes() -> None:
     assert await read_placed(hidden.typed, is_auto=False) is None
     with pytest.raises(ConfigError, match="auto needs to list nodes and pods"):
         await read_placed(hidden.typed, is_auto=True)
+
+
+def _agent(**spec: Any) -> dict[str, Any]:
+    """A DaemonSet whose pods request 2 CPU and a GPU each."""
+    return {**deployment("agent", **spec), "kind": "DaemonSet"}
+
+
+GPU_NODES = [node(name, offers={"nvidia.com/gpu": "1"}, labels={"gpu": "y"}) for name in "ab"]
+
+
+def test_daemon_sets_need_room_on_each_node() -> None:
+    plan = release_plan(_agent())
+    assert _judge(plan, GPU_NODES).state == "ok"
+    check = _judge(plan, [*GPU_NODES, node("c")])
+    assert check.state == "failed"
+    assert "no room for 1 of 3 DaemonSet/agent" in check.detail
+    chosen = release_plan(_agent(nodeSelector={"gpu": "y"}))
+    assert _judge(chosen, [*GPU_NODES, node("c")]).state == "ok"
+
+
+def test_daemon_sets_with_an_affinity_count_once() -> None:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    plan = release_plan(_agent(affinity={"nodeAffinity": required}))
+    assert _judge(plan, [*GPU_NODES, node("c")]).state == "ok"
+
+
+def test_daemon_sets_count_in_limits_by_nodes() -> None:
+    plan = release_plan(_agent(), limits={"gpus": 1})
+    assert judge_limits(plan, rooms(GPU_NODES[:1], (), stack="bench")) is None
+    check = judge_limits(plan, rooms(GPU_NODES, (), stack="bench"))
+    assert check is not None
+    assert "gpus 2, limit 1" in check.detail

@@ -89,6 +89,42 @@ def test_footprint_includes_pods_that_autoscalers_add() -> None:
     assert "with 4 pods that events or autoscalers add" in footprint_line(plan)
 
 
+def test_footprint_includes_groups_that_autoscalers_add() -> None:
+    template = deployment("x")["spec"]["template"]
+    of = {"size": 4, "workerTemplate": template}
+    spec = {"replicas": 1, "leaderWorkerTemplate": of}
+    version = "leaderworkerset.x-k8s.io/v1"
+    groups = simple("LeaderWorkerSet", "lws", version, spec=spec)
+    scaled = {"scaleTargetRef": {"kind": "LeaderWorkerSet", "name": "lws"}, "maxReplicas": 3}
+    scaler = simple("HorizontalPodAutoscaler", "lws", "autoscaling/v2", spec=scaled)
+    plan = release_plan(groups, scaler)
+    assert (plan.totals.gpus, plan.footprint.gpus) == (4, 12)
+
+
+@pytest.mark.parametrize(("given", "most"), [({"maxReplicaCount": 6}, 6), ({}, 100)])
+def test_footprint_includes_pods_that_keda_adds(given: dict[str, int], most: int) -> None:
+    spec = {"scaleTargetRef": {"name": "decode"}, "minReplicaCount": 1, **given}
+    scaler = simple("ScaledObject", "decode", "keda.sh/v1alpha1", spec=spec)
+    access = simple("TriggerAuthentication", "prometheus", "keda.sh/v1alpha1")
+    plan = release_plan(deployment("decode", replicas=2), scaler, access)
+    assert (plan.totals.gpus, plan.footprint.gpus) == (2, most)
+    assert not any("not known" in note for note in plan.notes)
+
+
+def test_jobs_of_keda_count_with_their_parallelism() -> None:
+    template = deployment("x")["spec"]["template"]
+    job = {"parallelism": 2, "template": template}
+    spec = {"jobTargetRef": job, "minReplicaCount": 1, "maxReplicaCount": 3}
+    plan = release_plan(simple("ScaledJob", "batch", "keda.sh/v1alpha1", spec=spec))
+    assert (plan.totals.gpus, plan.footprint.gpus) == (2, 6)
+
+
+def test_unknown_targets_of_autoscalers_are_noted() -> None:
+    spec = {"scaleTargetRef": {"kind": "Graph", "name": "graph"}}
+    plan = release_plan(simple("ScaledObject", "s", "keda.sh/v1alpha1", spec=spec))
+    assert any("ScaledObject/s is not known and not counted" in note for note in plan.notes)
+
+
 def test_footprints_of_parallel_stacks_add_up() -> None:
     members = [[footprint(1), footprint(4), footprint(2)], [footprint(8, hours=2)]]
     found = of_stacks(members, at_once=2)

@@ -168,6 +168,10 @@ def test_a_helm_release_keeps_hooks_and_labels() -> None:
             "StatefulSet/s with '3' replicas; expected a number",
         ),
         (
+            simple("ScaledObject", "s", "keda.sh/v1alpha1", spec={"maxReplicaCount": "3"}),
+            "ScaledObject/s with '3' replicas; expected a number",
+        ),
+        (
             simple("HorizontalPodAutoscaler", "h", "autoscaling/v2", spec={"maxReplicas": "6"}),
             "with '6' replicas",
         ),

@@ -19,6 +19,7 @@ from aiperf_svc.core.cluster.conditions import has_ended, is_ready
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.domain.number_text import count
+from aiperf_svc.plan.footprint import check_limits
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
@@ -100,11 +101,27 @@ def node_requests(pod: PodPlan) -> dict[str, float]:
     return requested | {name: float(number) for name, number in requests.devices.items()}
 
 
+def on_nodes(plan: StackPlan, free: Iterable[Room]) -> StackPlan:
+    """Return the plan with a pod of each DaemonSet of its release for each node that admits it. One
+    whose nodes follow from an affinity counts once."""
+    release, known = plan.release, list(free)
+    if release is None:
+        return plan
+    pods = []
+    for pod in release.pods:
+        number = sum(admits(room, pod) for room in known)
+        if number and pod.name in release.on_every_node:
+            pod = msgspec.structs.replace(pod, replicas=number, replicas_on="apart")
+        pods.append(pod)
+    return msgspec.structs.replace(plan, release=msgspec.structs.replace(release, pods=tuple(pods)))
+
+
 def judge_capacity(
     plan: StackPlan, free: Sequence[Room], *, can_grow: bool, knows_pods: bool
 ) -> Check:
     """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: the
     resources used by other pods are known."""
+    plan = on_nodes(plan, free)
     _, unplaced = place_pods(plan, free)
     where = count(len(free), "node")
     if not unplaced:
@@ -135,6 +152,16 @@ def judge_capacity(
         "add nodes, lower the pods' requests (workers, deployment.pods) or change "
         "deployment.placement",
     )
+
+
+def judge_limits(plan: StackPlan, free: Iterable[Room]) -> Check | None:
+    """Check the limits of the config with the pods of DaemonSets on these nodes; None if they
+    hold."""
+    try:
+        check_limits(plan.config.deployment.limits, on_nodes(plan, free).footprint)
+    except ConfigError as error:
+        return Check("limits", "failed", str(error), is_config_error=True)
+    return None
 
 
 def place_pods(
@@ -356,6 +383,8 @@ def fits_beside(
 
     A running stack whose pods do not all have nodes yet counts by its plan, any other by its pods.
     """
+    every = rooms(nodes, (), stack="")
+    running, plan = [on_nodes(each, every) for each in running], on_nodes(plan, every)
     coming = [each for each in running if _with_nodes(each, pods) < each.totals.pods]
     names = {each.identity.stack for each in coming}
     free = rooms(nodes, [pod for pod in pods if _stack_of(pod) not in names], stack="")

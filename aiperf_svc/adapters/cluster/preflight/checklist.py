@@ -22,6 +22,7 @@ from aiperf_svc.adapters.cluster.preflight.admission import (
 from aiperf_svc.adapters.cluster.preflight.capacity import (
     adds_nodes,
     judge_capacity,
+    judge_limits,
     judge_rank_nodes,
     rooms,
 )
@@ -283,8 +284,9 @@ class _Preflight:
 
         self._add(await self._with_room(judge(nodes, pods), look))
         nodes = nodes or []
+        free = rooms(nodes, pods or (), stack=plan.identity.stack)
+        self._add(judge_limits(plan, free))
         if plan.ranks is not None:
-            free = rooms(nodes, pods or (), stack=plan.identity.stack)
             self._add(judge_rank_nodes(plan.ranks, nodes, free, can_grow=can_grow))
         if plan.totals.gpus:
             await self._gpus(read_nodes(nodes, pods))
