@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, connect
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import (
     LeaseKeeper,
     StackInUse,
@@ -327,7 +328,7 @@ class _Removal:
             record = await self._with_namesakes(await self._with_own(record, cli))
             async with contextlib.AsyncExitStack() as held:
                 # Before anything that locks or changes the state of a stack that others use.
-                keepers = await self._claim(record, held)
+                keepers = await self._claim(record, first.left, held)
                 if cli is not None and self._has_state and not await self._refresh(cli, record):
                     cli = None
                 for each in keepers:
@@ -433,26 +434,36 @@ class _Removal:
         return True
 
     async def _claim(
-        self, record: RunRecord, held: contextlib.AsyncExitStack
+        self,
+        record: RunRecord,
+        left: Iterable[ObjectRef],
+        held: contextlib.AsyncExitStack,
     ) -> Sequence[LeaseKeeper]:
-        """Hold the Leases of what is removed until `held` ends, so that no other process begins to
-        use it, and undo what a killed runner has not undone. Raises StackInUse if somebody else
-        uses it."""
+        """Hold the Leases of what is removed (`left` lists it) until `held` ends, so that no other
+        process begins to use it, and undo what a killed runner has not undone. Raises StackInUse if
+        somebody else uses it, or if that may not be read."""
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         ours = [each for each in roots if record.own is None or each.uid in record.own]
-        is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
+        uids, spaces = {each.uid for each in ours}, namespaces_of(ours)
+        is_overdue = self._found is not None and uids <= {*self._found.overdue}
+        others: list[str] = []
+        if record.own is None:
+            # All objects of runs go, also where the user may not list the roots.
+            chosen = self._request.namespace
+            found = (each.namespace for each in left if chosen in (None, each.namespace))
+            others = [each for each in dict.fromkeys(found) if each and each not in spaces]
         keepers = list[LeaseKeeper]()
         if not self._is_proved and not is_overdue:
             for root in ours:
                 with contextlib.suppress(Refused):  # `claim` tells that it may not be read.
                     await wait_for_lease(self._cluster, self._stack, root)
-        for namespace in namespaces_of(ours):
+        for namespace in (*spaces, *others):
             self._is_taken |= await claim(
                 self._cluster,
                 self._stack,
                 namespace,
                 me=self._request.me,
-                is_own=self._is_proved or is_overdue,
+                is_own=self._is_proved or (is_overdue and namespace in spaces),
                 take_over=self._request.take_over,
                 say=output.say,
             )

@@ -483,6 +483,19 @@ async def test_takeover_waits_for_the_lock_of_the_state(
     assert "unlock" not in stack_run.did
 
 
+async def test_stack_without_visible_roots_needs_its_lease(stack_run: FakeStackRun) -> None:
+    # Without the right to list ConfigMaps and namespaces, only other objects are seen.
+    server = ObjectRef(kind="Deployment", namespace="n", name="target-s", uid="d", path="")
+    stack_run.roots, stack_run.has_state = [], False
+    stack_run.report = LeakReport(left=(server,), not_checked=(), unverified=("configmaps",))
+    stack_run.in_use = "stack s in namespace n belongs to alice@build"
+    done = await stack_run.collected("s")
+    assert (done.refused, stack_run.removed) == ({"s": stack_run.in_use}, [])
+    assert stack_run.claims == [("n", False, False)]
+    await stack_run.collected("s", namespace="elsewhere")
+    assert stack_run.claims[1:] == []
+
+
 async def test_takeover_needs_its_flag(stack_run: FakeStackRun) -> None:
     stack_run.in_use = "in use"
     assert (await stack_run.collected("s", take_over=True)).exit_code is ExitCode.OK
