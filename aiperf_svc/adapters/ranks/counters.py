@@ -23,7 +23,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     mono_ns: int = 0
     """When they were read."""
     rx_bytes: int = 0
-    """Bytes received by all interfaces but the loopback."""
+    """Bytes received by the interface with the rank's address; by all but the loopback if that is
+    unknown."""
     tx_bytes: int = 0
     loopback_bytes: int = 0
     drops: int = 0
@@ -42,10 +43,13 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of this process."""
 
 
-def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Counters:
+def read_counters(
+    container: Mapping[str, str] | None, interface: str, proc: Path = _PROC
+) -> Counters:
     """All counters at this moment. `container` are the rank's own as its loop copied them; None:
-    the rank runs beside this process, in the same cgroup."""
-    rx, tx, loopback, drops = _interfaces(proc)
+    the rank runs beside this process, in the same cgroup. `interface` has the rank's address; empty
+    if none is known."""
+    rx, tx, loopback, drops = _interfaces(proc, interface)
     snmp = _protocols((proc / "net/snmp").read_text())
     return Counters(
         mono_ns=time.monotonic_ns(),
@@ -68,7 +72,7 @@ def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Co
 
 def interface_bytes(proc: Path = _PROC) -> tuple[int, int, int]:
     """Bytes received and sent by all interfaces but the loopback, and those of the loopback."""
-    return _interfaces(proc)[:3]
+    return _interfaces(proc, "")[:3]
 
 
 def pressure_shares(before: Counters, after: Counters) -> dict[str, float]:
@@ -139,16 +143,15 @@ def listens(port: int, proc: Path = _PROC) -> bool:
     return False
 
 
-def _interfaces(proc: Path) -> tuple[int, int, int, int]:
-    rx = tx = loopback = drops = 0
+def _interfaces(proc: Path, interface: str) -> tuple[int, int, int, int]:
+    found = {}
     for line in (proc / "net/dev").read_text().splitlines()[2:]:
         name, _, numbers = line.partition(":")
-        fields = [int(number) for number in numbers.split()]
-        if name.strip() == "lo":
-            loopback += fields[0]
-        else:
-            rx, tx, drops = rx + fields[0], tx + fields[8], drops + fields[3] + fields[11]
-    return rx, tx, loopback, drops
+        found[name.strip()] = [int(number) for number in numbers.split()]
+    loopback = found.pop("lo", [0])[0]
+    counted = [found[interface]] if interface in found else list(found.values())
+    rx, tx = sum(each[0] for each in counted), sum(each[8] for each in counted)
+    return rx, tx, loopback, sum(each[3] + each[11] for each in counted)
 
 
 def _protocols(text: str) -> dict[str, dict[str, int]]:

@@ -142,7 +142,7 @@ class StepCommands:
                 self._start(name)
                 await self._until_listening(running)
         if not self.problem:
-            self._before = read_counters(await self._container("before"))
+            self._before = await self._read_counters("before")
 
     def _start(self, name: str) -> None:
         self._shell.start(name)
@@ -310,17 +310,18 @@ class StepCommands:
     # --- counters --------------------------------------------------------------------------------
 
     async def _count_after(self) -> None:
-        self._after = read_counters(await self._container("after"))
+        self._after = await self._read_counters("after")
         if self._was_restarted and self._before is not None:
             # The counters are those of a new container.
             self._before = msgspec.structs.replace(
                 self._before, cpu_ns=0, throttled_ns=0, oom_kills=0, memory_peak_bytes=0
             )
 
-    async def _container(self, name: str) -> dict[str, str] | None:
-        if not self._place.is_container:
-            return None
-        return await self._shell.counters(f"{self.plan.number}-{name}")
+    async def _read_counters(self, name: str) -> Counters:
+        of_container = None
+        if self._place.is_container:
+            of_container = await self._shell.counters(f"{self.plan.number}-{name}")
+        return read_counters(of_container, self._place.interface)
 
     def witness(self, *, clock_uncertainty_ns: int) -> RankWitness:
         """What this courier saw of the step."""

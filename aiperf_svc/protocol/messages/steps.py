@@ -124,7 +124,8 @@ class RankWitness(Value, frozen=True):
     ended_wall_ns: int = 0
     clock_uncertainty_ns: int = 0
     interface_rx_bytes: int = 0
-    """Bytes received by all interfaces but the loopback."""
+    """Bytes received by the interface with the rank's address; by all but the loopback if that is
+    unknown."""
     interface_tx_bytes: int = 0
     loopback_bytes: int = 0
     dropped_packets: int = 0

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from aiperf_svc.adapters.ranks.counters import (
     Counters,
     interface_bytes,
@@ -20,6 +22,7 @@ _UDP = """Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErro
 Udp: 3 0 997 1000 997 0
 """
 """What Linux counts when 997 of 1,000 datagrams find a full socket."""
+_STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
 
 
 def test_pressure_is_the_share_between_two_readings() -> None:
@@ -39,12 +42,27 @@ def test_bytes_are_summed_without_the_loopback(tmp_path: Path) -> None:
     assert interface_bytes(tmp_path) == (1030, 204, 5000)
 
 
+@pytest.mark.parametrize(
+    ("interface", "wanted"), [("net1", (30, 4, 0)), ("eth0", (1000, 200, 3)), ("", (1030, 204, 3))]
+)
+def test_only_the_ranks_own_interface_counts(
+    tmp_path: Path, interface: str, wanted: tuple[int, int, int]
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/dev").write_text(_DEV)
+    (tmp_path / "net/snmp").write_text(_UDP)
+    (tmp_path / "stat").write_text(_STAT)
+    found = read_counters({}, interface, tmp_path)
+    assert (found.rx_bytes, found.tx_bytes, found.drops) == wanted
+    assert found.loopback_bytes == 5000
+
+
 def test_refused_datagram_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net/dev").write_text(_DEV)
     (tmp_path / "net/snmp").write_text(_UDP)
-    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
-    assert read_counters({}, tmp_path).udp_errors == 997
+    (tmp_path / "stat").write_text(_STAT)
+    assert read_counters({}, "", tmp_path).udp_errors == 997
 
 
 def test_traffic_has_the_unit_of_its_larger_direction() -> None:
