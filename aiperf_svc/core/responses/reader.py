@@ -116,8 +116,8 @@ class ResponseReader:
     """Size of the output without reasoning, in UTF-8; sounds as they were sent."""
     reasoning_bytes = 0
     """Size of the reasoning, without what the API says is a summary."""
-    _begins_with_thinking = False
-    """Whether the content begins with reasoning."""
+    _first_content = ""
+    """Content of the first event with output."""
     _reasoning_events = -1
     """Events before the first output; -1 until that has come."""
     _blanks: "array[int] | None" = None
@@ -205,7 +205,8 @@ class ResponseReader:
         if total < stated or (stated <= size and not self._is_summarised(stated, size)):
             return 0
         # Reasoning may be part of the content. Then there is more of that than of other tokens.
-        is_inline = self._begins_with_thinking or self.token_events > total - stated
+        begins_with_thinking = self._first_content.lstrip().startswith(THINKING)
+        is_inline = begins_with_thinking or self.token_events > total - stated
         return 0 if is_inline and self.text_bytes >= total else stated
 
     def _is_summarised(self, stated: int, size: int) -> bool:
@@ -349,7 +350,7 @@ class ResponseReader:
         if is_first_output:
             self.first_output_wall_ns = stamp
             self._reasoning_events = self.token_events - 1
-            self._begins_with_thinking = _is_thinking(delta)
+            self._first_content = delta.content
         # From here on, most tokens only add their times, and their texts. Texts of several choices
         # are kept apart, which needs their events one by one.
         if self._choices is None and (is_first_output or not self.first_output_wall_ns):
@@ -597,7 +598,7 @@ class ResponseReader:
             self.last_token_wall_ns = self._stamp
             self.text_bytes += utf8_size(delta.content)
             self._add_other_sizes(delta)
-            self._begins_with_thinking = _is_thinking(delta)
+            self._first_content = delta.content
             if self._format.keeps_text:
                 self._keep_text(delta)
 
@@ -613,8 +614,3 @@ class ResponseReader:
     def _fail_empty(self, text: str) -> None:
         suffix = f", finish reason {self._finish_word!r}" if self._finish_word else ""
         self._fail(ErrorKind.EMPTY, text + suffix)
-
-
-def _is_thinking(first: Delta) -> bool:
-    """Return whether a content that begins with this delta begins with reasoning."""
-    return first.content.lstrip().startswith(THINKING)
