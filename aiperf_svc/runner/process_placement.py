@@ -174,8 +174,6 @@ class LocalServices:
     def __init__(self, run: LocalRun, forks: ForkServer | None) -> None:
         self._run, self._forks = run, forks
         self._processes: list[Process] = []
-        self._control: list[Process] = []
-        """Processes without which the run fails."""
         self._orders: dict[str, Order] = {}
         """What each process is, by name."""
         self._replaced: Counter[str] = Counter()
@@ -245,7 +243,9 @@ class LocalServices:
     def _execute(self, name: str) -> Process:
         order = self._orders[name]
         stderr = Path(order.output)
-        return self._add(start_process(name, order.command, environ=order.environ, stderr=stderr))
+        process = start_process(name, order.command, environ=order.environ, stderr=stderr)
+        self._processes.append(process)
+        return process
 
     async def _adopt(self, forks: ForkServer, context: PartContext) -> None:
         """Adopt what was ordered; nothing if the user leaves before. Raises EnvironmentProblem."""
@@ -259,13 +259,7 @@ class LocalServices:
             if pid is None:
                 self._execute(name)
             else:
-                self._add(adopted_process(name, pid, stderr=Path(order.output)))
-
-    def _add(self, process: Process) -> Process:
-        self._processes.append(process)
-        if REPLICAS.isdisjoint(self._orders[process.name].services):
-            self._control.append(process)
-        return process
+                self._processes.append(adopted_process(name, pid, stderr=Path(order.output)))
 
     # --- while it runs ---------------------------------------------------------------------------
 
@@ -288,7 +282,8 @@ class LocalServices:
             return
         is_first = status is None or status.experiment is None or not status.experiment.ended
         is_starting = state is RunState.PENDING and is_first
-        if process in self._control or is_starting:
+        # The run fails without a process that has no replicas.
+        if is_starting or REPLICAS.isdisjoint(self._orders[process.name].services):
             story = processes.last_lines(self._run.logs, process.name)
             raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
         another = self._replace(process)

@@ -18,6 +18,7 @@ from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.process_placement import LocalServices
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.services.forks import Order
 
 VALUES: dict[str, Any] = {
     "reason": "", "phase": "profiling", "is_cancelling": False, "elapsed_s": 1.0,
@@ -69,7 +70,8 @@ async def followed(folder: Path, code: int, state: RunState) -> Follower:
     config = SimpleNamespace(experiment=None)
     run = SimpleNamespace(logs=folder, options=RunOptions(), config=config)
     services = LocalServices(cast(LocalRun, run), None)
-    services._processes, services._control = [process], [process]
+    order = Order(services=["dataset_manager"], environ={}, output="", command=[])
+    services._processes, services._orders = [process], {process.name: order}
     with Interrupts() as interrupts:
         follower = Follower(
             cast(RunApi, Api(process, state)),
