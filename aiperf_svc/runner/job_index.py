@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
-from aiperf_svc.adapters.host import processes
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended, why_not_ready
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
@@ -163,12 +162,8 @@ class _Index:
                 artifacts=folders.make_folder(self._folder),
                 logs=self._folder / "logs",
             )
-            run.write_files()
             context = PartContext(interrupts, Screen(run.options.ui))
-            try:
-                return await LocalServices(run, self._forks).run(context)
-            finally:
-                processes.remove_empty(run.logs)
+            return await LocalServices(run, self._forks).run(context)
 
     async def _watch_server(self, interrupts: Interrupts) -> None:
         """Stop the run when the server has ended."""

@@ -148,11 +148,7 @@ class ProcessPlacement(Placement):
                 logs=work.logs,
                 run_id=work.run_id,
             )
-            run.write_files()
-            try:
-                outcome = await LocalServices(run, forks).run(context)
-            finally:
-                processes.remove_empty(work.logs)
+            outcome = await LocalServices(run, forks).run(context)
         if private.exists():
             raise LeakError(f"still there: {private}")
         return outcome
@@ -181,6 +177,7 @@ class LocalServices:
     async def run(self, context: PartContext) -> RunOutcome:
         """Start the processes, follow the run, and end them. Raises AiperfError."""
         run, interrupts = self._run, context.interrupts
+        run.write_files()
         follower, results = None, None
         try:
             self._orders = self._make_orders()
@@ -318,7 +315,9 @@ class LocalServices:
         await end_processes(
             self._processes, terminate_after_s=END_S if is_over else 0.0, kill_after_s=KILL_S
         )
-        if left := await leftovers(self._processes):
+        left = await leftovers(self._processes)
+        processes.remove_empty(self._run.logs)
+        if left:
             raise LeakError(f"still there: {', '.join(left)}")
 
 

@@ -70,7 +70,7 @@ async def followed(folder: Path, code: int, state: RunState) -> Follower:
     config = SimpleNamespace(experiment=None)
     run = SimpleNamespace(logs=folder, options=RunOptions(), config=config)
     services = LocalServices(cast(LocalRun, run), None)
-    order = Order(services=["dataset_manager"], environ={}, output="", command=[])
+    order = Order(services=["dataset-manager"], environ={}, output="", command=[])
     services._processes, services._orders = [process], {process.name: order}
     with Interrupts() as interrupts:
         follower = Follower(
