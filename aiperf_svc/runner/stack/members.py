@@ -122,8 +122,7 @@ def check_namespace(deployment: Deployment, key: str) -> None:
 def part_request(request: StackRequest, expansion: Expansion, work: Work) -> StackRequest:
     """Return the request for the stack of one part of a member, or for the stack that its parts
     share. Raises ConfigError."""
-    run = replace(work.run, cli_command=request.run.cli_command)
-    own = replace(request, folder=work.folder, run=run, goes_on=work.goes_on)
+    own = replace(request, folder=work.folder, run=work.run, goes_on=work.goes_on)
     if work.trial is not None:
         return replace(own, config=work.config)
     if not expansion.is_split:
