@@ -14,7 +14,6 @@ from aiperf_svc.cli.flags import Flag
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.nearest import did_you_mean
-from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
 
 Display = Literal["auto", "rich", "plain", "none"]
@@ -139,7 +138,7 @@ def run_options(args: argparse.Namespace) -> RunOptions:
     return RunOptions(
         ui=display_of(args),
         json=args.json,
-        run=RunValues(cli_command=args.command_line),
+        cli_command=args.command_line,
         verbose=args.verbose,
         resume=args.resume,
         junit=args.junit,

@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT, USER_MASK, USER_VARIABLES
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.options import RunOptions
@@ -39,6 +40,7 @@ class LocalRun:
     config: Config
     topology: Topology
     options: RunOptions
+    run: RunValues = field(default_factory=RunValues)
     private: Path
     """Folder that goes with the run."""
     artifacts: Path
@@ -74,7 +76,6 @@ class LocalRun:
         """Return the variables of all processes. Over TCP, this chooses free ports."""
         kept = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
         transport, options = self.config.deployment.transport, self.options
-        run = replace(options.run, is_resumed=options.resume is not None)
         own = {
             **PROCESS_ENVIRONMENT,
             **kept,
@@ -88,7 +89,7 @@ class LocalRun:
             "AIPERF_RESULTS_SOCKET": str(self.results_socket),
             "AIPERF_LOG_DIR": str(self.logs),
             "AIPERF_PARENT_PID": str(os.getpid()),
-            **run.environment(),
+            **self.run.environment(),
         }
         if options.verbose:
             own["AIPERF_LOG_LEVEL"] = "DEBUG"

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiperf_svc.plan.run_values import RunValues
-
 if TYPE_CHECKING:
     # Flags are read without the libraries that displays need.
     from aiperf_svc.adapters.terminal.screens import Ui
@@ -38,7 +36,8 @@ class RunOptions:
     """File for the results as test cases."""
     metrics_address: tuple[str, int] | None = None
     """Host and port of the page of metrics that this command serves."""
-    run: RunValues = field(default_factory=RunValues)
+    cli_command: str = ""
+    """Command line of the run, which is kept with its results."""
     verbose: bool = False
     """Debug lines in the logs."""
 

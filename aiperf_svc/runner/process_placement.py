@@ -132,17 +132,14 @@ class ProcessPlacement(Placement):
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         context.screen.begin(Stage.RUN)
         context.is_counting.set()
-        options = replace(
-            self._options,
-            resume=work.folder if work.goes_on else None,
-            run=replace(work.run, cli_command=self._options.run.cli_command),
-        )
+        command = self._options.cli_command
         work.logs.mkdir(parents=True, exist_ok=True)
         with self._fork_server() as forks, folders.private_folder() as private:
             run = LocalRun(
                 config=work.config,
                 topology=plan_processes(work.shape, self._facts),
-                options=options,
+                options=self._options,
+                run=replace(work.run, cli_command=command, is_resumed=work.goes_on),
                 private=private,
                 artifacts=work.folder,
                 logs=work.logs,

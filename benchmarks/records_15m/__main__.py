@@ -87,7 +87,8 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
     run = LocalRun(
         config=config,
         topology=plan(config, Facts(where="local", cores=2, fd_limit=20_000)),
-        options=RunOptions(run=RunValues(cli_command="records_15m")),
+        options=RunOptions(),
+        run=RunValues(cli_command="records_15m"),
         private=folder / "private",
         artifacts=folder / "artifacts",
         logs=folder / "logs",

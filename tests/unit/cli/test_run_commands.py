@@ -61,7 +61,7 @@ def test_key_reaches_only_the_environment_of_services(
     assert runner.options.secrets == {"AIPERF_TARGET_API_KEY": "hush"}
     assert runner.config.endpoint.api_key_env == "AIPERF_TARGET_API_KEY"
     assert "hush" not in str(runner.config)
-    assert runner.options.run.cli_command.endswith("--request-count 1 --api-key ***")
+    assert runner.options.cli_command.endswith("--request-count 1 --api-key ***")
     assert "hush" not in "".join(capsys.readouterr())
 
 

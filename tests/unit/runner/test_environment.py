@@ -46,10 +46,8 @@ def make_run(
     return LocalRun(
         config=config,
         topology=plan(config, Facts(where="local")),
-        options=RunOptions(
-            secrets=secrets or {"TARGET_KEY": "from the command line"},
-            run=RunValues(cli_command="profile x"),
-        ),
+        options=RunOptions(secrets=secrets or {"TARGET_KEY": "from the command line"}),
+        run=RunValues(cli_command="profile x"),
         private=tmp_path,
         artifacts=tmp_path / "artifacts",
         logs=tmp_path / "logs",
