@@ -45,7 +45,7 @@ from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.ending import write_junit
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import Kind
 from aiperf_svc.runner.start_gate import Offset
 
@@ -291,16 +291,18 @@ def _outcome(member: _Member, trial: Trial) -> RunOutcome:
     whole, entry = member.run.outcome, member.entries.get(trial.number)
     if entry is None:
         reason = ": ".join(filter(None, ("not begun", whole.reason)))
-        known = (RunState.FAILED.value, reason, ExitCode.BENCHMARK_FAILED)
-        return RunEnd(run_id=whole.run_id, known=known, more=whole.more).outcome()
+        return RunOutcome(
+            run_id=whole.run_id, state=RunState.FAILED, reason=reason, more=whole.more
+        )
     assert whole.artifacts is not None
     (found,) = read_outcomes(whole.artifacts, (entry,))
     member.rows.append(row_of(found))
     artifacts = whole.artifacts / TRIALS / entry.folder
-    return RunEnd(
+    return RunOutcome(
         run_id=whole.run_id,
-        known=(found.state, found.reason, ExitCode.BENCHMARK_FAILED),
+        state=found.state,
+        reason=found.reason,
         results=found.results,
         artifacts=artifacts if artifacts.is_dir() else None,
         more=whole.more,
-    ).outcome()
+    )

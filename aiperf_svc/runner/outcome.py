@@ -119,12 +119,10 @@ NOTHING_MADE = "nothing was created"
 class RunEnd(_Facts):
     """What is known of a run when its last process or object is gone.
 
-    The first of these that is given decides the state and the reason: `known`, a final `status`
-    without an `error`, `error`. Otherwise the run was stopped early.
+    The first of these that is given decides the state and the reason: a final `status` without an
+    `error`, `error`. Otherwise the run was stopped early.
     """
 
-    known: tuple[str, str, ExitCode] | None = None
-    """State, reason, and the exit code of a failure, where they are known already."""
     status: Status | None = None
     """The last status of the run."""
     error: Exception | None = None
@@ -146,8 +144,6 @@ class RunEnd(_Facts):
 
     def _judge(self, error: AiperfError | None) -> tuple[str, str, ExitCode]:
         """Return the state, its reason, and the exit code of a failure."""
-        if self.known is not None:
-            return self.known
         status, failed = self.status, ExitCode.BENCHMARK_FAILED
         if status is not None and RunState(status.state).is_final and error is None:
             return status.state, status.reason, ExitCode(status.exit_code or failed)

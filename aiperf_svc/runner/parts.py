@@ -22,7 +22,7 @@ from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_values import RunValues
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.start_gate import StartGate
 from aiperf_svc.workloads.registry import workload_of
@@ -134,10 +134,12 @@ class Placement(ABC):
         """Return the further keys of `--json` for a part that was not begun."""
         return {}
 
-    def completed(self, member: Member, end: RunEnd, outcomes: Sequence[RunOutcome]) -> RunEnd:
-        """Add to the end of a member, whose parts have these outcomes, what only the placement
-        knows."""
-        return end
+    def completed(
+        self, member: Member, outcome: RunOutcome, parts: Sequence[RunOutcome]
+    ) -> RunOutcome:
+        """Add to the outcome of a member what only the placement knows. `parts` are those of its
+        parts."""
+        return outcome
 
 
 @dataclass(frozen=True, kw_only=True)

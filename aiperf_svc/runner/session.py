@@ -304,12 +304,13 @@ class Session:
     ) -> RunOutcome:
         """Return the outcome of a part that was not started."""
         state = RunState.FAILED if has_failed else RunState.CANCELLED
-        return RunEnd(
+        return RunOutcome(
             run_id=work.run_id,
-            known=(state, reason, ExitCode.BENCHMARK_FAILED),
+            state=state,
+            reason=reason,
             was_interrupted=was_interrupted,
             more=self._placement.more(work),
-        ).outcome()
+        )
 
     def _screen(self, work: Work) -> Screen:
         if self._screens:

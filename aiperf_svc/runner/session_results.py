@@ -23,7 +23,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.environment import new_run_id
-from aiperf_svc.runner.outcome import RunEnd, RunOutcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, Placement, Work
 from aiperf_svc.runner.start_gate import Offset
 from aiperf_svc.workloads.registry import workload_of
@@ -292,16 +292,13 @@ class SessionResults:
         is_whole = is_complete and not has_failed
         was_interrupted = any(each.was_interrupted for each in outcomes)
         early = RunState.CANCELLED if was_interrupted else RunState.FAILED
-        known = (
-            RunState.DONE if is_whole else early,
-            ended_by.reason if ended_by is not None and not is_whole else "",
-            # If nothing was measured, the reason is that of the first part.
-            failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
-        )
         errors = (each.artifact_error for each in outcomes if each.artifact_error)
-        end = RunEnd(
+        outcome = RunOutcome(
             run_id=run_id,
-            known=known,
+            state=RunState.DONE if is_whole else early,
+            reason=ended_by.reason if ended_by is not None and not is_whole else "",
+            # If nothing was measured, the reason is that of the first part.
+            failure=failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
             results=written,
             artifacts=results.folder,
             artifact_error=results.error or next(errors, ""),
@@ -311,7 +308,7 @@ class SessionResults:
             is_unlisted=any(each.is_unlisted for each in outcomes),
             is_unverified=any(each.is_unverified for each in outcomes),
         )
-        return self._placement.completed(results.member, end, outcomes).outcome()
+        return self._placement.completed(results.member, outcome, outcomes)
 
     def joint_runs(self, outcomes: Mapping[str, RunOutcome]) -> "list[JointRun]":
         """Return the members as parts of a joint result."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,11 +25,10 @@ from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.core.cluster.stack_stages import StackLifecycle, Stage, StageResult
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, error_text
-from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import StackOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.parts import PartContext, Work
 from aiperf_svc.runner.stack import bring_up, collection, measure, records
 from aiperf_svc.runner.stack.collection import Collection
@@ -42,6 +41,7 @@ from aiperf_svc.workloads.previews import summary, trial_lists
 CLUSTER_STAGES = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
 """Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack
 exists the silence ends the command."""
+_EndT = TypeVar("_EndT", RunEnd, RunOutcome)
 
 
 class Launch:
@@ -65,7 +65,7 @@ class Launch:
         self._lifecycle = StackLifecycle(options.keep, options.keep_on_failure)
         self._screen, self._say, self._me = screen, screen.say, me
         self._keeper = LeaseKeeper(cluster, request.stack, me, screen.say)
-        self._failure: AiperfError | None = None
+        self.failure: AiperfError | None = None
         """The first error."""
         self._part_failure: AiperfError | None = None
         """The first error in the current part."""
@@ -100,8 +100,8 @@ class Launch:
         self._parts = {self._place_of(each): each for each in parts}
         self._lifecycle.has_parts = bool(parts)
         await self._run_until(Stage.UP, Stage.DESTROY, Stage.FINISHED)
-        if self._failure is not None and self._record is None:
-            raise self._failure
+        if self.failure is not None and self._record is None:
+            raise self.failure
         may_run = self._lifecycle.stage is Stage.UP
         return [each.part.round for each in self._parts.values()] if may_run else []
 
@@ -116,8 +116,8 @@ class Launch:
         lifecycle.begin_part()
         await self._run_until(Stage.DESTROY, Stage.FINISHED)
         if self._record is None:
-            assert self._failure is not None
-            raise self._failure
+            assert self.failure is not None
+            raise self.failure
         measuring = self._measuring
         return RunEnd(
             run_id=run_id,
@@ -173,23 +173,14 @@ class Launch:
             "took_s": self._took_s,
         }
 
-    def completed(self, end: RunEnd | None) -> RunEnd:
+    def completed(self, end: _EndT) -> _EndT:
         """Add to the end of a part, or of all that share the stack, what is known now that the
-        stack is gone; None: no part has begun."""
-        nothing = (RunState.CANCELLED, NOTHING_MADE, ExitCode.BENCHMARK_FAILED)
-        end = end or RunEnd(known=nothing, was_interrupted=True)
-        lifecycle, removal, known, folder = self._lifecycle, self._removal, end.known, end.artifacts
-        if known is not None:
-            state, reason, code = known
-            if end.artifact_error and end.results is None:
-                code = ExitCode.ERROR  # It was measured, and no result could be fetched.
-            known = (state, reason or str(self._failure or ""), code)
+        stack is gone."""
+        lifecycle, removal, folder = self._lifecycle, self._removal, end.artifacts
         is_gone = self._record is not None and not lifecycle.is_kept
         return replace(
             end,
             run_id=self.run_id,
-            known=known,
-            error=self._failure,
             artifacts=folder if folder is not None and folder.is_dir() else None,
             was_interrupted=end.was_interrupted or lifecycle.was_interrupted,
             is_last=lifecycle.is_kept,
@@ -222,7 +213,7 @@ class Launch:
             result = await self._end_of(stage, stages[stage])
             if self._keeper.loss is not None:
                 lifecycle.is_lost, lifecycle.is_in_use = True, self._keeper.loss.is_in_use
-                if result is StageResult.FAILED and self._failure is None:
+                if result is StageResult.FAILED and self.failure is None:
                     self._failed(self._keeper.loss)
             took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
             self._took_s[stage.value] = round(took_s, 1)
@@ -248,7 +239,7 @@ class Launch:
         if self._keeper.loss is not None:
             # What fails after that follows from it.
             error = self._keeper.loss
-        self._failure = self._failure or error
+        self.failure = self.failure or error
         self._part_failure = self._part_failure or error
         if self._record is not None:
             # The teardown takes a while, and the final message names the first error only.

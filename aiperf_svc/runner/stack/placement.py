@@ -22,10 +22,11 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.ending import errors_posted
 from aiperf_svc.runner.options import StackOptions
-from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stack import preview
@@ -258,19 +259,25 @@ class StackPlacement(Placement):
             return self._shared.more
         return {"stack": self.request_of(work).stack}
 
-    def completed(self, member: Member, end: RunEnd, outcomes: Sequence[RunOutcome]) -> RunEnd:
-        if self._shared is not None:
-            return self._shared.completed(end)
-        if outcomes and not self._expansion.is_split and not self._expansion.is_driven:
-            return replace(end, more=outcomes[0].more)
+    def completed(
+        self, member: Member, outcome: RunOutcome, parts: Sequence[RunOutcome]
+    ) -> RunOutcome:
+        if (stack := self._shared) is not None:
+            reason = outcome.reason or str(stack.failure or "")
+            if outcome.artifact_error and outcome.results is None:
+                # It was measured, and no result could be fetched.
+                outcome = replace(outcome, failure=ExitCode.ERROR)
+            return replace(stack.completed(outcome), reason=reason)
+        if parts and not self._expansion.is_split and not self._expansion.is_driven:
+            return replace(outcome, more=parts[0].more)
         more = {
             "stack": self._requests[member.name].stack,
-            "left": list(end.left),
+            "left": list(outcome.left),
             "stacks": [
-                {"state": each.state, "reason": each.reason, **each.more} for each in outcomes
+                {"state": each.state, "reason": each.reason, **each.more} for each in parts
             ],
         }
-        return replace(end, more=more)
+        return replace(outcome, more=more)
 
     async def upload_keys(self, member: Member) -> dict[str, str]:
         """Return the keys of the upload by environment variable: those that were given, else those
@@ -291,7 +298,10 @@ class StackPlacement(Placement):
         async with self._launched(self.request_of(work), context) as stack:
             begun = await stack.begin([work])
             end = await stack.run_part(work, context) if begun else None
-        return stack.completed(end).outcome()
+        if end is not None:
+            return replace(stack.completed(end), error=stack.failure).outcome()
+        nothing = RunOutcome(state=RunState.CANCELLED, reason=NOTHING_MADE, was_interrupted=True)
+        return stack.completed(nothing)
 
 
 def _cluster_of(request: StackRequest) -> KubeContext:

@@ -180,11 +180,6 @@ def test_runner_error_overrides_reported_state() -> None:
     assert unfinished == ("failed", STOPPED, ExitCode.BENCHMARK_FAILED)
 
 
-def test_known_state_and_reason_are_taken() -> None:
-    known = ("cancelled", "nothing was created", ExitCode.BENCHMARK_FAILED)
-    assert judged(known=known, status=status()) == (*known[:2], ExitCode.INTERRUPTED)
-
-
 def test_an_error_of_another_library_is_unexpected() -> None:
     found = ended_run(error=ValueError("a mistake"))
     assert (found.reason, found.exit_code) == ("unexpected ValueError: a mistake", ExitCode.ERROR)
