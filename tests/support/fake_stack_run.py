@@ -170,7 +170,8 @@ class FakeStackRun:
 
     @contextlib.contextmanager
     def open_project(self, *_: Any, **how: Any) -> Iterator["FakeStackRun"]:
-        self.pinned = (how.get("identity"), how.get("context"))
+        if (cluster := how.get("cluster")) is not None:
+            self.pinned = (cluster.identity, cluster.context)
         yield self
 
     # --- as PulumiCli ---

@@ -48,7 +48,7 @@ async def attach(
     check_stack_name(stack)
     home = StateHome(environ)
     is_ephemeral = stack in home.ephemeral_stacks()
-    with open_project(stack, None, home, environ, is_ephemeral=is_ephemeral) as cli:
+    with open_project(stack, None, environ, is_ephemeral=is_ephemeral) as cli:
         outputs = await cli.outputs()
         state = await cli.export() if outputs else {}
     if "resultsToken" not in outputs:
@@ -60,9 +60,7 @@ async def attach(
             f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "
             f"{stack}`"
         )
-    kubeconfig, context = find_place(
-        stack, home.load(stack), environ, kubeconfig=kubeconfig, context=context
-    )
+    kubeconfig, context = find_place(stack, environ, kubeconfig=kubeconfig, context=context)
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
         # Without the right to read kube-system, the cluster is known by its address only.
         if cluster.identity != cluster.server:

@@ -22,7 +22,6 @@ from aiperf_svc.adapters.cluster.ownership import (
     this_process,
     wait_for_lease,
 )
-from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.event_undo import changed_objects, undo_recorded
 from aiperf_svc.adapters.cluster.teardown.inventory import namespaces_of
 from aiperf_svc.adapters.cluster.teardown.leaks import (
@@ -165,11 +164,7 @@ async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
     kubeconfig, context = request.kubeconfig, request.context or request.environ.get(CONTEXT)
     if len(request.stacks) == 1:
         kubeconfig, context = find_place(
-            request.stacks[0],
-            home.load(request.stacks[0]),
-            request.environ,
-            kubeconfig=request.kubeconfig,
-            context=request.context,
+            request.stacks[0], request.environ, kubeconfig=kubeconfig, context=request.context
         )
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
         if request.identity and cluster.identity != request.identity:
@@ -392,9 +387,8 @@ class _Removal:
         opened = open_project(
             self._stack,
             None,
-            self._home,
             environ,
-            context=self._cluster.context,
+            cluster=self._cluster,
             is_ephemeral=record.is_ephemeral,
             held=self._held,
         )
@@ -424,8 +418,7 @@ class _Removal:
                     break
                 await asyncio.sleep(POLL_S)
         if locks:
-            left = [each for each in locks if not await is_of_ended_pod(self._cluster, each)]
-            check_locks(left, stack=self._stack, force=self._request.force)
+            check_locks(locks, stack=self._stack, force=self._request.force)
             output.say(f"stack {self._stack}: removing the lock of {locks[0]}")
             await cli.unlock()
         elif ended.code:

@@ -1,7 +1,6 @@
 """Places the parts of a session on clusters: each is a stack, from its plan to the leak check."""
 
 import contextlib
-import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,6 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.preflight.capacity import Placed, fits_beside, read_placed
 from aiperf_svc.adapters.cluster.preflight.quotas import Quotas, read_quotas
-from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.storage import resuming
@@ -161,14 +159,11 @@ class StackPlacement(Placement):
                 project = open_project(
                     request.stack,
                     request.file_content(),
-                    home,
                     request.environ,
-                    identity=cluster.identity,
-                    context=cluster.context,
+                    cluster=cluster,
                     holder=me.identity,
                     is_ephemeral=request.is_ephemeral,
                     held=held,
-                    has_ended=functools.partial(is_of_ended_pod, cluster),
                     say=say,
                 )
                 try:
@@ -287,7 +282,7 @@ class StackPlacement(Placement):
         if given.keys() >= {*sources.values()}:
             return {variable: given[key] for variable, key in sources.items()}
         content = request.file_content()
-        with open_project(request.stack, content, self._home, request.environ) as cli:
+        with open_project(request.stack, content, request.environ) as cli:
             found = await cli.values([key for key in sources.values() if not given.get(key)])
         return {variable: given.get(key) or found[key] for variable, key in sources.items()}
 

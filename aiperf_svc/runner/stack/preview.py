@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.pulumi.project import check_packages, read_settings
-from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.runner import signals
@@ -41,9 +40,7 @@ def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
         why = "each shape has a stack of its own, which is removed at its end"
         return StackChanges(base=bring_up.DEPLOYED, not_compared=why)
     try:
-        home = StateHome(request.environ)
-        project = open_project(request.stack, request.file_content(), home, request.environ)
-        with project as cli:
+        with open_project(request.stack, request.file_content(), request.environ) as cli:
             return signals.run(bring_up.compare(request, cli))
     except AiperfError as error:
         return StackChanges(base=bring_up.DEPLOYED, not_compared=str(error))

@@ -3,7 +3,7 @@
 import copy
 import functools
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 
 import aiperf_svc
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import HOLDER
+from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.pulumi import project
-from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli
+from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.adapters.pulumi.plan_file import FILE, PLAN, write_plan
 from aiperf_svc.adapters.pulumi.rendering import render_release
-from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
+from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.adapters.terminal.output import Say
@@ -244,16 +246,12 @@ class StackRequest:
 
 
 def find_place(
-    stack: str,
-    record: RunRecord | None,
-    environ: Mapping[str, str],
-    *,
-    kubeconfig: str | None,
-    context: str | None,
+    stack: str, environ: Mapping[str, str], *, kubeconfig: str | None, context: str | None
 ) -> tuple[str | None, str | None]:
     """Return kubeconfig and context of a stack that is up: from the flags, else from its run's
     record, else from its file and the environment. Raises ConfigError if the file cannot be
     read."""
+    record = StateHome(environ).load(stack)
     if record is not None and kubeconfig is None:
         return record.kubeconfig, context or record.context
     path = STACKS / f"Pulumi.{stack}.yaml"
@@ -277,25 +275,26 @@ def secrets_from(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
 def open_project(
     stack: str,
     content: Mapping[str, Any] | None,
-    home: StateHome,
     environ: Mapping[str, str],
     *,
-    identity: str = "",
-    context: str = "",
+    cluster: Cluster | None = None,
     holder: str = "",
     is_ephemeral: bool = False,
     held: int | None = None,
-    has_ended: Callable[[Lock], Awaitable[bool]] | None = None,
     say: Say = output.say,
 ) -> Iterator[PulumiCli]:
     """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
-    `content` is the stack's file; None: as it is on disk, or empty. `identity` and `context` are
-    those of the cluster that the runner is connected to: another context may be current when the
-    CLI is called. `holder` is this process, as the stack's Lease names it; `held` is the descriptor
-    of the stack's lock; `has_ended` tells whether the owner of a lock of the state was in a pod
-    that has ended. Raises ConfigError, EnvironmentProblem.
+    `content` is the stack's file; None: as it is on disk, or empty. `cluster` is that to which the
+    runner is connected: another context may be current when the CLI is called, and it shows whether
+    a lock of the state is that of a pod that has ended. `holder` is this process, as the stack's
+    Lease names it; `held` is the descriptor of the stack's lock. Raises ConfigError,
+    EnvironmentProblem.
     """
+    home, known = StateHome(environ), {HOLDER: holder}
+    has_ended = functools.partial(is_of_ended_pod, cluster) if cluster is not None else None
+    if cluster is not None:
+        known |= {IDENTIFIER: cluster.identity, CONTEXT: cluster.context}
     with folders.locked_private_folder() as (private, lock):
         if is_ephemeral:
             folder = home.ephemeral(stack)
@@ -306,13 +305,12 @@ def open_project(
             project.make_project(folder, stack=stack, settings=content or NOTHING)
         elif content is not None:
             project.write_stack_file(folder, stack=stack, settings=content)
-        known = {IDENTIFIER: identity, CONTEXT: context, HOLDER: holder}
         given = {PLAN: str(folder / FILE)} | {key: value for key, value in known.items() if value}
         kubeconfig = environ.get("KUBECONFIG")
         if kubeconfig:
             # The CLI works in another folder.
             files = [Path(each).absolute() for each in kubeconfig.split(os.pathsep) if each]
-            given["KUBECONFIG"] = str(project.kubeconfig_with(context, files))
+            given["KUBECONFIG"] = str(project.kubeconfig_with(known.get(CONTEXT, ""), files))
         logs = private / "pulumi"
         logs.mkdir()
         for line in project.repair_state(backend, stack=stack):

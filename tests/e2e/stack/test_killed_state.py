@@ -53,7 +53,7 @@ async def main():
     home = StateHome()
     await home.wait_for_killed("s", output.say)
     opened = request.open_project
-    with home.hold("s") as held, opened("s", None, home, os.environ, held=held) as cli:
+    with home.hold("s") as held, opened("s", None, os.environ, held=held) as cli:
         print("selecting", flush=True)
         await cli.add()
         print("setting", flush=True)

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 import aiperf_svc
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import deployed, project
 from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, locks_in
@@ -146,27 +147,30 @@ def test_folder_backend_has_an_absolute_path(
 
 
 def test_opening_a_project_repairs_killed_state(
-    home: StateHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks = tmp_path / "state" / ".pulumi" / "stacks" / "aiperf"
     stacks.mkdir(parents=True)
     (stacks / "s.json.attrs").touch()
     environ = {"PULUMI_BACKEND_URL": (tmp_path / "state").as_uri(), "PULUMI_CONFIG_PASSPHRASE": "x"}
-    with open_project("s", None, home, environ):
+    with open_project("s", None, environ):
         assert not list(stacks.iterdir())
     assert "note: state of stack s: removed " in capsys.readouterr().err
 
 
+def cluster_of(context: str) -> Cluster:
+    return cast("Cluster", SimpleNamespace(identity="uid", context=context))
+
+
 @pytest.mark.parametrize("context", ["", "there"])
-def test_context_of_the_runner_is_the_programs(
-    home: StateHome, tmp_path: Path, context: str
-) -> None:
+def test_context_of_the_runner_is_the_programs(tmp_path: Path, context: str) -> None:
     environ = {"PULUMI_BACKEND_URL": tmp_path.as_uri(), "PULUMI_CONFIG_PASSPHRASE": "x"}
-    with open_project("s", None, home, environ, context=context) as cli:
+    cluster = cluster_of(context) if context else None
+    with open_project("s", None, environ, cluster=cluster) as cli:
         assert cli._environ.get("AIPERF_CONTEXT", "") == context
 
 
-def test_pulumi_gets_the_kubeconfig_with_the_context(home: StateHome, tmp_path: Path) -> None:
+def test_pulumi_gets_the_kubeconfig_with_the_context(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("none", "empty", "here", "there")]
     files[1].touch()
     for file in files[2:]:
@@ -177,7 +181,7 @@ def test_pulumi_gets_the_kubeconfig_with_the_context(home: StateHome, tmp_path: 
         "KUBECONFIG": os.pathsep.join(map(str, files)),
     }
     for context, wanted in (("there", files[3]), ("other", files[1])):
-        with open_project("s", None, home, environ, context=context) as cli:
+        with open_project("s", None, environ, cluster=cluster_of(context)) as cli:
             assert cli._environ["KUBECONFIG"] == str(wanted)
 
 
@@ -399,18 +403,15 @@ def test_place_of_stack_follows_flags_record_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    environ = {"AIPERF_CONTEXT": "variable"}
+    environ = {"AIPERF_CONTEXT": "variable", "XDG_STATE_HOME": str(tmp_path)}
     record = RunRecord(
         stack="s", cluster="u", kubeconfig="/run", context="run", backend="", is_ephemeral=False
     )
 
     def place(
-        record: RunRecord | None = None,
-        *,
-        kubeconfig: str | None = None,
-        context: str | None = None,
+        *, kubeconfig: str | None = None, context: str | None = None
     ) -> tuple[str | None, str | None]:
-        return find_place("s", record, environ, kubeconfig=kubeconfig, context=context)
+        return find_place("s", environ, kubeconfig=kubeconfig, context=context)
 
     assert place() == (None, "variable")
     (tmp_path / "stacks").mkdir()
@@ -418,10 +419,12 @@ def test_place_of_stack_follows_flags_record_file(
     file.write_text("config: {aiperf:kubeconfig: file.yaml, aiperf:context: file}")
     in_file = str(tmp_path / "file.yaml")
     assert place() == (in_file, "file")
-    assert place(record) == ("/run", "run")
-    assert place(record, context="flag") == ("/run", "flag")
+    StateHome(environ).save(record)
+    assert place() == ("/run", "run")
+    assert place(context="flag") == ("/run", "flag")
     # Another kubeconfig has other contexts.
-    assert place(record, kubeconfig="/flag") == ("/flag", "file")
+    assert place(kubeconfig="/flag") == ("/flag", "file")
+    StateHome(environ).forget("s")
     file.write_text("config:\n  aiperf:context: [")
     with pytest.raises(ConfigError, match=r"Pulumi\.s\.yaml"):
         place()
