@@ -44,9 +44,11 @@ class StateLocked(EnvironmentProblem):
 async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> str:
     """Summarise the objects to create and the changes. Raises EnvironmentProblem when the stack is
     in another cluster, or is up with the very run that is asked for."""
-    found = await compare(request, cli, identity=cluster.identity)
+    state = await cli.export()
+    deployed.check_cluster(state, stack=request.stack, identity=cluster.identity)
+    found = compare(request, state)
     if not found.is_new_run:
-        await refuse_same_run(request, cluster, await cli.export())
+        await refuse_same_run(request, cluster, state)
     shapes = shape_lines.lines(request.shapes, request.plans, at_once=request.at_once)
     return "\n".join([summary.as_text(request.plan, found), *shapes])
 
@@ -81,11 +83,10 @@ async def running_shape(
     """Return which of these shapes the stack is up with, and runs the trials of; None if it is up
     with no such run. Raises EnvironmentProblem if it is in another cluster."""
     state = await cli.export()
-    if state:
-        deployed.check_cluster(state, stack=request.stack, identity=cluster.identity)
+    deployed.check_cluster(state, stack=request.stack, identity=cluster.identity)
     for number in shapes:
         run_id = request.plans[number - 1].identity.run_id
-        if state and await _is_up(request, cluster, state, run_id=run_id):
+        if await _is_up(request, cluster, state, run_id=run_id):
             return number
     return None
 
@@ -99,13 +100,8 @@ async def _is_up(request: StackRequest, cluster: Cluster, state: Json, *, run_id
     return any(each.uid in uids and not each.is_going for each in there)
 
 
-async def compare(
-    request: StackRequest, cli: PulumiCli, *, identity: str | None = None
-) -> StackChanges:
-    """Return the differences from the deployed stack."""
-    state = await cli.export()
-    if state and identity is not None:
-        deployed.check_cluster(state, stack=request.stack, identity=identity)
+def compare(request: StackRequest, state: Json) -> StackChanges:
+    """Return the differences from the deployed stack, which has this state."""
     before, plan = deployed.benchmark_of(state), request.plan
     if before is None:
         return StackChanges(base=DEPLOYED)

@@ -41,7 +41,7 @@ def compare(request: StackRequest, against: Path | None = None) -> StackChanges:
         return StackChanges(base=bring_up.DEPLOYED, not_compared=why)
     try:
         with open_project(request.stack, request.file_content(), request.environ) as cli:
-            return signals.run(bring_up.compare(request, cli))
+            return bring_up.compare(request, signals.run(cli.export()))
     except AiperfError as error:
         return StackChanges(base=bring_up.DEPLOYED, not_compared=str(error))
 

@@ -20,7 +20,7 @@ import aiperf_svc
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import deployed, project
-from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, locks_in
+from aiperf_svc.adapters.pulumi.cli import Lock, locks_in
 from aiperf_svc.adapters.pulumi.progress import Progress
 from aiperf_svc.adapters.pulumi.project import check_locks, is_pulumi, take_over
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
@@ -29,7 +29,6 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, preview
 from aiperf_svc.runner.stack.request import StackRequest, find_place, open_project, secrets_from
-from aiperf_svc.workloads.previews.changes import StackChanges
 
 STACKS = Path(__file__).parents[3] / "stacks"
 RECORD = RunRecord(
@@ -297,20 +296,6 @@ def test_state_has_namespace_and_benchmark() -> None:
     assert deployed.runs_of(STATE) == {"r1"}
 
 
-class FakeCli:
-    """A Pulumi CLI whose state is known."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state
-
-    async def export(self) -> dict[str, Any]:
-        return self._state
-
-
-async def compared(request: StackRequest, state: dict[str, Any]) -> StackChanges:
-    return await bring_up.compare(request, cast("PulumiCli", FakeCli(state)))
-
-
 def state_of(request: StackRequest) -> dict[str, Any]:
     """What `up` leaves."""
     pods = pods_of(request.plan.identity.run_id)
@@ -324,32 +309,32 @@ def state_of(request: StackRequest) -> dict[str, Any]:
     }
 
 
-async def test_image_or_generation_makes_a_new_run() -> None:
+def test_image_or_generation_makes_a_new_run() -> None:
     known = request_of("bench-smoke")
     state = state_of(known)
-    same = await compared(known, state)
+    same = bring_up.compare(known, state)
     assert (same.changed, same.is_new_run, same.is_deployed) == ((), False, True)
-    found = await compared(request_of("bench-smoke", generation=2), state)
+    found = bring_up.compare(request_of("bench-smoke", generation=2), state)
     assert (found.changed, found.is_new_run) == ((), True)
     other = replace(known, environ={"AIPERF_IMAGE": "registry/aiperf:2"})
-    found = await compared(other, state)
+    found = bring_up.compare(other, state)
     assert found.is_new_run
     assert found.changed is not None
     assert [each for each in found.changed if "registry/aiperf:2" in str(each)]
 
 
-async def test_interrupted_up_continues_as_new_run() -> None:
+def test_interrupted_up_continues_as_new_run() -> None:
     known = request_of("bench-smoke")
     state = state_of(known)
     pod = {"type": "kubernetes:apps/v1:Deployment", "inputs": pods_of("older")}
     state["deployment"]["resources"].append(pod)
-    assert (await compared(known, state)).is_new_run
+    assert bring_up.compare(known, state).is_new_run
 
 
-async def test_absent_stack_has_nothing_to_compare() -> None:
+def test_absent_stack_has_nothing_to_compare() -> None:
     states: list[dict[str, Any]] = [{}, {"deployment": {}}]
     for state in states:
-        found = await compared(request_of("bench-smoke"), state)
+        found = bring_up.compare(request_of("bench-smoke"), state)
         assert (found.changed, found.not_compared, found.is_deployed) == (None, "", False)
 
 
