@@ -264,7 +264,7 @@ class Launch:
         )
         if self._interrupts.count:
             return StageResult.INTERRUPTED
-        fitting, refused = checked.fitting, checked.refused
+        fitting, refused = [*checked.unschedulable_s], checked.refused
         experiment = request.config.experiment
         if refused and experiment is not None and experiment.on_failure == "stop":
             fitting = []

@@ -24,12 +24,10 @@ MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
 class CheckedShapes:
     """What the preflight checks of some shapes have found."""
 
-    fitting: list[int] = field(default_factory=list)
-    """Numbers of those that passed."""
     refused: dict[int, EnvironmentProblem] = field(default_factory=dict)
     """Shapes that cannot start, with the reason."""
     unschedulable_s: dict[int, float] = field(default_factory=dict)
-    """Time that a pod of those that passed may stay unschedulable."""
+    """Time that a pod of each shape that passed may stay unschedulable."""
 
 
 async def check_shapes(
@@ -59,7 +57,6 @@ async def check_shapes(
         if checks is None:
             break
         found.unschedulable_s[number] = unschedulable_limit_s(checks, plan)
-        found.fitting.append(number)
     return found
 
 

@@ -26,7 +26,7 @@ async def test_refused_shape_leaves_the_others(stack_run: FakeStackRun) -> None:
     error = stack_run.check_errors[second] = EnvironmentProblem("no such node")
     said: list[str] = []
     found = await checked(stack_run, said)
-    assert found == CheckedShapes([1, 3], {2: error}, {1: 0.0, 3: 0.0})
+    assert found == CheckedShapes({2: error}, {1: 0.0, 3: 0.0})
     assert said == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
 
 
@@ -72,4 +72,4 @@ async def test_no_shape_is_checked_after_an_interrupt(
         return ()
 
     monkeypatch.setattr(preflight, "check", check)
-    assert (await checked(stack_run, [])).fitting == [1]
+    assert (await checked(stack_run, [])).unschedulable_s == {1: 0.0}
