@@ -41,7 +41,6 @@ from aiperf_svc.runner.stack import (
     launch,
     measure,
     placement,
-    preflight,
     records,
     teardown,
 )
@@ -293,7 +292,7 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
             stack_run.interrupts.add()
         return stack_run.stops_up_of != shape
 
-    monkeypatch.setattr(preflight, "check", check)
+    monkeypatch.setattr(bring_up, "check", check)
 
     async def running_shape(_: Any, shapes: list[int], *__: Any) -> int | None:
         return stack_run.running if stack_run.running in shapes else None
@@ -312,7 +311,7 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
     monkeypatch.setattr(session, "Interrupts", lambda: stack_run.interrupts)
     for name in ("save_evidence", "save_logs"):
         monkeypatch.setattr(collection, name, returning(()))
-    monkeypatch.setattr(preflight, "unschedulable_limit_s", lambda *_: 0.0)
+    monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", stack_run.measuring)
     monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)

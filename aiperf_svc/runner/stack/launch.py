@@ -33,7 +33,6 @@ from aiperf_svc.runner.parts import PartContext, Work
 from aiperf_svc.runner.stack import bring_up, collection, measure, records
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.discovery import pin_target
-from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.teardown import StackRemoval
 from aiperf_svc.workloads.previews import summary, trial_lists
@@ -75,7 +74,7 @@ class Launch:
         """The parts that are left, by the place of their plans from 1."""
         self._place = 0
         """Place of the current part."""
-        self._checked = CheckedShapes()
+        self._checked = bring_up.CheckedShapes()
         self._collection = Collection(request, cluster, cli, self._interrupts, screen.say)
         self._removal = StackRemoval(home, cluster, cli, screen.say)
         self._are_events_undone = True
@@ -259,7 +258,7 @@ class Launch:
             self._running = await self._interrupts.result_of(finding)
         running = [] if self._running is None else [self._running]
         rest = [each for each in places if each not in running]
-        checked = self._checked = await check_shapes(
+        checked = self._checked = await bring_up.check_shapes(
             request, rest, self._cluster, self._interrupts, say=self._say
         )
         if self._interrupts.count:

@@ -8,8 +8,8 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.stack import preflight
-from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
+from aiperf_svc.runner.stack import bring_up
+from aiperf_svc.runner.stack.bring_up import CheckedShapes, check_shapes
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_stack_run import FakeStackRun, in_shapes
 
@@ -45,7 +45,7 @@ async def test_each_distinct_set_of_objects_is_tried(
         tried[str(name)].append(objects is not None)
         return ()
 
-    monkeypatch.setattr(preflight, "check", check)
+    monkeypatch.setattr(bring_up, "check", check)
     cluster = cast("Cluster", None)
     await check_shapes(
         stack_run.request, [1, 2, 3, 4], cluster, stack_run.interrupts, say=lambda _: None
@@ -71,5 +71,5 @@ async def test_no_shape_is_checked_after_an_interrupt(
             await stack_run.interrupts.reached(2)
         return ()
 
-    monkeypatch.setattr(preflight, "check", check)
+    monkeypatch.setattr(bring_up, "check", check)
     assert (await checked(stack_run, [])).unschedulable_s == {1: 0.0}

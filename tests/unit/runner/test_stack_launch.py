@@ -19,7 +19,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight, records
+from aiperf_svc.runner.stack import bring_up, collection, launch, placement, records
 from aiperf_svc.runner.stack.request import open_project
 from tests.support.fake_stack_run import (
     OTHER,
@@ -296,7 +296,7 @@ async def test_uncreated_ephemeral_stack_leaves_no_state(
         assert stack_run.home.ephemeral_stacks() == ("s",)
         raise EnvironmentProblem("the stack cannot come up")
 
-    monkeypatch.setattr(preflight, "check", refuse)
+    monkeypatch.setattr(bring_up, "check", refuse)
     monkeypatch.setattr(placement, "open_project", open_project)
     with pytest.raises(EnvironmentProblem, match="cannot come up"):
         await stack_run.launched()
@@ -394,7 +394,7 @@ async def test_interrupt_in_the_checks_makes_nothing(
     async def interrupted(*_: Any, **__: Any) -> None:
         stack_run.interrupts.add()
 
-    monkeypatch.setattr(preflight, "check", interrupted)
+    monkeypatch.setattr(bring_up, "check", interrupted)
     outcome = await stack_run.launched()
     assert (outcome.exit_code, outcome.reason) == (ExitCode.INTERRUPTED, "nothing was created")
     assert stack_run.made == []

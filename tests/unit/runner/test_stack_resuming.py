@@ -22,7 +22,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.pods import HOSTNAME
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.session_results import check_resumed
-from aiperf_svc.runner.stack import discovery, launch, preflight
+from aiperf_svc.runner.stack import bring_up, discovery, launch
 from aiperf_svc.runner.stack.members import expand_requests
 from aiperf_svc.runner.stack.request import WORKLOAD_IMAGE, StackRequest
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -284,7 +284,7 @@ async def test_early_interrupt_keeps_a_resumed_folder(
     async def interrupted(*_: Any, **__: Any) -> None:
         stack_run.interrupts.add()
 
-    monkeypatch.setattr(preflight, "check", interrupted)
+    monkeypatch.setattr(bring_up, "check", interrupted)
     outcome = await resumed(stack_run, folder)
     assert (stack_run.ups, outcome.exit_code) == ([], ExitCode.INTERRUPTED)
     assert (folder / "experiment.json").exists()
