@@ -37,7 +37,6 @@ from aiperf_svc.runner.session_results import SessionResults, check_resumed
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import (
     bring_up,
-    collection,
     launch,
     measure,
     placement,
@@ -310,7 +309,7 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
     monkeypatch.setattr(placement, "open_project", stack_run.open_project)
     monkeypatch.setattr(session, "Interrupts", lambda: stack_run.interrupts)
     for name in ("save_evidence", "save_logs"):
-        monkeypatch.setattr(collection, name, returning(()))
+        monkeypatch.setattr(measure, name, returning(()))
     monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", stack_run.measuring)

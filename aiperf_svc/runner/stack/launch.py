@@ -30,8 +30,7 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
 from aiperf_svc.runner.parts import PartContext, Work
-from aiperf_svc.runner.stack import bring_up, collection, measure, records
-from aiperf_svc.runner.stack.collection import Collection
+from aiperf_svc.runner.stack import bring_up, measure, records
 from aiperf_svc.runner.stack.discovery import pin_target
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.teardown import StackRemoval
@@ -75,7 +74,7 @@ class Launch:
         self._place = 0
         """Place of the current part."""
         self._checked = bring_up.CheckedShapes()
-        self._collection = Collection(request, cluster, cli, self._interrupts, screen.say)
+        self._collection = measure.Collection(request, cluster, cli, self._interrupts, screen.say)
         self._removal = StackRemoval(home, cluster, cli, screen.say)
         self._are_events_undone = True
         """False if it is unknown."""
@@ -293,7 +292,7 @@ class Launch:
             if self._node is None:
                 return StageResult.INTERRUPTED
         for place, work in self._parts.items():
-            collection.prepare(work, is_running=place == self._running)
+            measure.prepare(work, is_running=place == self._running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
         return StageResult.DONE
 

@@ -20,17 +20,16 @@ from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.parts import Member, Work
-from aiperf_svc.runner.stack import collection
+from aiperf_svc.runner.stack import measure
 from aiperf_svc.runner.stack.attached import Attached, fetch
-from aiperf_svc.runner.stack.collection import Collection, prepare
-from aiperf_svc.runner.stack.measure import Measuring
+from aiperf_svc.runner.stack.measure import Collection, Measuring, prepare
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_results import inference_result
 from tests.support.fake_results_api import make_status
 from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes
 
 NO_CLUSTER = cast("Cluster", None)
-save_evidence = collection.save_evidence
+save_evidence = measure.save_evidence
 
 
 class Fetch:

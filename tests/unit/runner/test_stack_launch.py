@@ -19,7 +19,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.stack import bring_up, collection, launch, placement, records
+from aiperf_svc.runner.stack import bring_up, launch, measure, placement, records
 from aiperf_svc.runner.stack.request import open_project
 from tests.support.fake_stack_run import (
     OTHER,
@@ -244,7 +244,7 @@ async def test_full_disk_for_evidence_fails_no_run(
     async def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(collection, "save_evidence", full)
+    monkeypatch.setattr(measure, "save_evidence", full)
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
     outcome = await stack_run.launched()
     assert (outcome.state, outcome.reason, outcome.exit_code) == ("done", "", ExitCode.ERROR)
@@ -261,7 +261,7 @@ async def test_service_logs_are_saved_missing_ones_noted(
             raise OSError(errno.ENOSPC, "No space left on device")
         return ("logs/worker-1.main.log: no response",)
 
-    monkeypatch.setattr(collection, "save_logs", save)
+    monkeypatch.setattr(measure, "save_logs", save)
     record = msgspec.structs.replace(RECORD, namespace="n")
     for name in ("first_record", "find_own"):
         monkeypatch.setattr(records, name, returning(record))
