@@ -76,7 +76,7 @@ class JointRun:
     """Its clock when it was given the start of each trial, by number; of a run without an
     experiment, trial 1."""
 
-    def offset(self, trial: int = 1) -> Offset | None:
+    def offset(self, trial: int) -> Offset | None:
         """Return its clock at a trial, or when it is known next best; None if it is not known."""
         return self.offsets.get(trial) or next(iter(self.offsets.values()), None)
 
@@ -130,8 +130,7 @@ def finish(
 
 def total_of(runs: Sequence[JointRun], folder: Path, trial: Trial) -> RunResult | None:
     """Return the results of a trial over all runs; None if one of them has none."""
-    members = [finished_member(each, folder, trial.number) for each in runs]
-    return total_outcome(trial, join("targets", "", 0, members)).results
+    return total_outcome(trial, _joined("targets", "", folder, runs, trial.number)).results
 
 
 # --- one run -------------------------------------------------------------------------------------
@@ -168,11 +167,11 @@ def _joined(
     kind: Kind, title: str, folder: Path, runs: Sequence[JointRun], trial: int = 1
 ) -> Joint:
     """Return what the runs are together, or one trial of them; its files are in `folder`."""
-    joint = join(kind, title, 0, [finished_member(run, folder, trial) for run in runs])
+    joint = join(kind, title, [_finished_member(run, folder, trial) for run in runs])
     return replace(joint, exit_code=_exit_code(runs, [joint], is_readable=True))
 
 
-def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMember:
+def _finished_member(run: JointRun, folder: Path, trial: int) -> FinishedMember:
     """Return one of the runs as a part of a joint result, whose files are in `folder`; `trial` is
     the number of the trial that the run is of an experiment."""
     outcome, offset = run.outcome, run.offset(trial)
@@ -189,7 +188,6 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
         results=results if isinstance(results, RunResult) else None,
         folder=outcome.artifacts,
         ahead_ns=offset.ns if offset else 0,
-        uncertainty_ns=offset.uncertainty_ns if offset else None,
     )
 
 
@@ -273,13 +271,9 @@ def _join_trial(
     folder: Path,
 ) -> tuple[Joint, TrialOutcome]:
     """Join one trial. Nothing of it but its numbers is kept."""
-    runs: list[JointRun] = []
-    results: dict[str, InferenceResult] = {}
-    for member in members:
-        outcome = _outcome(member, trial)
-        if isinstance(outcome.results, InferenceResult):
-            results[member.run.name] = outcome.results
-        runs.append(dataclasses.replace(member.run, outcome=outcome))
+    runs = [dataclasses.replace(m.run, outcome=_outcome(m, trial)) for m in members]
+    found = {run.name: run.outcome.results for run in runs}
+    results = {name: own for name, own in found.items() if isinstance(own, InferenceResult)}
     named = describe(trial.parameters)
     title = f"{name}, trial {trial.number}" + (f" ({named})" if named else "")
     joint = _joined(kind, title, folder / TRIALS / trial.folder, runs, trial.number)

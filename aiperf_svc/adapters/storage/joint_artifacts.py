@@ -42,9 +42,7 @@ class FinishedMember(NamedTuple):
     """The member without its metrics."""
     results: RunResult | None
     folder: Path | None
-    ahead_ns: int = 0
-    uncertainty_ns: int | None = None
-    """Uncertainty of its clock; None if it was not measured."""
+    ahead_ns: int
 
 
 def write_joint(folder: Path, joint: Joint) -> None:
@@ -64,13 +62,10 @@ def write_joint_experiment(folder: Path, joint: JointExperiment) -> None:
 
 
 def join(
-    kind: Literal["clusters", "targets"],
-    name: str,
-    exit_code: int,
-    finished: Sequence[FinishedMember],
+    kind: Literal["clusters", "targets"], name: str, finished: Sequence[FinishedMember]
 ) -> Joint:
     """Return the joint result of runs, from their results and the records in their folders. A run
-    whose records cannot be read is not in the total and has a note."""
+    whose records cannot be read is not in the total and has a note. The exit code is not set."""
     members: list[JointMember] = []
     counted: list[FinishedMember] = []
     parts: list[JoinedRun] = []
@@ -96,15 +91,19 @@ def join(
         notes += total.notes
         if not total.interval_s:
             notes.append("the loads have no time in common: the total has no rates")
-    uncertainties = [each.uncertainty_ns for each in counted if each.uncertainty_ns is not None]
+    uncertainties = [
+        each.member.clock_uncertainty_ms
+        for each in counted
+        if each.member.clock_uncertainty_ms is not None
+    ]
     are_clocks_known = len(uncertainties) == len(counted) > 1
     return Joint(
         kind=kind,
         name=name,
-        exit_code=exit_code,
+        exit_code=0,
         verdict=worst([member.verdict or Severity.INVALID for member in members]),
         start_spread_ms=spread_ns(parts) / 1e6 if len(parts) > 1 else None,
-        start_uncertainty_ms=max(uncertainties) / 1e6 if are_clocks_known else None,
+        start_uncertainty_ms=max(uncertainties) if are_clocks_known else None,
         interval_s=total.interval_s if total is not None else None,
         total_of=total_of,
         total=metric_stats(total.metrics, total.scalars) if total is not None else {},
