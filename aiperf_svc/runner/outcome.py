@@ -51,6 +51,11 @@ class RunOutcome(_Facts):
     """Kind of failure, in the state `failed`."""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the run has failed, and not because the user has stopped it."""
+        return self.state == RunState.FAILED and not self.was_interrupted
+
+    @property
     def exit_code(self) -> ExitCode:
         """The first of these that applies."""
         if self.left:

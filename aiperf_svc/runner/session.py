@@ -45,7 +45,7 @@ from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
-from aiperf_svc.runner.session_results import SessionResults, check_resumed, has_failed
+from aiperf_svc.runner.session_results import SessionResults, check_resumed
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.start_gate import RoundGate, StartTimes
 from aiperf_svc.workloads.previews import trial_lists
@@ -74,8 +74,6 @@ class Session:
         """Those of parts that run at the same time, by `_name_of`."""
         self._trials: dict[int, BeginTrial] = {}
         """The trial of each round that a driver has named."""
-        self._ended: dict[Part, RunOutcome] = {}
-        """Outcomes of the parts of rounds that are not closed."""
         self._error: BaseException | None = None
         """Error of the only part before anything of it was created, or a bug of this program."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -270,8 +268,8 @@ class Session:
             offsets = {own or number: offset for number, offset in gate.offsets.items()}
             self._results.members[part.member].offsets.update(offsets)
         screen.end(outcome.in_words)
-        self._ended[part] = outcome
-        self._handle(PartEnded(part, has_failed(outcome), outcome.is_last))
+        self._results.members[part.member].ended[part.round] = outcome
+        self._handle(PartEnded(part, outcome.has_failed, outcome.is_last))
 
     async def _unless_interrupted(
         self, work: Coroutine[Any, Any, _T], context: PartContext
@@ -331,10 +329,9 @@ class Session:
 
     async def _close(self, round_: int) -> None:
         """Put the results of a round into the folders of its members."""
-        ended = {name: self._ended.pop(Part(round_, name)) for name in self._results.members}
         trial = self._trials.get(round_)
         async with self._closing:
-            closed = await asyncio.to_thread(self._results.close, round_, ended, trial)
+            closed = await asyncio.to_thread(self._results.close, round_, trial)
         experiment = self._expansion.first.config.experiment
         if trial is not None and experiment is not None and experiment.cooldown:
             pause = asyncio.create_task(asyncio.sleep(experiment.cooldown / 1e9), name="cooldown")

@@ -209,15 +209,11 @@ class SessionResults:
             run_id=self._placement.run_id if self._expansion.is_single else new_run_id(),
         )
 
-    def close(
-        self, round_: int, ended: Mapping[str, RunOutcome], begun: BeginTrial | None
-    ) -> RoundClosed:
+    def close(self, round_: int, begun: BeginTrial | None) -> RoundClosed:
         """Put the results of the parts of a round into the folders of their members."""
-        for name, outcome in ended.items():
-            results = self.members[name]
-            results.ended[round_] = outcome
+        for results in self.members.values():
             try:
-                self._add_trials(results, round_, outcome, begun)
+                self._add_trials(results, round_, begun)
             except Exception as error:
                 # The other parts must continue.
                 what = f"shape {round_}: " if begun is None else ""
@@ -225,18 +221,16 @@ class SessionResults:
         if begun is None:
             return RoundClosed(round_)
         assert self.driven is not None
-        total = None
+        ended, total = {name: each.ended[round_] for name, each in self.members.items()}, None
         if len(ended) > 1:
             from aiperf_svc.runner import joining
 
             total = joining.total_of(self.joint_runs(ended), self.folder, begun.trial)
         return RoundClosed(round_, self.driven.end(begun, ended, total))
 
-    def _add_trials(
-        self, results: MemberResults, round_: int, outcome: RunOutcome, begun: BeginTrial | None
-    ) -> None:
+    def _add_trials(self, results: MemberResults, round_: int, begun: BeginTrial | None) -> None:
         """Add the trials of a part that has ended, or the one that a driver has named."""
-        trials = results.trials
+        trials, outcome = results.trials, results.ended[round_]
         if trials is None:
             return
         if begun is not None:
@@ -244,7 +238,7 @@ class SessionResults:
             trials.add_outcome(self.driven.outcome_of(begun, outcome))
             return
         # Trials after the time limit were not begun.
-        is_failed = has_failed(outcome) and not outcome.is_out_of_time
+        is_failed = outcome.has_failed and not outcome.is_out_of_time
         stops = self._experiment is not None and self._experiment.on_failure == "stop"
         # Where a trial has ended its shape, those after it were not begun.
         was_ended_by_trial = is_failed and stops and outcome.results is not None
@@ -335,8 +329,3 @@ class SessionResults:
         if results.trials is not None:
             results.trials.remove_empty()
         return folders.remove_if_empty(results.folder) or not results.folder.exists()
-
-
-def has_failed(outcome: RunOutcome) -> bool:
-    """Return whether a part has failed, and not because the user has stopped it."""
-    return outcome.state == RunState.FAILED and not outcome.was_interrupted
