@@ -59,17 +59,16 @@ class WaitReports:
         self._cluster, self._record, self._say, self._step = cluster, record, say, step
         self._begun_mono_s = self._said_mono_s = time.monotonic()
 
-    def say(self, line: str) -> None:
-        """Print a line of the removal itself."""
-        self._said_mono_s = time.monotonic()
-        self._say(line)
-
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Report until the end of the block."""
+    async def running(self) -> AsyncIterator[Say]:
+        """Report until the end of the block. Yields what prints a line of the removal itself."""
         async with Tasks() as tasks:
             tasks.start(self._report(), "report what the removal waits for")
-            yield
+            yield self._tell
+
+    def _tell(self, line: str) -> None:
+        self._said_mono_s = time.monotonic()
+        self._say(line)
 
     async def _report(self) -> None:
         while True:
@@ -79,7 +78,7 @@ class WaitReports:
                 continue
             words = self._step or await self._left_in_words()
             waited_s = time.monotonic() - self._begun_mono_s
-            self.say(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
+            self._tell(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
 
     async def _left_in_words(self) -> str:
         try:
@@ -103,11 +102,10 @@ class Teardown:
     async def destroy(self) -> bool:
         """Remove the stack and return whether Pulumi reports success. Errors are printed and do not
         stop the removal."""
-        reports = WaitReports(self.cluster, self.record, self.say)
         begun = asyncio.create_task(self._begin(), name="begin the removal")
         try:
-            async with reports.running():
-                ended = await self._destroyed(reports.say)
+            async with WaitReports(self.cluster, self.record, self.say).running() as say:
+                ended = await self._destroyed(say)
         finally:
             await begun
         if ended.code:
@@ -119,16 +117,15 @@ class Teardown:
 
         Raises EnvironmentProblem if the cluster cannot be read.
         """
-        reports = WaitReports(self.cluster, self.record, self.say)
-        async with reports.running():
+        async with WaitReports(self.cluster, self.record, self.say).running() as say:
             report = await wait_until_gone(self.cluster, self.record, timeout_s=FOLLOW_S)
             if not report.left:
                 return report
-            reports.say(f"still there: {count(len(report.left), 'object')}; deleting by label")
+            say(f"still there: {count(len(report.left), 'object')}; deleting by label")
             try:
                 await remove_by_label(self.cluster, self.record)
             except AiperfError as error:
-                reports.say(str(error))
+                say(str(error))
             return await wait_until_gone(self.cluster, self.record, timeout_s=GONE_S)
 
     async def update_state(self) -> bool:
@@ -136,10 +133,10 @@ class Teardown:
         whether that succeeded; errors are printed."""
         step = "Pulumi updates the state"
         reports = WaitReports(self.cluster, self.record, self.say, step=step)
-        async with reports.running():
+        async with reports.running() as say:
             ended = await self.cli.refresh(clear_pending=True)
             if not ended.code:
-                ended = await self._destroyed(reports.say)
+                ended = await self._destroyed(say)
         if ended.code:
             self.say(f"the stack's state could not be updated: {ended.reason}")
         return not ended.code
