@@ -6,7 +6,7 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -133,12 +133,7 @@ class Measuring:
             client,
             interrupts=context.interrupts,
             display=display,
-            watches=(
-                watch_lease,
-                watch_stack,
-                *self._scaling_watches(client),
-                *self._event_watches(client),
-            ),
+            watches=(watch_lease, watch_stack, *self._inference_watches(client)),
             gate=context.gate or self._uptime_gate(),
             is_collected=False,
             unresponsive_s=UNRESPONSIVE_S,
@@ -173,28 +168,22 @@ class Measuring:
         find_start = partial(newest_start_ns, self._cluster, self._namespace, selector)
         return UptimeGate(blocks.uptime, find_start, first_trial=part.trials[0])
 
-    def _scaling_watches(self, client: ResultsClient) -> tuple[Watch, ...]:
+    def _inference_watches(self, client: ResultsClient) -> Iterator[Watch]:
         config = self._plan.config.inference
-        if config is None or config.scaling is None:
-            return ()
-        scaling = config.scaling
-        pods = watched_pods(config, self._plan.identity, self._namespace)
-        assert pods.port is not None
-        server = WatchedServer(
-            namespace=pods.namespace,
-            labels=pods.labels,
-            port=pods.port,
-            path=scaling.metrics_path,
-            loaded=re.compile(scaling.loaded) if scaling.loaded is not None else None,
-        )
-        return (partial(_report_replicas, self._cluster, client, server),)
-
-    def _event_watches(self, client: ResultsClient) -> tuple[Watch, ...]:
-        config = self._plan.config.inference
-        if config is None or not config.events:
-            return ()
-        events = DeploymentEvents(self._cluster, self._plan, namespace=self._namespace)
-        return (EventWatch(client, config, events.perform),)
+        if config is not None and (scaling := config.scaling) is not None:
+            pods = watched_pods(config, self._plan.identity, self._namespace)
+            assert pods.port is not None
+            server = WatchedServer(
+                namespace=pods.namespace,
+                labels=pods.labels,
+                port=pods.port,
+                path=scaling.metrics_path,
+                loaded=re.compile(scaling.loaded) if scaling.loaded is not None else None,
+            )
+            yield partial(_report_replicas, self._cluster, client, server)
+        if config is not None and config.events:
+            events = DeploymentEvents(self._cluster, self._plan, namespace=self._namespace)
+            yield EventWatch(client, config, events.perform)
 
     def _handle_loss(self, loss: Loss, follower: Follower) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""
