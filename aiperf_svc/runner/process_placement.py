@@ -7,8 +7,8 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from itertools import zip_longest
@@ -150,15 +150,10 @@ class ProcessPlacement(Placement):
             raise LeakError(f"still there: {private}")
         return outcome
 
-    @contextmanager
-    def _fork_server(self) -> Iterator[ForkServer | None]:
+    def _fork_server(self) -> AbstractContextManager[ForkServer | None]:
         """The fork server of a part: the one that was given for the first, a new one for others."""
         given, self._forks = self._forks, None
-        if given is not None:
-            yield given
-            return
-        with fork_server.starting(is_needed=self._has_forks) as server:
-            yield server
+        return nullcontext(given) if given else fork_server.starting(is_needed=self._has_forks)
 
 
 class LocalServices:
@@ -186,24 +181,21 @@ class LocalServices:
             # This takes as long to import as the services to start: both at the same time.
             import_module("aiperf_svc.runner.printing")
 
-            display = context.screen.display(run.title, run.topology)
             api = LocalResultsClient(run.results_socket)
-            follower = Follower(
-                api,
-                interrupts=interrupts,
-                display=display,
-                watches=(self._watch_processes, self._copy_logs, *_event_watches(run, api)),
-                gate=context.gate,
-                outlets=make_outlets(
-                    run.options, run_id=run.run_id, name=run.config.name, display=display
-                ),
-            )
-            try:
+            with closing(context.screen.display(run.title, run.topology)) as display:
+                follower = Follower(
+                    api,
+                    interrupts=interrupts,
+                    display=display,
+                    watches=(self._watch_processes, self._copy_logs, *_event_watches(run, api)),
+                    gate=context.gate,
+                    outlets=make_outlets(
+                        run.options, run_id=run.run_id, name=run.config.name, display=display
+                    ),
+                )
                 if self._forks is not None:
                     await self._adopt(self._forks, context)
                 results = await follower.run()
-            finally:
-                display.close()
         finally:
             is_over = follower is not None and follower.is_over
             await self._end_all(is_over=is_over, at_once=interrupts.count > 1)
