@@ -40,7 +40,6 @@ CILIUM = "/apis/cilium.io"
 SERVICE = "/api/v1/namespaces/default/services/kubernetes"
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
 """The API server's addresses, which it writes there itself. A role can allow reading this one."""
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 async def pin_target(
@@ -149,22 +148,21 @@ async def with_api_server(request: StackRequest, cluster: Cluster, *, say: Say) 
     deployment = request.config.deployment
     if deployment.api_server_cidrs or not deployment.network_policies:
         return request
-    found, why = await _addresses(cluster)
+    cidrs, why = await _addresses(cluster)
     if why:
         say(
             f"note: the deadline's pod may reach every address, because {why}; "
             "deployment.api_server_cidrs restricts it"
         )
         return request
-    cidrs = tuple(f"{each}/{each.max_prefixlen}" for each in sorted(found, key=str))
-    narrowed = deployment.model_copy(update={"api_server_cidrs": cidrs})
+    narrowed = deployment.model_copy(update={"api_server_cidrs": tuple(sorted(cidrs))})
     config = request.config.model_copy(update={"deployment": narrowed})
     return replace(request, config=config)
 
 
-async def _addresses(cluster: Cluster) -> tuple[set[Address], str]:
-    """Return the addresses of the API server, as pods and policies see it; else why they are not
-    used. Some plugins apply policies before the Service's address is translated."""
+async def _addresses(cluster: Cluster) -> tuple[set[str], str]:
+    """Return the addresses of the API server in CIDR notation, as pods and policies see them; else
+    why they are not used. Some plugins apply policies before the Service's address is translated."""
     try:
         await cluster.get(CILIUM)
         return set(), "Cilium does not match the API server by its address"
@@ -181,7 +179,7 @@ async def _addresses(cluster: Cluster) -> tuple[set[Address], str]:
     if not texts:
         return set(), "the cluster reports no address of the API server"
     texts += service["spec"].get("clusterIPs") or []
-    return {ipaddress.ip_address(text) for text in texts if text != "None"}, ""
+    return {str(ipaddress.ip_network(text)) for text in texts if text != "None"}, ""
 
 
 class _Users(NamedTuple):

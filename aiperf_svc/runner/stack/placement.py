@@ -152,9 +152,8 @@ class StackPlacement(Placement):
         await home.wait_for_killed(request.stack, say)
         with home.hold(request.stack) as held:
             async with connecting as cluster:
-                request = await with_target_pods(request, cluster, say=say)
-                request = await with_gpu_exporters(request, cluster, say=say)
-                request = await with_api_server(request, cluster, say=say)
+                for add_facts in (with_target_pods, with_gpu_exporters, with_api_server):
+                    request = await add_facts(request, cluster, say=say)
                 context.is_counting.set()
                 project = open_project(
                     request.stack,
