@@ -6,8 +6,7 @@ Of an experiment, each trial is joined by itself, and the totals make an experim
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,8 +45,7 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.ending import write_junit
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.parts import Kind
-from aiperf_svc.runner.start_gate import Offset
+from aiperf_svc.runner.parts import JointRun, Kind
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,23 +60,6 @@ _ORDER = (
     ExitCode.SLO_MISSED,
     ExitCode.SLO_NOT_JUDGED,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointRun:
-    """One of the runs when it has ended."""
-
-    name: str
-    where: str
-    """The context of its cluster, or the address of its target."""
-    outcome: RunOutcome
-    offsets: Mapping[int, Offset] = field(default_factory=dict)
-    """Its clock when it was given the start of each trial, by number; of a run without an
-    experiment, trial 1."""
-
-    def offset(self, trial: int) -> Offset | None:
-        """Return its clock at a trial, or when it is known next best; None if it is not known."""
-        return self.offsets.get(trial) or next(iter(self.offsets.values()), None)
 
 
 def finish(

@@ -24,7 +24,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.start_gate import StartGate
+from aiperf_svc.runner.start_gate import Offset, StartGate
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, Where, is_side_by_side, shapes, shapes_of
 from aiperf_svc.workloads.trials import TrialConfig
@@ -66,6 +66,23 @@ class Work:
     """Whether its load waits for a common start, and the folder of the bucket that several parts
     share."""
     run_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointRun:
+    """One of the runs when it has ended."""
+
+    name: str
+    where: str
+    """The context of its cluster, or the address of its target."""
+    outcome: RunOutcome
+    offsets: Mapping[int, Offset] = field(default_factory=dict)
+    """Its clock when it was given the start of each trial, by number; of a run without an
+    experiment, trial 1."""
+
+    def offset(self, trial: int) -> Offset | None:
+        """Return its clock at a trial, or when it is known next best; None if it is not known."""
+        return self.offsets.get(trial) or next(iter(self.offsets.values()), None)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.environment import new_run_id
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.parts import Expansion, Member, Placement, Work
+from aiperf_svc.runner.parts import Expansion, JointRun, Member, Placement, Work
 from aiperf_svc.runner.start_gate import Offset
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, shape_config
@@ -32,7 +32,6 @@ from aiperf_svc.workloads.shapes import Shape, shape_config
 if TYPE_CHECKING:
     from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
     from aiperf_svc.runner.driven_trials import DrivenTrials
-    from aiperf_svc.runner.joining import JointRun
 
 
 @dataclass(kw_only=True)
@@ -304,10 +303,8 @@ class SessionResults:
         )
         return self._placement.completed(results.member, outcome, outcomes)
 
-    def joint_runs(self, outcomes: Mapping[str, RunOutcome]) -> "list[JointRun]":
+    def joint_runs(self, outcomes: Mapping[str, RunOutcome]) -> list[JointRun]:
         """Return the members as parts of a joint result."""
-        from aiperf_svc.runner.joining import JointRun
-
         return [
             JointRun(
                 name=name, where=each.member.where, outcome=outcomes[name], offsets=each.offsets

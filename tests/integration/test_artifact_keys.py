@@ -25,9 +25,10 @@ from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.joining import JointRun, finish
+from aiperf_svc.runner.joining import finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import JointRun
 from aiperf_svc.runner.start_gate import Offset
 from tests.support import fake_run, fake_steps
 from tests.support.fake_folders import write_run, write_trials

@@ -28,9 +28,10 @@ from aiperf_svc.config.load_config import load_config
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.summary import summarise
-from aiperf_svc.runner.joining import JointRun, finish
+from aiperf_svc.runner.joining import finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import JointRun
 from aiperf_svc.runner.printing import print_results
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.terminal import on_console

@@ -16,9 +16,10 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, printing, signals
-from aiperf_svc.runner.joining import JointRun, finish
+from aiperf_svc.runner.joining import finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
+from aiperf_svc.runner.parts import JointRun
 from aiperf_svc.runner.stack.attached import Attached, attach, fetch
 from aiperf_svc.runner.start_gate import measure_offset
 

@@ -15,9 +15,10 @@ from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.joining import JointRun, finish, joint_exit_code
+from aiperf_svc.runner.joining import finish, joint_exit_code
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome
+from aiperf_svc.runner.parts import JointRun
 from aiperf_svc.runner.start_gate import Offset
 from tests.support.fake_folders import write_run, write_trials
 from tests.support.fake_results import inference_result
