@@ -32,8 +32,7 @@ class Attached:
     stack: str
     client: ResultsClient
     outputs: Mapping[str, Any]
-    cluster: Cluster | None = None
-    """None without access to its pods."""
+    cluster: Cluster
 
 
 @contextlib.asynccontextmanager
@@ -92,16 +91,15 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
         with folders.collecting(folder, run_id):
             results = await attached.client.results()
             await attached.client.download_all(folder)
-            if attached.cluster is not None:
-                await add_facts(
-                    attached.cluster,
-                    folder,
-                    namespace=str(attached.outputs["namespace"]),
-                    stack=attached.stack,
-                    target=_target_of(results.config),
-                    indexes=_indexes_of(results.config),
-                    say=partial(print, file=sys.stderr),
-                )
+            await add_facts(
+                attached.cluster,
+                folder,
+                namespace=str(attached.outputs["namespace"]),
+                stack=attached.stack,
+                target=_target_of(results.config),
+                indexes=_indexes_of(results.config),
+                say=partial(print, file=sys.stderr),
+            )
     return RunEnd(
         run_id=run_id,
         status=status,

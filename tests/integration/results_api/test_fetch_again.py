@@ -9,6 +9,7 @@ from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack.attached import Attached, fetch
+from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_results import inference_result
 from tests.support.fake_results_api import Api, make_status
 
@@ -18,7 +19,9 @@ async def test_interrupted_fetch_resumes_in_the_same_folder(
 ) -> None:
     api.provider.now = make_status(state="done", is_settled=True, results_ready=True)
     api.provider.content = inference_result(1)
-    attached = Attached(stack="s", client=client, outputs={"runId": "run"})
+    cluster = FakeCluster().typed
+    outputs = {"runId": "run", "namespace": "n"}
+    attached = Attached(stack="s", client=client, outputs=outputs, cluster=cluster)
     parent = tmp_path / "fetched"
     download = client.download
 
@@ -35,7 +38,7 @@ async def test_interrupted_fetch_resumes_in_the_same_folder(
     before = (folder / "large.bin").stat().st_ino
 
     async def fetched(**more: Any) -> Path | None:
-        again = Attached(stack="s", client=client, outputs={"runId": "run", **more})
+        again = Attached(stack="s", client=client, outputs=outputs | more, cluster=cluster)
         return (await fetch(again, parent=parent)).artifacts
 
     assert await fetched(runId="another") != folder
