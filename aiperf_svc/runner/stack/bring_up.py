@@ -61,15 +61,10 @@ class CheckedShapes:
 
 
 async def check_shapes(
-    request: StackRequest,
-    shapes: Sequence[int],
-    cluster: Cluster,
-    interrupts: Interrupts,
-    *,
-    say: Say,
+    request: StackRequest, shapes: Sequence[int], cluster: Cluster, *, say: Say
 ) -> CheckedShapes:
-    """Run the preflight checks of these shapes, until an interrupt. Raises ConfigError if one asks
-    for another config."""
+    """Run the preflight checks of these shapes. Raises ConfigError if one asks for another
+    config."""
     found, tried = CheckedShapes(), set[str]()
     for number in shapes:
         plan = request.plans[number - 1]
@@ -80,12 +75,10 @@ async def check_shapes(
         tried.add(differences)
         objects = None if is_tried else functools.partial(request.manifests, number)
         try:
-            checks = await interrupts.result_of(check(cluster, plan, say=say, objects=objects))
+            checks = await check(cluster, plan, say=say, objects=objects)
         except EnvironmentProblem as error:
             found.refused[number] = error
             continue
-        if checks is None:
-            break
         found.unschedulable_s[number] = unschedulable_limit_s(checks, plan)
     return found
 

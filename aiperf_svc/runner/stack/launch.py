@@ -257,11 +257,11 @@ class Launch:
             self._running = await self._interrupts.result_of(finding)
         running = [] if self._running is None else [self._running]
         rest = [each for each in places if each not in running]
-        checked = self._checked = await bring_up.check_shapes(
-            request, rest, self._cluster, self._interrupts, say=self._say
-        )
-        if self._interrupts.count:
+        checking = bring_up.check_shapes(request, rest, self._cluster, say=self._say)
+        checked = await self._interrupts.result_of(checking)
+        if checked is None:
             return StageResult.INTERRUPTED
+        self._checked = checked
         fitting, refused = [*checked.unschedulable_s], checked.refused
         experiment = request.config.experiment
         if refused and experiment is not None and experiment.on_failure == "stop":

@@ -16,9 +16,7 @@ from tests.support.fake_stack_run import FakeStackRun, in_shapes
 
 async def checked(stack_run: FakeStackRun, said: list[str]) -> CheckedShapes:
     cluster = cast("Cluster", None)
-    return await check_shapes(
-        stack_run.request, [1, 2, 3], cluster, stack_run.interrupts, say=said.append
-    )
+    return await check_shapes(stack_run.request, [1, 2, 3], cluster, say=said.append)
 
 
 async def test_refused_shape_leaves_the_others(stack_run: FakeStackRun) -> None:
@@ -47,9 +45,7 @@ async def test_each_distinct_set_of_objects_is_tried(
 
     monkeypatch.setattr(bring_up, "check", check)
     cluster = cast("Cluster", None)
-    await check_shapes(
-        stack_run.request, [1, 2, 3, 4], cluster, stack_run.interrupts, say=lambda _: None
-    )
+    await check_shapes(stack_run.request, [1, 2, 3, 4], cluster, say=lambda _: None)
     assert tried == {"low": [True, False], "high": [True, False]}
 
 
@@ -63,13 +59,15 @@ async def test_config_error_ends_the_checks(stack_run: FakeStackRun) -> None:
 async def test_no_shape_is_checked_after_an_interrupt(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = in_shapes(stack_run)
+    runs, begun = in_shapes(stack_run), list[str]()
 
     async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
-        if plan.identity.run_id == runs[1]:
+        begun.append(plan.identity.run_id)
+        if begun == runs[:2]:
             stack_run.interrupts.add()
             await stack_run.interrupts.reached(2)
         return ()
 
     monkeypatch.setattr(bring_up, "check", check)
-    assert (await checked(stack_run, [])).unschedulable_s == {1: 0.0}
+    assert await stack_run.interrupts.result_of(checked(stack_run, [])) is None
+    assert begun == runs[:2]
