@@ -9,6 +9,7 @@ blocks start at one uptime of their targets, by the clock of the cluster.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from time import time_ns
 from typing import NamedTuple, TypeVar
@@ -105,22 +106,17 @@ class RoundGate:
         self._report(PartAwaited(self._part, trial))
 
 
+@dataclass(frozen=True)
 class UptimeGate:
     """Starts the first trial of a visit at an uptime of its target, and those that follow as soon
     as they are ready."""
 
-    def __init__(
-        self,
-        uptime_ns: int,
-        find_start: Callable[[], Awaitable[int]],
-        *,
-        first_trial: int,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """`find_start` returns when the target started, in ns by the clock of the cluster, and
-        raises BenchmarkFailed if that is unknown."""
-        self._uptime_ns, self._find_start = uptime_ns, find_start
-        self._first_trial, self._sleep = first_trial, sleep
+    uptime_ns: int
+    find_start: Callable[[], Awaitable[int]]
+    """Returns when the target started, in ns by the clock of the cluster. Raises BenchmarkFailed if
+    that is unknown."""
+    first_trial: int
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def open(self, api: RunApi, note: Callable[[str], None]) -> None:
         """Start each trial of the run. Raises BenchmarkFailed if the target has run for too long,
@@ -128,7 +124,7 @@ class UptimeGate:
         trial = 0
         while (ready := await _next_ready(api, after=trial)) is not None:
             trial = ready.trial
-            if trial == self._first_trial:
+            if trial == self.first_trial:
                 at_wall_ns = await self._wait(api, note)
             else:
                 at_wall_ns = await retried(api.clock)
@@ -142,8 +138,8 @@ class UptimeGate:
 
     async def _wait(self, api: RunApi, note: Callable[[str], None]) -> int:
         """Wait until shortly before the target has the uptime; return the time at which it has."""
-        started_wall_ns, now_wall_ns = await self._find_start(), await retried(api.clock)
-        at_wall_ns, uptime_s = started_wall_ns + self._uptime_ns, self._uptime_ns / 1e9
+        started_wall_ns, now_wall_ns = await self.find_start(), await retried(api.clock)
+        at_wall_ns, uptime_s = started_wall_ns + self.uptime_ns, self.uptime_ns / 1e9
         left_s = (at_wall_ns - now_wall_ns) / 1e9
         if left_s < LEAD_S:
             raise BenchmarkFailed(
@@ -154,7 +150,7 @@ class UptimeGate:
         note(
             f"ready; the load begins in {left_s:.0f} s, when the target has run for {uptime_s:g} s"
         )
-        await self._sleep(left_s - LEAD_S)
+        await self.sleep(left_s - LEAD_S)
         return at_wall_ns
 
 
