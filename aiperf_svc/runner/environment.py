@@ -52,11 +52,6 @@ class LocalRun:
         """Socket file over which the run is followed."""
         return self.private / "results.sock"
 
-    @property
-    def title(self) -> str:
-        """The run in a few words."""
-        return f"{self.config.name} · {workload_of(self.config).subject(self.config)}"
-
     def write_files(self) -> None:
         """Write what the processes read: config, topology, keys. Raises EnvironmentProblem."""
         try:

@@ -182,7 +182,8 @@ class LocalServices:
             import_module("aiperf_svc.runner.printing")
 
             api = LocalResultsClient(run.results_socket)
-            with closing(context.screen.display(run.title, run.topology)) as display:
+            title = f"{run.config.name} · {workload_of(run.config).subject(run.config)}"
+            with closing(context.screen.display(title, run.topology)) as display:
                 follower = Follower(
                     api,
                     interrupts=interrupts,

@@ -310,7 +310,6 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
     monkeypatch.setattr(session, "Interrupts", lambda: stack_run.interrupts)
     for name in ("save_evidence", "save_logs"):
         monkeypatch.setattr(measure, name, returning(()))
-    monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", stack_run.measuring)
     monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)

@@ -79,7 +79,10 @@ async def check_shapes(
         except EnvironmentProblem as error:
             found.refused[number] = error
             continue
-        found.unschedulable_s[number] = unschedulable_limit_s(checks, plan)
+        has_room = any(each.name == "capacity" and each.state == "ok" for each in checks)
+        # Without room, nodes must be added first.
+        longest_s = plan.config.deployment.ready_timeout / SECOND_NS
+        found.unschedulable_s[number] = UNSCHEDULABLE_S if has_room else longest_s
     return found
 
 
@@ -131,12 +134,6 @@ def check_line(check: Check) -> str:
     """Format one check as one line."""
     remedy = f" → {check.remedy}" if check.remedy and check.state != "ok" else ""
     return f"{MARKS[check.state]} {check.name}: {check.detail}{remedy}"
-
-
-def unschedulable_limit_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
-    """Return how long a pod may stay unschedulable: longer if nodes must be added first."""
-    has_room = any(each.name == "capacity" and each.state == "ok" for each in checks)
-    return UNSCHEDULABLE_S if has_room else plan.config.deployment.ready_timeout / SECOND_NS
 
 
 # --- before --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ async def test_refused_shape_leaves_the_others(stack_run: FakeStackRun) -> None:
     error = stack_run.check_errors[second] = EnvironmentProblem("no such node")
     said: list[str] = []
     found = await checked(stack_run, said)
-    assert found == CheckedShapes({2: error}, {1: 0.0, 3: 0.0})
+    assert (found.refused, [*found.unschedulable_s]) == ({2: error}, [1, 3])
     assert said == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
 
 

@@ -391,8 +391,9 @@ async def test_interrupt_in_the_checks_makes_nothing(
 ) -> None:
     in_shapes(stack_run, number=2)
 
-    async def interrupted(*_: Any, **__: Any) -> None:
+    async def interrupted(*_: Any, **__: Any) -> tuple[()]:
         stack_run.interrupts.add()
+        return ()
 
     monkeypatch.setattr(bring_up, "check", interrupted)
     outcome = await stack_run.launched()

@@ -281,8 +281,9 @@ async def test_early_interrupt_keeps_a_resumed_folder(
     in_shapes(stack_run)
     folder = await killed(stack_run, in_run=1)
 
-    async def interrupted(*_: Any, **__: Any) -> None:
+    async def interrupted(*_: Any, **__: Any) -> tuple[()]:
         stack_run.interrupts.add()
+        return ()
 
     monkeypatch.setattr(bring_up, "check", interrupted)
     outcome = await resumed(stack_run, folder)
