@@ -16,7 +16,7 @@ from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.terminal.screens import Display
-from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
+from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.signals import Interrupts
@@ -179,14 +179,6 @@ class Follower:
                 await self._api.cancel(reason)
                 return
             await asyncio.sleep(RETRY_S)
-
-
-def check_single(options: RunOptions) -> None:
-    """Raise ConfigError if the options are for one run only, and there are several at once."""
-    if options.metrics_address is not None:
-        raise ConfigError(
-            "--serve-metrics: the page shows one run, and several run at the same time; use --otlp"
-        )
 
 
 def make_outlets(

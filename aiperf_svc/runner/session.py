@@ -36,12 +36,11 @@ from aiperf_svc.core.experiments.schedule import (
     WaitForRoom,
 )
 from aiperf_svc.core.experiments.trials import describe
-from aiperf_svc.domain.errors import AiperfError, error_text
+from aiperf_svc.domain.errors import AiperfError, ConfigError, error_text
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
 from aiperf_svc.runner.ending import call_webhook, errors_posted, finish, send_to_trackers
-from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
@@ -82,8 +81,11 @@ class Session:
         """Run all parts and print the results. Raises AiperfError for what prevents the run; a run
         that has begun ends with an exit code."""
         config, resume = self._expansion.first.config, self._options.resume
-        if self._has_several:
-            check_single(self._options)
+        if self._has_several and self._options.metrics_address is not None:
+            raise ConfigError(
+                "--serve-metrics: the page shows one run, and several run at the same time; "
+                "use --otlp"
+            )
         if resume is not None:
             check_resumed(self._expansion, resume)
         with errors_posted(config, self._placement.run_id):

@@ -161,8 +161,8 @@ async def with_api_server(request: StackRequest, cluster: Cluster, *, say: Say) 
 
 
 async def _addresses(cluster: Cluster) -> tuple[set[str], str]:
-    """Return the addresses of the API server in CIDR notation, as pods and policies see them; else
-    why they are not used. Some plugins apply policies before the Service's address is translated."""
+    """Return the CIDRs of the API server, as pods and policies see them; else why they are not
+    used. Some plugins apply policies before the Service's address is translated."""
     try:
         await cluster.get(CILIUM)
         return set(), "Cilium does not match the API server by its address"

@@ -4,8 +4,6 @@ import pytest
 
 from aiperf_svc.cli.options import metrics_address, otlp_target
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.runner.follower import check_single
-from aiperf_svc.runner.options import RunOptions
 
 ALL, METRICS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
 
@@ -70,9 +68,3 @@ def test_metrics_page_listens_locally_without_a_host(
 def test_invalid_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an address; expected a port such as 9464"):
         metrics_address(text)
-
-
-def test_one_page_cannot_show_several_runs() -> None:
-    check_single(RunOptions())
-    with pytest.raises(ConfigError, match="the page shows one run, and several run"):
-        check_single(RunOptions(metrics_address=("127.0.0.1", 9464)))

@@ -120,6 +120,12 @@ class Fake:
         return [outcome for each in members.values() for outcome in each.ended.values()]
 
 
+def test_one_page_cannot_show_several_runs(tmp_path: Path) -> None:
+    fake, options = Fake(tmp_path), RunOptions(metrics_address=("127.0.0.1", 9464))
+    with pytest.raises(ConfigError, match="the page shows one run, and several run"):
+        Session(fake.expansion, fake.placement, options).run()
+
+
 def test_clusters_cannot_repeat_trials_of_a_qualification() -> None:
     config = parse_benchmark(
         {
