@@ -41,7 +41,7 @@ class ForkServer:
                 if name in _READ_AT_START or name.startswith(READ_AT_START_PREFIXES)
             }
             try:
-                self._child = subprocess.Popen(
+                self.child = subprocess.Popen(
                     [*COMMAND, str(fd).ljust(ROOM)],
                     env=environ | PROCESS_ENVIRONMENT,
                     stdin=subprocess.DEVNULL,
@@ -51,15 +51,6 @@ class ForkServer:
             except OSError as error:
                 self._sock.close()
                 raise EnvironmentProblem(f"cannot start the services: {error}") from error
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._child.pid
-
-    def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
-        return self._child.poll()
 
     def order(self, orders: Sequence[Order]) -> None:
         """Ask for these processes. Raises EnvironmentProblem."""
@@ -72,14 +63,14 @@ class ForkServer:
     def close(self) -> None:
         """End it; its forks that were not adopted end by themselves."""
         self._sock.close()
-        self._child.kill()
-        self._child.wait()
+        self.child.kill()
+        self.child.wait()
         self._has_no_orphans()
 
     def adopt(self) -> list[int]:
         """Process ids of what was ordered, all running and children of this process; none where a
         fork is not safe. To be called when the server has ended. Raises EnvironmentProblem."""
-        code = self._child.wait()
+        code = self.child.wait()
         if code != 0:
             raise EnvironmentProblem(f"cannot start the services: their process ended with {code}")
         self._has_no_orphans()

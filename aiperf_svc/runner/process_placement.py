@@ -237,7 +237,7 @@ class LocalServices:
     async def _adopt(self, forks: ForkServer, context: PartContext) -> None:
         """Adopt what was ordered; nothing if the user leaves before. Raises EnvironmentProblem."""
         async with Tasks() as tasks:
-            server = tasks.start(ended(forks.pid, forks.poll), "fork server")
+            server = tasks.start(ended(forks.child.pid, forks.child.poll), "fork server")
             tasks.start(context.interrupts.reached(2), "leave")
             await tasks.first()
         if server.cancelled():

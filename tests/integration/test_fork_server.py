@@ -30,7 +30,7 @@ def order(folder: Path, service: str, **environ: str) -> Order:
 
 def start(server: ForkServer, orders: list[Order]) -> list[int]:
     server.order(orders)
-    asyncio.run(ended(server.pid, server.poll))
+    asyncio.run(ended(server.child.pid, server.child.poll))
     return server.adopt()
 
 
@@ -93,8 +93,9 @@ def test_variables_not_needed_at_start_are_withheld(monkeypatch: pytest.MonkeyPa
     with fork_server.starting() as server:
         assert server is not None
         # It is empty until the kernel has set up the program.
-        while not (environ := Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0"))[0]:
-            assert server.poll() is None
+        path = Path(f"/proc/{server.child.pid}/environ")
+        while not (environ := path.read_bytes().split(b"\0"))[0]:
+            assert server.child.poll() is None
     assert not any(b"hush" in each for each in environ)
     assert b"OPENBLAS_NUM_THREADS=1" in environ
 
@@ -104,7 +105,7 @@ def test_unadopted_forks_exit(tmp_path: Path) -> None:
     with fork_server.starting() as server:
         assert server is not None
         server.order([order(tmp_path, "worker"), order(tmp_path, "worker")])
-        asyncio.run(ended(server.pid, server.poll))
+        asyncio.run(ended(server.child.pid, server.child.poll))
     left = set(children()) - before
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in left]
     assert codes == [ExitCode.INTERRUPTED] * 2
@@ -114,7 +115,7 @@ def test_unadopted_forks_exit(tmp_path: Path) -> None:
 def test_dead_server_is_an_environment_error(tmp_path: Path) -> None:
     with fork_server.starting() as server:
         assert server is not None
-        os.kill(server.pid, signal.SIGKILL)
+        os.kill(server.child.pid, signal.SIGKILL)
         with pytest.raises(EnvironmentProblem, match="cannot start the services"):
             start(server, [order(tmp_path, "worker")])
 
