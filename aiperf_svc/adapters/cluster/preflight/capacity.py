@@ -122,20 +122,20 @@ def judge_capacity(
     """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: the
     resources used by other pods are known."""
     plan = on_nodes(plan, free)
-    _, unplaced = place_pods(plan, free)
-    where = count(len(free), "node")
-    if not unplaced:
-        if added := place_pods(plan, free, plan.at_once_with_events)[1]:
-            more = ", ".join(f"{number:,} more {name}" for name, number in added.items())
-            return Check(
-                "capacity",
-                "warning",
-                f"{_requested(plan)} fit on {where}, but no room for what events add: {more}",
-                "add nodes, or lower the replicas of events: a trial is invalid whose event fails",
-            )
+    added, where = place_pods(plan, free, plan.at_once_with_events)[1], count(len(free), "node")
+    if not added:
         note = "" if knows_pods else "; the use by other pods is unknown (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
         return Check("capacity", state, f"{_requested(plan)} fit on {where}{note}")
+    _, unplaced = place_pods(plan, free)
+    if not unplaced:
+        more = ", ".join(f"{number:,} more {name}" for name, number in added.items())
+        return Check(
+            "capacity",
+            "warning",
+            f"{_requested(plan)} fit on {where}, but no room for what events add: {more}",
+            "add nodes, or lower the replicas of events: a trial is invalid whose event fails",
+        )
     missing = _missing(plan, free, unplaced)
     words = f"{_requested(plan)} wanted, {_left(plan, free)} free on {where}: {missing}"
     if can_grow:
