@@ -44,7 +44,7 @@ from aiperf_svc.runner.ending import call_webhook, errors_posted, finish, send_t
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome
 from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
-from aiperf_svc.runner.session_results import SessionResults, check_resumed
+from aiperf_svc.runner.session_results import SessionResults
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.start_gate import RoundGate, StartTimes
 from aiperf_svc.workloads.previews import trial_lists
@@ -87,7 +87,10 @@ class Session:
                 "use --otlp"
             )
         if resume is not None:
-            check_resumed(self._expansion, resume)
+            # It reads all files of an experiment, which take long to import.
+            from aiperf_svc.adapters.storage import resuming
+
+            resuming.check({resume / each.name: each.config for each in self._expansion.members})
         with errors_posted(config, self._placement.run_id):
             if not self._placement.prepare():
                 return ExitCode.INTERRUPTED

@@ -51,13 +51,6 @@ class MemberResults:
     """Why its files could not be written."""
 
 
-def check_resumed(expansion: Expansion, folder: Path) -> None:
-    """Raise ConfigError if a folder to resume is not that of these members and their configs."""
-    from aiperf_svc.adapters.storage import resuming
-
-    resuming.check({folder / each.name: each.config for each in expansion.members})
-
-
 class SessionResults:
     """The folders of all members."""
 

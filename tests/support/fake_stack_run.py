@@ -16,7 +16,7 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
-from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -33,7 +33,7 @@ from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.session_results import SessionResults, check_resumed
+from aiperf_svc.runner.session_results import SessionResults
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import (
     bring_up,
@@ -156,7 +156,7 @@ class FakeStackRun:
         options = replace(self.options, run=replace(self.options.run, resume=resume))
         expansion = expand_requests(requests)
         if resume is not None:
-            check_resumed(expansion, resume)
+            resuming.check({resume / each.name: each.config for each in expansion.members})
         stacks = StackPlacement(requests, expansion, options)
         made = Session(expansion, stacks, options.run, timeout_s=options.timeout_s)
         made._results = SessionResults(expansion, stacks, resume=resume)
