@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,16 +114,13 @@ class LocalRun:
     def _services_of_secrets(self) -> dict[str, set[Service]]:
         """Return which services need each variable that holds a secret. One may be named for
         several purposes."""
-        config = self.config
-        secrets = workload_of(config).secrets(config)
-        named = [(each.variable, service) for each in secrets for service in each.services]
-        if config.artifacts.s3:
-            uploads = (*KEY_VARIABLES, TOKEN_VARIABLE)
-            named += [(variable, Service.RECORDS_MANAGER) for variable in uploads]
-        known = {variable for variable, _ in named}
+        found: defaultdict[str, set[Service]] = defaultdict(set)
+        for each in workload_of(self.config).secrets(self.config):
+            found[each.variable].update(each.services)
+        if self.config.artifacts.s3:
+            for variable in (*KEY_VARIABLES, TOKEN_VARIABLE):
+                found[variable].add(Service.RECORDS_MANAGER)
         # The keys of further targets, of other trials.
-        named += [(each, Service.WORKER) for each in self.options.secrets if each not in known]
-        found: dict[str, set[Service]] = {}
-        for variable, service in named:
-            found.setdefault(variable, set()).add(service)
+        for variable in self.options.secrets.keys() - found.keys():
+            found[variable].add(Service.WORKER)
         return found
