@@ -283,8 +283,8 @@ class StackRemoval:
         self._say(f"leak check: {report.in_words}")
         if not self.is_destroyed:
             await refuse_namesakes(self._cluster, record, report.others)
-        if not self.is_destroyed and not await teardown.update_state():
-            self.is_verified = False
+            self.is_verified = await teardown.update_state()
+        if not self.is_verified:
             raise EnvironmentProblem(
                 f"the state of stack {stack} still lists objects that are gone; "
                 f"`aiperf-svc gc {stack}` updates it"
