@@ -198,7 +198,7 @@ def test_provider_program_answers_an_engine(provider: ResourceProviderStub) -> N
 
 
 def test_provider_reports_the_message_of_python(provider: ResourceProviderStub) -> None:
-    args = {"config": {"load": {}}}
+    args: dict[str, Any] = {"config": {"load": {}}}
     inputs = Struct()
     inputs.update(args)
     request = ConstructRequest(

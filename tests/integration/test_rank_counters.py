@@ -98,9 +98,7 @@ def test_counted_bytes_agree_with_those_sent(tmp_path: Path) -> None:
     counted: list[dict[str, int]] = [json.loads(sender.stdout), json.loads(said)]
     assert min(counted[0]["tx_bytes"], counted[1]["rx_bytes"]) >= SENT
     witnesses = tuple(
-        fake.witness(
-            rank, interface_rx_bytes=each["rx_bytes"], interface_tx_bytes=each["tx_bytes"]
-        )
+        fake.witness(rank, interface_rx_bytes=each["rx_bytes"], interface_tx_bytes=each["tx_bytes"])
         for rank, each in enumerate(counted)
     )
     claims = {0: ClaimedBytes(sent=SENT), 1: ClaimedBytes(received=SENT)}

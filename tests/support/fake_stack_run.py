@@ -35,14 +35,7 @@ from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.session_results import SessionResults
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import (
-    bring_up,
-    launch,
-    measure,
-    placement,
-    records,
-    teardown,
-)
+from aiperf_svc.runner.stack import bring_up, launch, measure, placement, records, teardown
 from aiperf_svc.runner.stack.members import expand_requests
 from aiperf_svc.runner.stack.placement import StackPlacement
 from aiperf_svc.runner.stack.request import StackRequest

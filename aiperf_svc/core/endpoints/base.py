@@ -426,7 +426,7 @@ def add_reasoning_tokens(delta: Delta, stated: Count, total: Count = None) -> No
         if rest in (cached, written, cached + written):
             return
         delta.reasoning_tokens = reasoning = rest
-    if 0 < reasoning and (reasoning > completion or reasoning == rest):
+    if reasoning > 0 and (reasoning > completion or reasoning == rest):
         delta.completion_tokens = min(completion + reasoning, _LARGEST_COUNT)
 
 

@@ -267,9 +267,7 @@ class StackPlacement(Placement):
         more = {
             "stack": self._requests[member.name].stack,
             "left": list(outcome.left),
-            "stacks": [
-                {"state": each.state, "reason": each.reason, **each.more} for each in parts
-            ],
+            "stacks": [{"state": each.state, "reason": each.reason, **each.more} for each in parts],
         }
         return replace(outcome, more=more)
 

@@ -156,8 +156,7 @@ async def test_trials_of_indexes_have_their_pods(tmp_path: Path) -> None:
         write_provenance(folder, Provenance(client={"kernel": "6.1"}, target={}))
     pods = [index_pod("n1", "Failed"), index_pod("n2", "Succeeded"), pod("collector", "n3")]
     nodes = {
-        f"/api/v1/nodes/n{n}": node(f"6.{n}", **{"kubernetes.io/hostname": f"n{n}"})
-        for n in (2, 3)
+        f"/api/v1/nodes/n{n}": node(f"6.{n}", **{"kubernetes.io/hostname": f"n{n}"}) for n in (2, 3)
     }
     place: Any = {"namespace": "bench", "stack": "s", "target": Target(kind="mock"), "client": {}}
     cluster = FakeCluster({PODS: {"items": pods}} | nodes).typed

@@ -21,7 +21,6 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.pods import HOSTNAME
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.session_results import check_resumed
 from aiperf_svc.runner.stack import bring_up, discovery, launch
 from aiperf_svc.runner.stack.members import expand_requests
 from aiperf_svc.runner.stack.request import WORKLOAD_IMAGE, StackRequest
@@ -211,16 +210,21 @@ async def test_discovered_keys_do_not_change_the_config(stack_run: FakeStackRun)
 
 
 def test_image_variable_is_part_of_the_config(tmp_path: Path) -> None:
-    tool = {"kind": "command", "image": "tool:1", "command": ["true"], "duration": "10s"}
-    tool["metrics"] = {"time": {"unit": "s", "pattern": "([0-9]+)"}}
+    tool = {
+        "kind": "command",
+        "image": "tool:1",
+        "command": ["true"],
+        "duration": "10s",
+        "metrics": {"time": {"unit": "s", "pattern": "([0-9]+)"}},
+    }
     config = parse_benchmark({"workload": tool, "experiment": {"repetitions": 2}}, "")
     request = StackRequest(stack="s", config=config, environ={WORKLOAD_IMAGE: "tool:2"})
     resuming.begin(tmp_path, request.plan.config)  # as the pods write it
-    check_resumed(expand_requests({"": request}), tmp_path)
+    resuming.check({tmp_path: expand_requests({"": request}).first.config})
     for environ in ({}, {WORKLOAD_IMAGE: "tool:3"}):
         other = replace(request, environ=environ)
-        with pytest.raises(ConfigError, match="workload.image differs"):
-            check_resumed(expand_requests({"": other}), tmp_path)
+        with pytest.raises(ConfigError, match=r"workload\.image differs"):
+            resuming.check({tmp_path: expand_requests({"": other}).first.config})
 
 
 async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStackRun) -> None:
