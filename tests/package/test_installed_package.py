@@ -27,7 +27,7 @@ MEASURED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 SHORT = ("--num-requests", "40", "--num-warmup-requests", "5", "--concurrency", "10")
 LONGEST_S = 600.0
 """Limit for a command that hangs. On a busy machine an installation takes minutes."""
-LARGEST_MB = 6.2
+LARGEST_MB = 6.3
 """Most that this package may hold, unpacked."""
 SIZES = ROOT / "docs" / "decisions" / "0033-size-of-the-plain-install.md"
 GROWTH = 1.05
