@@ -431,9 +431,9 @@ def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
 
 def _has_node_affinity(manifest: Json) -> bool:
     """Return whether the pods of an object require nodes by an affinity."""
-    affinity = manifest["spec"]["template"]["spec"].get("affinity") or {}
-    of_nodes = affinity.get("nodeAffinity") or {}
-    return bool(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    affinities = (each["spec"].get("affinity") or {} for each in templates(manifest))
+    of_nodes = (each.get("nodeAffinity") or {} for each in affinities)
+    return any(each.get("requiredDuringSchedulingIgnoredDuringExecution") for each in of_nodes)
 
 
 def _makes_jobs(manifest: Json) -> bool:

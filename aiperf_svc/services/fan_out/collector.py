@@ -205,7 +205,7 @@ class Collector:
                 self._trials.fail_unfinished(shape, failure, with_stopped=True)
                 await asyncio.to_thread(self._trials.write_progress)
                 if not self._count(shape):
-                    # All trials have ended well, so files of them are missing.
+                    # All trials have results: files are missing, or the server ended later.
                     self._progress.artifact_error = f"shape {shape}: {failure}"
             self._end_shape(shape)
             return True
