@@ -168,7 +168,7 @@ def test_run_of_a_tool_is_uploaded_later(
     assert any(name.endswith("/results.json") for name in store.names())
 
 
-def test_run_of_a_target_is_uploaded_into_its_folder(
+def test_target_run_is_uploaded_into_its_folder(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "bench-20261127T030000Z" / "eu"
