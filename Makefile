@@ -151,6 +151,7 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# pip too: the one that comes with an environment takes twice as long.
 lock: ## Lock what pyproject.toml asks for; newest versions of all with LOCK_FLAGS=--upgrade (needs uv)
 	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header \
 	  --extra stack --extra s3 --extra media --extra mlflow --extra nvml --extra wandb --extra dev pyproject.toml -o requirements.lock
@@ -160,6 +161,7 @@ lock: ## Lock what pyproject.toml asks for; newest versions of all with LOCK_FLA
 	  -c requirements.lock --extra s3 --extra media --extra nvml --extra stack pyproject.toml -o images/runner/requirements.lock
 	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header scripts/docs.in -o scripts/docs.lock
 	uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header scripts/package.in -o scripts/package.lock
+	echo pip | uv pip compile $(LOCK_FLAGS) --python-version 3.11 --universal --generate-hashes --no-header - -o scripts/pip.lock
 
 # A virtual environment of its own: nobody else needs the tools.
 DOCS := build/docs

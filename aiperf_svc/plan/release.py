@@ -418,15 +418,20 @@ def _replicas(manifest: Json) -> Iterator[tuple[str, int, Json]]:
     if manifest["kind"] == "Pod" and not is_custom(manifest):
         yield "", 1, manifest
     elif manifest["kind"] == "LeaderWorkerSet":
-        groups, of = spec.get("replicas", 1), spec.get("leaderWorkerTemplate") or {}
+        groups, of = _number(spec, "replicas"), spec.get("leaderWorkerTemplate") or {}
         worker = of.get("workerTemplate") or {}
         yield " leaders", groups, of.get("leaderTemplate") or worker
-        yield " workers", groups * (of.get("size", 1) - 1), worker
+        yield " workers", groups * (_number(of, "size") - 1), worker
     elif _makes_jobs(manifest):
         job, jobs = spec["jobTargetRef"], spec.get("minReplicaCount") or 0
-        yield "", jobs * job.get("parallelism", 1), job["template"]
+        yield "", jobs * _number(job, "parallelism"), job["template"]
     elif not is_custom(manifest) and is_template(spec.get("template")):
-        yield "", spec.get("replicas", spec.get("parallelism", 1)), spec["template"]
+        yield "", _number(spec, "replicas", "parallelism"), spec["template"]
+
+
+def _number(spec: Json, *keys: str) -> int:
+    """Return the first number of these keys; 1, the default of Kubernetes, if they have none."""
+    return next((int(spec[key]) for key in keys if spec.get(key) is not None), 1)
 
 
 def _has_node_affinity(manifest: Json) -> bool:

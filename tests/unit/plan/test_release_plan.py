@@ -108,6 +108,12 @@ def test_totals_count_the_pods_of_manifests() -> None:
     assert plan.totals.cpu_millis - alone.cpu_millis == 6000
 
 
+def test_replicas_of_a_chart_may_be_null() -> None:
+    made = deployment("decode")
+    made["spec"]["replicas"] = None
+    assert [pod.replicas for pod in _release(release_plan(made)).pods] == [1]
+
+
 def test_leader_worker_sets_count_leaders_and_workers() -> None:
     template = deployment("x")["spec"]["template"]
     made = simple(
