@@ -1,13 +1,13 @@
-"""Measures what an agent trace of many requests costs before the load.
+"""Measures the startup cost of an agent trace with many requests.
 
     python -m benchmarks.agent_traces [--requests N] [--trees N] [--tokenizer] [--json]
 
-The trace is one of Weka's format with 40 to 160 requests in a session, up to 102,400 tokens in a
-prompt and subagents. It is read twice, as in a run: once before anything is started, and once by
-the dataset manager. Then the requests of the first trees are made, as many as the load has users.
-CPU times do not depend on what else the machine does. `--tokenizer` counts with a byte-level BPE of
-4,000 tokens, which is trained on texts of Python. `--json` measures both, each in a process of its
-own, against the targets.
+The trace has Weka's format: sessions of 40 to 160 requests with subagents and up to 102,400 tokens
+in a prompt. It is read twice, as in a run: once before anything starts, and once by the dataset
+manager. Then the requests of the first trees are created, as many as the load has users. CPU times
+do not depend on other load of the machine. `--tokenizer` counts with a byte-level BPE of 4,000
+tokens, trained on Python sources. `--json` measures both variants in separate processes and
+compares them with the targets.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from aiperf_svc.core.datasets.tree_dataset import TreeDataset
 BLOCK_SIZE = 64
 MOST_BLOCKS = 1_600
 TARGETS = (("cpu_s", 10.0), ("memory_mib", 500.0))
-"""Most CPU time and memory of the start with a tokenizer."""
+"""Limits of CPU time and memory of the start with a tokenizer."""
 
 
 class Session:
@@ -57,7 +57,7 @@ class Session:
         }  # fmt: skip
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the requests, with those of subagents."""
+        """Return the requests, including those of subagents."""
         rng, now, found = self._rng, 0.0, list[dict[str, Any]]()
         shared = self._ids(200)
         ids = list(shared)
@@ -81,7 +81,7 @@ class Session:
 
 
 def lines(requests: int) -> Iterator[str]:
-    """Yield the lines of a trace with at least so many requests."""
+    """Yield the lines of a trace with at least this many requests."""
     rng, count, number = random.Random(1), 0, 0
     while count < requests:
         session = Session(rng)
@@ -161,7 +161,7 @@ def main() -> None:
                 print(f"{name:14} {value:,.1f}")
             return
         cases = {"without a tokenizer": None, "with a tokenizer": file}
-        # The memory is that of a process.
+        # Peak memory is measured per process.
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             figures = {
                 name: pool.apply(measured, (args.requests, args.trees, tokenizer))

@@ -1,11 +1,11 @@
-"""How long it takes to collect the results of a large run: a records manager's API in a process of
-its own, the runner's client in this one, loopback in between.
+"""Measures the time to collect the results of a large run. A records manager's API runs in a
+separate process and the runner's client in this one, connected over loopback.
 
     python benchmarks/collect_results.py [--size 1Gi] [--json] [--profile]
 
-What the client does is more than a copy: every byte is written and its SHA-256 checked. The
-reference, taken in the same run, is just that without a network: `shutil.copyfile`, then SHA-256.
-The file holds random bytes, since records.parquet is compressed in itself.
+The client writes every byte and checks its SHA-256. The reference in the same run does the same
+without a network: `shutil.copyfile`, then SHA-256. The file holds random bytes, because
+records.parquet is already compressed.
 """
 
 import argparse
@@ -34,18 +34,18 @@ FILE = "records.parquet"
 
 
 class Finished:
-    """A run that has ended; as much of it as the API asks for."""
+    """A finished run with the methods that the API needs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def folder(self) -> Path:
-        """Where the results are."""
+        """Folder of the results."""
         return self._folder
 
 
 async def serve_folder(folder: Path) -> None:
-    """Serve until standard input ends."""
+    """Serve the folder until standard input ends."""
     api = await serve(
         Finished(folder),  # type: ignore[arg-type]
         token=TOKEN,
@@ -58,7 +58,7 @@ async def serve_folder(folder: Path) -> None:
 
 
 def make_results(folder: Path, size: int) -> None:
-    """A folder as the records manager leaves it, with one large file."""
+    """Write a folder like the records manager's, with one large file."""
     folder.mkdir()
     with (folder / FILE).open("wb") as file:
         for begin in range(0, size, 1 << 24):
@@ -69,7 +69,7 @@ def make_results(folder: Path, size: int) -> None:
 
 
 def reference_s(source: Path, target: Path) -> float:
-    """Seconds of a copy on this machine that is checked by its hash."""
+    """Return the seconds of a copy on this machine, including its hash check."""
     begin = perf_counter()
     shutil.copyfile(source / FILE, target)
     with target.open("rb") as file:
@@ -80,7 +80,7 @@ def reference_s(source: Path, target: Path) -> float:
 
 
 def collect_s(source: Path, target: Path) -> float:
-    """Seconds in which the client has everything."""
+    """Return the seconds until the client has all files."""
     command = [sys.executable, __file__, "--serve", str(source)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None

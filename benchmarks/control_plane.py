@@ -1,16 +1,16 @@
-"""What the five singletons need at 2,000 workers and 500 record processors: a million users.
+"""Measures the five singletons at 2,000 workers and 500 record processors: a million users.
 
     python -m benchmarks.control_plane --workers 2000 --seconds 30
 
-The singletons are the product's own processes. Workers and record processors are stand-ins
-(`benchmarks.service_stubs`) that speak the real protocol over real sockets, CURVE included, at the
-rates of real ones; raw records are left out, since at this size they go from worker to processor
-without touching a singleton. Stand-ins and singletons share this machine's cores, so times are
-upper bounds, while CPU seconds a second and memory are each process' own.
+The singletons are the product's own processes. Workers and record processors are stubs
+(`benchmarks.service_stubs`) that use the real protocol on real sockets, including CURVE, at
+realistic rates. Raw records are omitted, because at this size they go from worker to processor
+without a singleton. Stubs and singletons share this machine's cores, so times are upper bounds; CPU
+seconds per second and memory are measured per process.
 
-Prints for each singleton its CPU while all services register and while the load runs, and its
-memory; how long registration took; how late credits were (user time lost for want of a credit); how
-long a record took to be acknowledged; and whether the accounts are exact.
+Prints for each singleton its CPU during registration and during the load, and its memory. Also
+prints the duration of registration, the lateness of credits (user time lost while waiting for a
+credit), the time until a record was acknowledged, and whether the accounts are exact.
 """
 
 import argparse
@@ -49,7 +49,7 @@ MIB = 2**20
 
 
 class Sample(NamedTuple):
-    """All processes at one moment."""
+    """All processes at one time."""
 
     at_s: float
     state: str
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 
 def config_of(options: argparse.Namespace) -> BenchmarkConfig:
-    """A run whose plan has as many workers and processors as asked for."""
+    """Return a config whose plan has the requested numbers of workers and processors."""
     transport = {"kind": "tcp", "curve": options.transport == "curve"}
     return BenchmarkConfig.model_validate(
         {
@@ -109,7 +109,7 @@ class Simulation:
         self._began = 0.0
 
     def start(self) -> None:
-        """The singletons, then all others at once."""
+        """Start the singletons, then all other processes at once."""
         for service in SINGLETONS:
             environ = self._environment(service.value, (service,))
             command = [*OWN_PROGRAM, "service", service.value]
@@ -161,7 +161,7 @@ class Simulation:
                 raise SystemExit(f"after {now:.0f} s, {state.value}: {problem}; {self._last()}")
 
     def _last(self) -> str:
-        """CPU of all processes so far."""
+        """Return the CPU of all processes so far."""
         return str({name: round(s, 1) for name, s in self.samples[-1].cpu_s.items()})
 
     def _sample(self, at_s: float, state: RunState) -> Sample:
@@ -172,7 +172,7 @@ class Simulation:
         return Sample(at_s, state.value, cpu, memory)
 
     def results(self) -> list[dict[str, Any]]:
-        """What the stubs have seen, when all have ended."""
+        """Return the stubs' results after all have ended."""
         for process in self.stubs:
             process.wait(END_S)
         return [
@@ -181,7 +181,7 @@ class Simulation:
         ]
 
     def end(self) -> None:
-        """No process is left."""
+        """End all processes."""
         everybody = (*self.stubs, *self.singletons.values())
         for process in everybody:
             if process.poll() is None:
@@ -195,7 +195,7 @@ class Simulation:
 
 
 def report(simulation: Simulation, stubs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Everything measured."""
+    """Return all measurements."""
     samples, states = simulation.samples, simulation.states
     ready = states["profiling"]
     load = [s for s in samples if s.state == RunState.PROFILING]
@@ -247,7 +247,7 @@ def _quantiles(values: "np.ndarray[Any, Any]") -> dict[str, float]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """For people."""
+    """Print the measurements as text."""
     print(
         f"{found['workers']:,} workers, {found['record_processors']:,} record processors, "
         f"{found['users']:,} users, {found['requests_per_s']:,} requests/s\n"
@@ -271,7 +271,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Simulate, and print what it took; 0 when the accounts are exact."""
+    """Run the simulation and print its figures. Return 0 if the accounts are exact."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

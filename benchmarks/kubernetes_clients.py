@@ -1,8 +1,8 @@
-"""Measures the runner's client of Kubernetes and kr8s against a server on this machine.
+"""Compares the runner's Kubernetes client and kr8s against a local server.
 
     python -m benchmarks.kubernetes_clients
 
-It prints the figures of decision 12: the CPU of lists and of bytes over a WebSocket, the effect of
+It prints the figures of decision 12: CPU time of lists and of WebSocket transfers, the effect of
 forbidden lists on others, and the requests of a forbidden port-forward. Run it again when kr8s
 changes.
 """
@@ -30,7 +30,7 @@ from aiperf_svc.adapters.cluster.results_access import PROTOCOL
 
 LISTS, AT_A_TIME, FORBIDDEN = 600, 60, 10
 MESSAGE, MESSAGES = bytes(32 * 1024 + 1), 8192
-"""256 MiB in messages of the size that a kubelet sends."""
+"""256 MiB in messages of the kubelet's size."""
 FORWARD_S = 3.0
 ITEMS = {"items": [{"metadata": {"name": f"n{i}", "uid": str(i)}} for i in range(20)]}
 DENIED = {"kind": "Status", "reason": "Forbidden", "message": "forbidden", "code": 403}
@@ -76,8 +76,7 @@ def serve() -> None:
 
 @contextlib.contextmanager
 def served() -> Iterator[tuple[str, Path]]:
-    """Yield the URL of a server in a process of its own, and a kubeconfig for it with a credential
-    plugin."""
+    """Yield the URL of a server process, and a kubeconfig for it with a credential plugin."""
     command = (sys.executable, "-m", "benchmarks.kubernetes_clients", "--serve")
     with (
         tempfile.TemporaryDirectory() as name,
@@ -104,7 +103,7 @@ def served() -> Iterator[tuple[str, Path]]:
 
 
 async def measured(name: str, work: Callable[[], Awaitable[object]]) -> object:
-    """Run the work, and print its time and CPU time. Returns its result."""
+    """Run the work, print its time and CPU time, and return its result."""
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     result = await work()
     took_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
@@ -113,14 +112,14 @@ async def measured(name: str, work: Callable[[], Awaitable[object]]) -> object:
 
 
 async def lists(get: Callable[[str], Awaitable[Any]]) -> str:
-    """Request lists, some at a time."""
+    """Request lists with limited concurrency."""
     for _ in range(LISTS // AT_A_TIME):
         await asyncio.gather(*(get(f"type{i}") for i in range(AT_A_TIME)))
     return f"{LISTS} lists"
 
 
 async def mixed(get: Callable[[str], Awaitable[Any]]) -> str:
-    """Request lists of which some are forbidden, all at once."""
+    """Request lists concurrently, some of which are forbidden."""
     every = range(0, AT_A_TIME, AT_A_TIME // FORBIDDEN)
     names = ["forbidden" if i in every else f"type{i}" for i in range(AT_A_TIME)]
     found = await asyncio.gather(*map(get, names), return_exceptions=True)
@@ -148,7 +147,7 @@ async def by_kr8s(api: Any) -> str:
 
 
 async def refused_forward(api: Any, url: str) -> None:
-    """Print the requests of one connection of a port-forward that is forbidden."""
+    """Print the requests of one connection of a forbidden port-forward."""
 
     async def requests() -> int:
         async with aiohttp.ClientSession() as session, session.get(f"{url}/requests") as response:
@@ -161,7 +160,7 @@ async def refused_forward(api: Any, url: str) -> None:
         await asyncio.sleep(FORWARD_S)
         print(f"kr8s, a forbidden port-forward: {await requests() - before} requests in 3 s")
         writer.close()
-    # The forwarder leaves its tasks, and asyncio reports what they raise when they are cancelled.
+    # The forwarder leaves tasks behind, and asyncio reports the errors of their cancellation.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 

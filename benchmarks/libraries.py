@@ -1,9 +1,9 @@
-"""Measures what own code saves against the libraries that could replace it.
+"""Compares our own code with the libraries that could replace it.
 
     python -m benchmarks.libraries
 
-It prints CPU times of an HTTP/2 response in each implementation, of reading a page of metrics, and
-of importing aiohttp. Decisions 47 and 51 are based on them: run it again when a library changes.
+It prints CPU times of an HTTP/2 response in each implementation, of parsing a metrics page, and of
+importing aiohttp. Decisions 47 and 51 are based on them. Run it again when a library changes.
 """
 
 import argparse
@@ -68,7 +68,7 @@ Task = Callable[[], object]
 
 
 def responses(events: int) -> Responses:
-    """Return responses on streams 1, 3, …, with each event in a read of its own."""
+    """Return responses on streams 1, 3, …, each event in its own read."""
     encoder, found = Encoder(), []
     for stream in range(1, 2 * RESPONSES, 2):
         head = frame(frames.HEADERS, frames.END_HEADERS, stream, encoder.encode(HEADERS))
@@ -117,7 +117,7 @@ def with_h2(responses: Responses) -> None:
 
 
 def with_hyperframe(responses: Responses) -> None:
-    """Parse the frames of the responses alone."""
+    """Only parse the frames of the responses."""
     for reads in responses:
         for read in reads:
             view = memoryview(read)
@@ -127,7 +127,7 @@ def with_hyperframe(responses: Responses) -> None:
 
 
 def page(engines: int) -> str:
-    """Return a page of a server with histograms of so many engines."""
+    """Return a metrics page with histograms of this many engines."""
     lines = []
     for name in HISTOGRAMS:
         lines.append(f"# HELP vllm:{name} A histogram.\n# TYPE vllm:{name} histogram")
@@ -141,12 +141,12 @@ def page(engines: int) -> str:
 
 
 def read_first(text: str) -> None:
-    """Read a page whose lines are all new."""
+    """Parse a page whose lines are all new."""
     PageReader().read(text)
 
 
 def read_all(parser: Callable[[str], Iterable[object]], text: str) -> None:
-    """Read a page by a parser that yields families."""
+    """Parse a page with a parser that yields families."""
     for _ in parser(text):
         pass
 
@@ -166,7 +166,7 @@ def import_ms(module: str) -> float:
 
 
 def least_s(tasks: dict[str, Task]) -> dict[str, float]:
-    """Run the tasks in turns. Return the least CPU time of each."""
+    """Run the tasks alternately and return the minimum CPU time of each."""
     least = dict.fromkeys(tasks, float("inf"))
     for _ in range(ROUNDS):
         for name, task in tasks.items():

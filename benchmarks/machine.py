@@ -1,4 +1,4 @@
-"""The machine that figures were taken on, as every result names it."""
+"""Description of the machine, which every result contains."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _STEPS: Final = {
 
 
 def describe() -> dict[str, Any]:
-    """CPU, cores, memory, limits and versions."""
+    """Return CPU, cores, memory, limits and versions."""
     return {
         "cpu": cpu_model(),
         "cores": usable_cores(),

@@ -1,7 +1,7 @@
-"""What processes and the kernel use of this machine, read from /proc.
+"""Resource use of processes and the kernel, read from /proc.
 
-Memory of a process is its proportional set size: shared pages are counted once over all who share
-them, so the sizes of several processes may be added up.
+Memory of a process is its proportional set size: a shared page is divided among its users, so the
+sizes of several processes can be added.
 """
 
 import ctypes
@@ -30,11 +30,11 @@ LIMITS = (
     "fs/file-max",
     "fs/epoll/max_user_watches",
 )
-"""Kernel settings that bound connections, below /proc/sys."""
+"""Kernel settings in /proc/sys that limit connections."""
 
 
 def family(root: int) -> list[int]:
-    """A process and all its descendants that are alive."""
+    """Return a process and all its living descendants."""
     children: dict[int, list[int]] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit():
@@ -50,7 +50,7 @@ def family(root: int) -> list[int]:
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Memory of several processes; those that have ended count as 0."""
+    """Return the memory of several processes. Ended processes count as 0."""
     total = 0
     for pid in pids:
         for line in _read(PROC / str(pid) / "smaps_rollup").splitlines():
@@ -60,29 +60,29 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 
 def rss_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of processes; pages that several share count once for each of them."""
+    """Return the resident memory of processes. Shared pages count once for each process."""
     return sum(int((_read(PROC / str(p) / "statm").split() or "00")[1]) * _PAGE for p in pids)
 
 
 def status_bytes(pid: int, name: str) -> int:
-    """A size from /proc/PID/status, such as VmHWM; 0 when the process is gone."""
+    """Return a size from /proc/PID/status, such as VmHWM, or 0 if the process has ended."""
     found = re.search(rf"^{name}:\s+(\d+) kB", _read(PROC / str(pid) / "status"), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU time of processes together since their start, user and system."""
+    """Return the user and system CPU time of all processes since their start."""
     stats = (_stat(pid) for pid in pids)
     return sum(int(fields[11]) + int(fields[12]) for fields in stats if fields) * _TICK_S
 
 
 def command_line(pid: int) -> str:
-    """Command of a process, empty when it is gone."""
+    """Return the command line of a process, or an empty text if it has ended."""
     return _read(PROC / str(pid) / "cmdline").replace("\0", " ").strip()
 
 
 def memory() -> dict[str, int]:
-    """The machine's memory in bytes, by the names of /proc/meminfo, and `TcpBuffers`."""
+    """Return the machine's memory in bytes by the names of /proc/meminfo, and `TcpBuffers`."""
     found = {}
     for line in _read(PROC / "meminfo").splitlines():
         name, _, rest = line.partition(":")
@@ -95,27 +95,27 @@ def memory() -> dict[str, int]:
 
 
 def kernel_bytes() -> int:
-    """Memory of the kernel that grows with connections: objects, socket buffers, page tables."""
+    """Return the kernel memory that grows with connections: objects, buffers, page tables."""
     now = memory()
     return now["Slab"] + now["TcpBuffers"] + now["PageTables"] + now.get("Percpu", 0)
 
 
 def limits() -> dict[str, str]:
-    """Kernel settings that bound connections, as they are in this network namespace."""
+    """Return the kernel settings that limit connections in this network namespace."""
     return {name: " ".join(_read(PROC / "sys" / name).split()) or "-" for name in LIMITS}
 
 
 def end_orderly() -> None:
-    """Have SIGTERM, and SIGINT even where a shell ignores it, end this process as Ctrl-C does: what
-    it has started is then ended too."""
+    """Make SIGTERM and SIGINT (even if a shell ignores it) end this process like Ctrl-C, so that
+    its child processes end too."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
 
 
 def enter_own_network(settings: dict[str, str]) -> None:
-    """Move this process and its children into a network namespace that holds only a loopback, with
-    kernel `settings` (names below /proc/sys) that end with it. Raises OSError without the right
-    to."""
+    """Move this process and its children into a network namespace that has only a loopback
+    interface, and apply kernel `settings` (names in /proc/sys) there. Raises OSError without the
+    permission."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "cannot make a network namespace; it takes root")
@@ -128,7 +128,7 @@ def enter_own_network(settings: dict[str, str]) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; empty when it is gone."""
+    """Return the fields of /proc/PID/stat from the state on, or nothing after its end."""
     return _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
 
 

@@ -1,6 +1,6 @@
-"""The printed part of docs/performance.md: a table for each benchmark, with its command.
+"""Generates the tables of docs/performance.md: one for each benchmark, with its command.
 
-The page is written by hand above `BEGIN` and below `END`.
+The page above `BEGIN` and below `END` is written by hand.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,16 +18,16 @@ the most that the client can do. Rates, CPU and memory of the client are valid f
 the latencies of such a run as those of the server.
 """
 LONGEST_LIST = 12
-"""A longer list is a timeline: it stays in the file."""
+"""Longer lists are timelines and stay in the file."""
 PLOTS = {"speed": "performance-cpu.svg", "truth": "performance-truth.svg"}
-"""Part to the file of its plot, beside the page in `images/`."""
+"""File of each part's plot in `images/` next to the page."""
 
 Figures = dict[str, Any]
 Lines = list[str]
 
 
 def page(current: str, results: Figures, *, source: str) -> str:
-    """The current page, with its printed part made from `results`."""
+    """Return the current page with its generated part rebuilt from `results`."""
     above, rest = current.split(BEGIN)
     _, below = rest.split(END)
     return f"{above}{BEGIN}\n\n{_printed(results, source=source)}\n{END}{below}"
@@ -41,7 +41,7 @@ def _printed(results: Figures, *, source: str) -> str:
         stolen = part.get("stolen_share")
         of_host = f", {stolen:.1%} of the CPU taken by the host" if stolen is not None else ""
         cpu = part.get("cpu", results["machine"]["cpu"])
-        # Parts of one day may come from several machines.
+        # Parts of one day may come from different machines.
         where = f", on {cpu}" if cpu != results["machine"]["cpu"] else ""
         how = f"`{part['command']}`, {part['took_s']:g} s{where}{of_host}"
         lines += [f"## {part['title']}", "", how, ""]
@@ -56,7 +56,7 @@ def _printed(results: Figures, *, source: str) -> str:
 
 
 def plots(results: Figures) -> dict[str, str]:
-    """SVG by file name, for the parts that have one and were measured."""
+    """Return SVG by file name for the measured parts that have a plot."""
     drawn = {"speed": _cpu_plot, "truth": _truth_plot}
     return {
         PLOTS[name]: draw(results["parts"][name]["figures"])
@@ -98,7 +98,7 @@ def _speed(figures: Figures) -> Lines:
 
 
 def _speed_summary(loads: Figures) -> Lines:
-    """The rates, with the verdict of the run beside each."""
+    """Return the rates, each with the verdict of its run."""
     header = (
         *("load", "requests/s", "chunks/s", "of wrk", "CPU of a request, µs"),
         *("CPU of a chunk, µs", "verdict of the run"),
@@ -113,7 +113,7 @@ def _speed_summary(loads: Figures) -> Lines:
 
 
 def _cpu_plot(figures: Figures) -> str:
-    """CPU of a request by service, with the server's beside it."""
+    """Return a plot of CPU per request by service, with the server's next to it."""
     cases = figures["cases"]
     rows = []
     for case, unit, key in (
@@ -238,7 +238,7 @@ def _any(figures: Any) -> Lines:
 
 
 def _verdict_first(figures: Figures) -> Figures:
-    """The same figures, their run's verdict above those that it judges."""
+    """Return the same figures with each run's verdict above the figures that it judges."""
     verdict = {"verdict": figures["verdict"]} if "verdict" in figures else {}
     return verdict | figures
 
@@ -256,7 +256,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Lines:
 
 
 def _flat(figures: Figures, prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested members by their path; long lists stay in the file."""
+    """Return nested members by path. Long lists stay in the file."""
     found: list[tuple[str, Any]] = []
     for name, value in figures.items():
         path = f"{prefix}{name}"

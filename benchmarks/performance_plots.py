@@ -1,4 +1,4 @@
-"""Bar charts as SVG files: one bar for each row, stacked where a row has several parts."""
+"""Bar charts as SVG files: one bar per row, stacked if a row has several parts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ class Bar(NamedTuple):
 
     name: str
     parts: Mapping[str, float]
-    """Lengths by what they are of; drawn one after the other."""
+    """Lengths by what they measure, drawn one after another."""
     note: str = ""
-    """Behind the bar."""
+    """Text after the bar."""
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar], *, is_log: bool = False) -> str:
-    """The chart; with `is_log` each row must have one part, and lengths are by magnitude."""
+    """Return the chart. With `is_log`, each row must have one part and the axis is logarithmic."""
     names = list(dict.fromkeys(name for row in rows for name in row.parts))
     totals = [sum(row.parts.values()) for row in rows]
     low = 10 ** math.floor(math.log10(max(min(totals), 1e-9))) if is_log else 0.0

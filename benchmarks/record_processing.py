@@ -1,10 +1,10 @@
-"""What the way from a worker's raw batch to metric rows costs a record processor.
+"""Measures a record processor's cost from a worker's raw batch to metric rows.
 
     python benchmarks/record_processing.py [--requests N] [--rounds N] [--profile]
 
-Prints CPU microseconds per request and per further chunk, each also as a ratio to the least that
-must be done with a request or a chunk in Python: decoding one event's JSON with msgspec. The ratio
-is what can be compared between machines, and between a busy and a quiet moment of one machine.
+Prints CPU microseconds per request and per further chunk. Each is also a ratio to the minimum work
+for a request or a chunk in Python: decoding one event's JSON with msgspec. Compare ratios between
+machines, and between busy and quiet times of one machine.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MS_NS = 10**6
 
 
 def event(request: int, choices: str, usage: str = "") -> bytes:
-    """One event in a chunk of its own; like a real server's, its id is the request's."""
+    """Return one event in its own chunk. As on a real server, its id is that of the request."""
     data = (
         f'data: {{"id":"chatcmpl-{request:032x}","object":"chat.completion.chunk",'
         f'"created":1795227878,"model":"some/Model-8B-Instruct","choices":[{choices}]{usage}}}\n\n'
@@ -43,7 +43,7 @@ def event(request: int, choices: str, usage: str = "") -> bytes:
 
 
 def response(request: int, tokens: int) -> list[bytes]:
-    """The reads of one streamed response: the head with the first token, then a token each."""
+    """Return the reads of one streamed response: the head with the first token, then the others."""
     reads = [
         event(
             request,
@@ -60,7 +60,7 @@ def response(request: int, tokens: int) -> list[bytes]:
 
 
 class Packer:
-    """Packs responses as a worker does."""
+    """Packs responses like a worker."""
 
     def __init__(self) -> None:
         self.batches: list[RawBatch] = []
@@ -70,7 +70,7 @@ class Packer:
         self._fragments, self._reads, self._bodies = bytearray(), bytearray(), bytearray()
 
     def add(self, request: int, reads: list[bytes]) -> None:
-        """One request, in as many fragments as it needs."""
+        """Add one request in as many fragments as it needs."""
         start = START_WALL_NS + request * 25_000
         pending: list[tuple[int, bytes]] = []
         part = 0
@@ -110,8 +110,7 @@ class Packer:
 
 
 def batches_of(requests: int, tokens: int) -> list[RawBatch]:
-    """Batches of so many requests, with so many tokens each; requests are interleaved no more than
-    their packing demands."""
+    """Return batches of requests with this many tokens, interleaved as little as possible."""
     packer = Packer()
     for request in range(1, requests + 1):
         packer.add(request, response(request, tokens))
@@ -120,7 +119,7 @@ def batches_of(requests: int, tokens: int) -> list[RawBatch]:
 
 
 def new_assembler() -> RecordAssembler:
-    """As a record processor makes it."""
+    """Return an assembler like a record processor's."""
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": "http://127.0.0.1", "model": "m", "streaming": True},
@@ -131,7 +130,7 @@ def new_assembler() -> RecordAssembler:
 
 
 def process(batches: list[RawBatch]) -> int:
-    """Everything that a record processor does with the batches; the number of records."""
+    """Process the batches like a record processor and return the number of records."""
     assembler = new_assembler()
     count = 0
     gathered: FinishedRequests | None = None
@@ -148,7 +147,7 @@ def process(batches: list[RawBatch]) -> int:
 
 
 def cpu_us(work: Callable[[], object], rounds: int) -> float:
-    """Least CPU time of one call."""
+    """Return the minimum CPU time of one call."""
     best = 1 << 62
     for _ in range(rounds):
         begin = process_time_ns()

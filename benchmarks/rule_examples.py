@@ -1,11 +1,11 @@
-"""Makes the runs whose `verify` the documentation shows, and keeps what rules read of them.
+"""Creates the runs of the documentation's `verify` examples and stores what rules read of them.
 
     python -m benchmarks.rule_examples [--only RULES]
 
 A curve of seven points of 8 s and an agent benchmark of 40 s run against the mock server. The files
-in `tests/data/rules` have their points without metrics that no rule reads. Then
-`pytest --write-samples tests/unit/rules/test_documented_rules.py` prints the examples in
-`docs/agentic.md`, so that they are those of real runs by the rules of today.
+in `tests/data/rules` contain their points, without metrics that no rule reads. Then `pytest
+--write-samples tests/unit/rules/test_documented_rules.py` prints the examples in `docs/agentic.md`,
+so they show real runs under the current rules.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from benchmarks.suite import ROOT
 DATA = ROOT / "tests/data/rules"
 PROMPTS, TREE_REQUESTS = 20, 1_200
 _READ = ("request_count", "error_request_count", "context_overflow_count", "benchmark_duration")
-"""Metrics that rules read beside those of single requests."""
+"""Metrics that rules read in addition to those of single requests."""
 
 
 class Example(NamedTuple):
@@ -65,7 +65,7 @@ EXAMPLES = (
 
 
 def points_of(example: Example) -> list[MeasuredPoint]:
-    """Return the points of the runs of an example."""
+    """Return the points of an example's runs."""
     with tempfile.TemporaryDirectory() as folder, running(example.server) as server:
         place = Path(folder)
         rows = (msgspec.json.encode({"text": f"Question {n}: why?"}) for n in range(PROMPTS))
@@ -73,7 +73,7 @@ def points_of(example: Example) -> list[MeasuredPoint]:
         (place / "traces").mkdir()
         (place / "traces/trace.jsonl").write_text("".join(lines(TREE_REQUESTS)))
         command = [*OWN_PROGRAM, "profile", "-u", server.url, "-m", "mock-model", "--ui", "none"]
-        # Short runs miss some rules, and their verdict is of no interest.
+        # Short runs miss some rules, and their verdict does not matter.
         subprocess.run(
             [*command, "--artifact-dir", "artifacts", *example.flags], cwd=place, check=False
         )
@@ -82,7 +82,7 @@ def points_of(example: Example) -> list[MeasuredPoint]:
 
 
 def reduced(number: int, point: MeasuredPoint) -> MeasuredPoint:
-    """Return a point with what rules read of it."""
+    """Return a point with only what rules read."""
     result = point.result
     kept = InferenceResult(
         run_id=f"run-{number}",

@@ -1,17 +1,17 @@
-"""How many streaming connections one machine holds, its own server included, and what each costs.
+"""Measures how many streaming connections one machine holds, including its server, and their cost.
 
     python -m benchmarks.scale_connections --connections 100000 --duration 300s
     python -m benchmarks.scale_connections --connections 1000000 --lean --duration 590s \\
         --ramp 540s --ttft uniform:480s,570s --itl 200s --tokens 2 --grace 5s
 
-Starts the mock server with slow streams, runs `aiperf-svc run STACK --local` against it, where
-STACK is stacks/Pulumi.bench-100k.yaml with the concurrency and the times given here, and asks the
-server how many it held. Server and client are in a network namespace of their own, so that wider
-kernel limits end with the run; `--shared-network` leaves them in the machine's. The run is ended
-early, and that is said, when the machine's memory runs out.
+Starts the mock server with slow streams, and runs `aiperf-svc run STACK --local` against it. STACK
+is stacks/Pulumi.bench-100k.yaml with this concurrency and these times. The server reports how many
+connections it held. Both run in their own network namespace, so that wider kernel limits end with
+the run; `--shared-network` keeps the machine's. When the machine's memory runs out, the run is
+stopped early and the report says so.
 
-Memory is what was added from just before the first connection until all were held, over the number
-held; `at rest` is what the processes took before it.
+Memory per connection is the increase from just before the first connection until all are held,
+divided by their number. `at rest` is the processes' memory before that.
 """
 
 import argparse
@@ -44,19 +44,19 @@ OWN_LIMITS = {
 }
 """Kernel settings of the benchmark's own network namespace."""
 SERVER_CONNECTIONS_PER_PROCESS = 16_500
-"""SO_REUSEPORT spreads by hash: at a limit of 20,000 files this leaves room for an unlucky one."""
+"""SO_REUSEPORT distributes unevenly by hash, so this stays well below a limit of 20,000 files."""
 LEAST_FREE_BYTES = 2_500 * 2**20
-"""Available memory below which the run is ended, and at half of it killed: the machine has other
-work."""
+"""Available memory at which the run is stopped, and at half of which it is killed, because the
+machine has other work."""
 SAMPLE_S, GUARD_S, LEAST_MEMORY_SAMPLE_S = 1.0, 0.5, 5.0
 CONNECTIONS_PER_SAMPLE_S = 40_000
-"""Adding up a process' memory walks through all of it: many are asked less often."""
+"""Summing a process's memory walks through all of it, so the interval grows with connections."""
 HELD_SHARE = 0.999
 MIB = 2**20
 
 
 class Sample(NamedTuple):
-    """The machine at one moment. Bytes but for CPU seconds, connections and requests."""
+    """The machine at one time. Bytes, except CPU seconds, connections and requests."""
 
     at_s: float
     in_flight: int
@@ -80,13 +80,13 @@ class Watch:
         self._every_s = max(LEAST_MEMORY_SAMPLE_S, connections / CONNECTIONS_PER_SAMPLE_S)
         self._began = time.monotonic()
         self.samples: list[Sample] = []
-        """Those with memory."""
+        """Samples that include memory."""
         self.held: list[tuple[float, int]] = []
-        """(seconds since the start, requests in flight at the server)."""
+        """(seconds since the start, requests in flight on the server)."""
         self.stopped_by = ""
 
     def follow(self) -> None:
-        """Until the client has ended; tells it to stop when the machine's memory runs out."""
+        """Sample until the client has ended. Stops it when the machine's memory runs out."""
         Thread(target=self._guard, daemon=True).start()
         memory_at = 0.0
         while self._client.poll() is None:
@@ -127,10 +127,10 @@ class Watch:
 
 
 def stack_file(folder: Path, options: argparse.Namespace) -> Path:
-    """The stack with this benchmark's size."""
+    """Write the stack file with this benchmark's size."""
     content = yaml.safe_load(STACK.read_text())
     stack = content["config"]["aiperf:benchmark"]
-    # Its objectives are about a model; this server sends a token every few seconds.
+    # Its objectives are for a model, but this server sends a token every few seconds.
     del stack["slo"]
     stack["load"] |= {
         "concurrency": options.connections,
@@ -141,7 +141,7 @@ def stack_file(folder: Path, options: argparse.Namespace) -> Path:
     }
     stack["endpoint"]["connect_timeout"] = "2m"
     if options.lean:
-        # What is measured is connections: little else that takes memory.
+        # Connections are measured, so little else should take memory.
         del stack["load"]["warmup"]
         stack["dataset"] = {"entries": 1_000, "input_tokens": {"mean": 32}}
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -154,7 +154,7 @@ def stack_file(folder: Path, options: argparse.Namespace) -> Path:
 
 
 def server_config(options: argparse.Namespace) -> MockServerConfig:
-    """A server of slow streams, with as many processes as its files need."""
+    """Return a server of slow streams with as many processes as its files need."""
     processes = math.ceil(options.connections / SERVER_CONNECTIONS_PER_PROCESS)
     return MockServerConfig(
         processes=processes,
@@ -169,9 +169,9 @@ def server_config(options: argparse.Namespace) -> MockServerConfig:
 def report(
     options: argparse.Namespace, watch: Watch, truth: dict[str, Any], outcome: dict[str, Any]
 ) -> dict[str, Any]:
-    """Everything measured."""
+    """Return all measurements."""
     samples = watch.samples
-    # The question itself is a connection.
+    # The query itself is a connection.
     before = [s for s in samples if s.connections <= 1 and s.at_s < _first_held(watch)]
     base = before[-1] if before else samples[0]
     peak = max(samples, key=lambda s: s.in_flight)
@@ -216,7 +216,7 @@ def _first_held(watch: Watch) -> float:
 
 
 def show(found: dict[str, Any]) -> None:
-    """For people."""
+    """Print the measurements as text."""
     each, rest = found["bytes_per_connection"], found["at_rest_mib"]
     cpu, server = found["cpu_s"], found["server"]
     print(
@@ -241,7 +241,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run, and print what was held; 0 when all was held and the run can be believed."""
+    """Run and print the results. Return 0 if all connections were held and the run is valid."""
     options = _arguments()
     machine_use.end_orderly()
     if not options.shared_network:

@@ -2,11 +2,11 @@
 
     python -m benchmarks.searches --searches 20 --seconds 4
 
-The server has so many slots and serves each request in the same time, and requests arrive at
-random. What it holds is computed apart from the product, from a long simulation of that queue. A
-search passes if its bracket contains this rate; a bracket says how wide it is, so that a wide one
-does not pass for a good one. On a busy machine the client can be the limit: such searches are named
-and count as missed.
+The server has a fixed number of slots and a fixed service time, and requests arrive at random. The
+highest rate within the objective is computed independently of the product, from a long simulation
+of that queue. A search passes if its bracket contains this rate. The width of each bracket is
+printed, so that a wide one does not look good. On a busy machine the client can be the limit: such
+searches are listed and count as missed.
 """
 
 import argparse
@@ -33,17 +33,17 @@ TTFT_S, ITL_S = 0.1, 0.06
 SERVICE_S = TTFT_S + (TOKENS - 1) * ITL_S
 CAPACITY = SLOTS / SERVICE_S
 LIMIT_S, ALLOWED = 0.16, 0.1
-"""Objective: the 90th percentile of the time to first token is at most so long."""
+"""Objective: limit of the 90th percentile of the time to first token."""
 LOW, HIGH = 30.0, 240.0
 LEAST = 0.95
-"""Share of the searches whose bracket contains the knee, for success."""
+"""Required share of searches whose bracket contains the knee."""
 MOST_POINTS = 14
 SEARCH_S = 300.0
-"""Longest time of one search."""
+"""Time limit of one search."""
 
 
 class Found(NamedTuple):
-    """What one search found."""
+    """Result of one search."""
 
     ending: str
     holds: float | None
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     """Verdicts of its trials other than `valid` and that of an early end."""
 
     def contains(self, knee: float) -> bool:
-        """True if the bracket has two ends and the knee is between them."""
+        """Return whether the bracket has two ends and contains the knee."""
         return (
             self.holds is not None and self.breaks is not None and self.holds < knee < self.breaks
         )
@@ -97,7 +97,7 @@ def main() -> int:
 
 
 def true_knee(requests: int = 1_000_000) -> float:
-    """Return the highest rate at which the share of late first tokens is the allowed one."""
+    """Return the highest rate at which the share of late first tokens is within the limit."""
     low, high = 1.0, CAPACITY
     for _ in range(12):
         rate = (low + high) / 2
@@ -109,8 +109,9 @@ def true_knee(requests: int = 1_000_000) -> float:
 
 
 def late_share(rate: float, requests: int) -> float:
-    """Simulate the queue. With a fixed service time and in order of arrival, request `i` follows
-    request `i - SLOTS` on its slot (Lindley's recursion for each slot)."""
+    """Simulate the queue and return the share of late first tokens. With a fixed service time and
+    FIFO order, request `i` follows request `i - SLOTS` on its slot (Lindley's recursion per
+    slot)."""
     arrivals = np.cumsum(np.random.default_rng(1).exponential(1 / rate, requests))
     late = 0
     for slot in range(SLOTS):
@@ -122,7 +123,7 @@ def late_share(rate: float, requests: int) -> float:
 
 
 def search(url: str, seed: int, seconds: float, confirm: int) -> Found:
-    """Run one search in a process of its own."""
+    """Run one search in a separate process."""
     looked_for = {"parameter": "load.request_rate", "from": LOW, "to": HIGH}
     objective = {"metric": "time_to_first_token", "stat": "p90", "max": f"{LIMIT_S}s"}
     config: dict[str, Any] = {

@@ -1,15 +1,14 @@
-"""Endurance: memory flat, lag flat, accounts exact, for half an hour.
+"""Endurance test: flat memory, flat lag and exact accounts for half an hour.
 
     make soak
     python -m benchmarks.soak --duration 3m
 
-Runs the product against the mock server at a steady closed-loop load and judges by slopes. The
-memory of each process, and the receive and schedule lag and the time to first token of each window
-of the run, get a robust line through them (Theil-Sen: the median of the slopes between all pairs,
-which one busy moment of the machine does not move); what the line gains from the first window to
-the last must stay below the limits printed with it. The first part of the run, in which caches
-fill, is not judged. The accounts must be exact: every request that the server counted is a record,
-once.
+Runs the product against the mock server at a steady closed-loop load and judges by slopes. A robust
+line (Theil-Sen: the median of the slopes between all pairs, which one busy moment does not move) is
+fitted to the memory of each process, and to the receive lag, the schedule lag and the time to first
+token of each window of the run. Its increase from the first window to the last must stay below the
+printed limit. The first part of the run, in which caches fill, is not judged. The accounts must be
+exact: every request that the server counted has exactly one record.
 """
 
 import argparse
@@ -35,12 +34,12 @@ from benchmarks import machine_use
 
 ROOT = Path(__file__).parents[1]
 WINDOWS = 24
-"""Of the judged part of the run."""
+"""Number of windows in the judged part of the run."""
 SETTLING_SHARE = 0.2
 MEMORY_GROWTH, MEMORY_GROWTH_BYTES = 0.05, 4 * 2**20
-"""Allowed for each process over the judged part: the larger of a share and so many bytes."""
+"""Allowed growth of each process over the judged part: the larger of a share and bytes."""
 LAG_GROWTH, LAG_GROWTH_MS = 0.5, 0.2
-"""Allowed for a lag's median, and for the time to first token."""
+"""Allowed growth of a lag's median, and of the time to first token."""
 ACCOUNTS_CHECKS = ("accounts", "records", "lost_processes")
 MIB = 2**20
 
@@ -52,7 +51,7 @@ class Line(NamedTuple):
     unit: str
     middle: float
     growth: float
-    """From the first window to the last, along the line."""
+    """Increase of the line from the first window to the last."""
     allowed: float
 
     @property
@@ -61,14 +60,14 @@ class Line(NamedTuple):
 
 
 def fitted_growth(at: NDArray[Any], values: NDArray[Any]) -> float:
-    """What a Theil-Sen line through the points gains from the first to the last."""
+    """Return the increase of a Theil-Sen line through the points from the first to the last."""
     i, j = np.triu_indices(len(at), k=1)
     slopes = (values[j] - values[i]) / (at[j] - at[i])
     return float(np.median(slopes) * (at[-1] - at[0]))
 
 
 def memory_lines(samples: list[tuple[float, dict[str, int]]], begin_s: float) -> list[Line]:
-    """One for each process that lived through the judged part."""
+    """Return one line for each process that lived through the judged part."""
     judged = [(at, sizes) for at, sizes in samples if at >= begin_s]
     at = np.array([at for at, _ in judged])
     lines = []
@@ -81,7 +80,7 @@ def memory_lines(samples: list[tuple[float, dict[str, int]]], begin_s: float) ->
 
 
 def lag_lines(records: dict[str, NDArray[Any]]) -> list[Line]:
-    """Medians of windows of equal length."""
+    """Return lines through the medians of windows of equal length."""
     is_measured = (records["phase"] == 1) & (records["outcome"] == 0)
     start = records["start_wall_ns"][is_measured]
     values = {
@@ -103,7 +102,7 @@ def lag_lines(records: dict[str, NDArray[Any]]) -> list[Line]:
 
 
 def name_of(pid: int) -> str:
-    """A service process by what it runs; empty for others."""
+    """Return the name of a service process, or an empty text for others."""
     command = machine_use.command_line(pid)
     _, found, names = command.partition("/aiperf_svc/__main__.py service ")
     if not found:
@@ -112,7 +111,7 @@ def name_of(pid: int) -> str:
 
 
 def follow(client: "subprocess.Popen[bytes]", every_s: float) -> list[tuple[float, dict[str, int]]]:
-    """Memory by process, until the client has ended."""
+    """Sample the memory by process until the client has ended."""
     samples, began = [], time.monotonic()
     while client.poll() is None:
         named = {pid: name_of(pid) for pid in machine_use.family(client.pid)}
@@ -123,7 +122,7 @@ def follow(client: "subprocess.Popen[bytes]", every_s: float) -> list[tuple[floa
 
 
 def main() -> int:
-    """Run, judge, print; 0 when everything is flat and exact."""
+    """Run, judge and print. Return 0 if everything is flat and exact."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -158,7 +157,7 @@ def main() -> int:
     lines = memory_lines(kept, settled_s) + lag_lines(records)
     sent = int((records["start_wall_ns"] > 0).sum())
     repeated = sent - len(np.unique(records["seq"] * 65_536 + records["worker"]))
-    # Whether latencies can be believed depends on the machine's other work too; accounts do not.
+    # Whether latencies are valid also depends on other load of the machine. Accounts do not.
     broken = [r["check"] for r in own["reasons"] if r["check"] in ACCOUNTS_CHECKS]
     is_exact = sent == truth["requests"] and repeated == 0 and not broken
     found = {

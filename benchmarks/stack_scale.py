@@ -1,17 +1,17 @@
-"""How long the stack of 100,000 users takes to appear and to go, and a larger one: pods without
-machines.
+"""Measures how long the stack of 100,000 users takes to start and to be removed, and a larger one.
+The pods run on fake nodes.
 
     tests/cluster/up && eval "$(tests/cluster/env)"
     python -m benchmarks.stack_scale [--pods 300,2000] [--json]
 
-Renders stacks/Pulumi.bench-100k.yaml with as many workers and record processors as make up the
-given number of pods, onto fake nodes (tests/cluster/kwok-up), with the real Pulumi CLI, its
-Kubernetes provider and the API server that the kubeconfig names. The fake nodes say that pods run
-and run none, so what is measured is everything but containers. bench-smoke is previewed beside it:
-its time is what Pulumi and its Python program take at the least.
+Renders stacks/Pulumi.bench-100k.yaml with enough workers and record processors for this number of
+pods on fake nodes (tests/cluster/kwok-up), with the real Pulumi CLI, its Kubernetes provider and
+the API server of the kubeconfig. Fake nodes report pods as running without starting them, so
+everything except containers is measured. A preview of bench-smoke gives the minimum time of Pulumi
+and its Python program.
 
-Prints the seconds of `preview`, `up`, an `up` that changes nothing, `destroy` and the leak check,
-and how much was left. Whatever fails, the stack and the fake nodes are removed. Ends with 6 if
+Prints the seconds of `preview`, `up`, an unchanged `up`, `destroy` and the leak check, and the
+number of leftovers. The stack and the fake nodes are removed even on failure. Exits with 6 if
 anything was left.
 """
 
@@ -44,28 +44,28 @@ ROOT = Path(__file__).parents[1]
 CLUSTER = ROOT / "tests" / "cluster"
 FAKE_NODE = "aiperf.dev/fake-node"
 SINGLE_PODS = 6
-"""The five single services and the deadline's holder; the target is not the stack's."""
+"""The five single services and the deadline pod. The target is not part of the stack."""
 NODES = 40
-"""Fake ones, with 64 CPUs and room for 110 pods each."""
+"""Number of fake nodes, each with 64 CPUs and room for 110 pods."""
 COMMAND_S, GONE_S = 900.0, 300.0
-"""Longest time for a Pulumi command, and for the cluster to follow a deletion."""
+"""Time limits for a Pulumi command, and for the cluster to complete a deletion."""
 SMALLEST = SINGLE_PODS + 2
 
 
 class Measured(NamedTuple):
-    """Seconds of each step, for one size."""
+    """Seconds of each step for one size."""
 
     pods: int
     objects: int
-    """That the cluster had of the stack when it was up."""
+    """Objects of the running stack in the cluster."""
     preview_s: float
     up_s: float
     unchanged_up_s: float
     leak_check_up_s: float
-    """With everything still there: as long as it can take."""
+    """With all objects present, the slowest case."""
     destroy_s: float
     leak_check_s: float
-    """With nothing there."""
+    """With no object left."""
     left: int
 
 
@@ -80,11 +80,11 @@ ROWS = {
 
 
 class CommandFailed(RuntimeError):
-    """A Pulumi command did, or took too long."""
+    """A Pulumi command failed or timed out."""
 
 
 class Project:
-    """A stack of its own in a folder of its own, with its own state."""
+    """A stack with its own folder and state."""
 
     def __init__(self, folder: Path, name: str, content: Mapping[str, Any]) -> None:
         self.name, self._folder = name, folder
@@ -102,13 +102,13 @@ class Project:
             "PULUMI_CONFIG_PASSPHRASE": "of the benchmark",
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PYTHONDONTWRITEBYTECODE": "1",
-            # The language host starts whatever `python3` it finds first.
+            # The language host starts the first `python3` on PATH.
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         self.pulumi("stack", "init", name)
 
     def pulumi(self, *arguments: str) -> tuple[float, str]:
-        """Seconds that a command took, and what it printed. Raises CommandFailed."""
+        """Run a command and return its seconds and output. Raises CommandFailed."""
         started = time.monotonic()
         process = subprocess.Popen(
             ("pulumi", *arguments, "--non-interactive", "--color", "never"),
@@ -123,7 +123,7 @@ class Project:
         try:
             out, errors = process.communicate(timeout=COMMAND_S)
         except BaseException as error:
-            # Its plugins are in its session; once, it ends what it has begun.
+            # Plugins share its session. A single SIGINT lets it finish what it has begun.
             os.killpg(process.pid, signal.SIGINT)
             out, errors = process.communicate()
             if isinstance(error, subprocess.TimeoutExpired):
@@ -135,7 +135,7 @@ class Project:
 
 
 def stack_of(pods: int) -> dict[str, Any]:
-    """bench-100k with so many pods, on fake nodes."""
+    """Return bench-100k with this number of pods on fake nodes."""
     content: dict[str, Any] = yaml.safe_load((ROOT / "stacks/Pulumi.bench-100k.yaml").read_text())
     benchmark = content["config"]["aiperf:benchmark"]
     replicas = pods - SINGLE_PODS
@@ -150,14 +150,14 @@ def stack_of(pods: int) -> dict[str, Any]:
 
 
 def preview_smoke(folder: Path) -> float:
-    """Seconds of a preview of the smallest stack."""
+    """Return the seconds of a preview of the smallest stack."""
     content = yaml.safe_load((ROOT / "stacks/Pulumi.bench-smoke.yaml").read_text())
     project = Project(folder, "scale-smoke", content)
     return project.pulumi("preview", "-s", project.name)[0]
 
 
 def measure(pods: int, folder: Path) -> Measured:
-    """One size, from nothing to nothing. Raises CommandFailed."""
+    """Measure one size from start to removal. Raises CommandFailed."""
     project = Project(folder, f"scale-{pods}-{secrets.token_hex(3)}", stack_of(pods))
     stack = ("-s", project.name)
     preview_s, _ = project.pulumi("preview", *stack)
@@ -167,9 +167,9 @@ def measure(pods: int, folder: Path) -> Measured:
         assert outputs["pods"] == pods, f"the plan has {outputs['pods']} pods instead of {pods}"
         unchanged = ("--yes", "--skip-preview", "--expect-no-changes")
         same_s, _ = project.pulumi("up", *unchanged, *stack)
-        full_s, full = asyncio.run(_look(project.name, outputs["namespace"], is_gone=False))
+        full_s, full = asyncio.run(_check_leaks(project.name, outputs["namespace"], is_gone=False))
         destroy_s, _ = project.pulumi("destroy", "--yes", "--skip-preview", *stack)
-        check_s, rest = asyncio.run(_look(project.name, outputs["namespace"], is_gone=True))
+        check_s, rest = asyncio.run(_check_leaks(project.name, outputs["namespace"], is_gone=True))
     except BaseException:
         asyncio.run(_remove(project.name))
         raise
@@ -178,8 +178,8 @@ def measure(pods: int, folder: Path) -> Measured:
     )
 
 
-async def _look(stack: str, namespace: str, *, is_gone: bool) -> tuple[float, LeakReport]:
-    """The leak check that every run ends with; seconds, and what it found."""
+async def _check_leaks(stack: str, namespace: str, *, is_gone: bool) -> tuple[float, LeakReport]:
+    """Run the leak check of every run. Return its seconds and its report."""
     wanted = StackObjects(stack=stack, namespace=namespace)
     async with connect() as cluster:
         started = time.monotonic()
@@ -191,16 +191,16 @@ async def _look(stack: str, namespace: str, *, is_gone: bool) -> tuple[float, Le
 
 
 async def _remove(stack: str) -> None:
-    """By label, what a failed command has left."""
+    """Remove by label what a failed command has left."""
     async with connect() as cluster:
         await remove_by_label(cluster, StackObjects(stack=stack))
-    _, report = await _look(stack, "", is_gone=True)
+    _, report = await _check_leaks(stack, "", is_gone=True)
     print(f"{stack}: removed, {len(report.left)} objects left", file=sys.stderr)
 
 
 @contextmanager
 def fake_nodes() -> Iterator[None]:
-    """While this lasts."""
+    """Run fake nodes inside the block."""
     try:
         subprocess.run([CLUSTER / "kwok-up", str(NODES)], check=True, stdout=sys.stderr)
         yield
@@ -209,7 +209,7 @@ def fake_nodes() -> Iterator[None]:
 
 
 def table(found: list[Measured], smoke_s: float) -> str:
-    """For a terminal."""
+    """Return the results as a table for a terminal."""
     rows = [
         ("pods", [f"{each.pods:,}" for each in found]),
         ("objects of the stack", [f"{each.objects:,}" for each in found]),
@@ -221,7 +221,7 @@ def table(found: list[Measured], smoke_s: float) -> str:
 
 
 def main() -> int:
-    """Command line; an exit code."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="how long stacks of many pods take")
     parser.add_argument("--pods", default="300,2000", help="sizes, separated by commas")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -1,10 +1,10 @@
-"""Measures where the time of a run of one request goes, from the command's start to its end.
+"""Measures the phases of a run with one request, from the command's start to its end.
 
     python -m benchmarks.startup
 
-The command runs several times against the mock server. The states of each run are read from the
-log of the system controller. A further run prints the time of each import of all its processes
-(`python -X importtime`): without other load, these are times of a core.
+The command runs several times against the mock server. The times of the states come from the log of
+the system controller. Another run prints the import times of all its processes (`python -X
+importtime`). Without other load, these are CPU times.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def cpu_s() -> float:
 
 
 def import_times_ms(stderr: str) -> list[tuple[str, float]]:
-    """Return the self time of the imports of each package, the longest first."""
+    """Return the self time of each package's imports, in descending order."""
     found: Counter[str] = Counter()
     for microseconds, package in IMPORTED.findall(stderr):
         found[package] += int(microseconds)

@@ -1,9 +1,9 @@
-"""A TCP server for tests and benchmarks that leaves nothing open when it stops.
+"""A TCP server for tests and benchmarks that closes every connection when it stops.
 
-`asyncio.start_server` closes no connection by itself. One that was accepted in the turn of the loop
-in which the server closes gets no transport (Python 3.11: an assertion in `Server._attach`, which
-asyncio keeps to itself), and a handler that is cancelled before its first step closes nothing. Such
-a connection stays open until the garbage collector finds it, in another test.
+`asyncio.start_server` does not close connections by itself. A connection that was accepted in the
+loop iteration in which the server closes gets no transport (Python 3.11: an assertion in
+`Server._attach`, which asyncio swallows). A handler that is cancelled before its first step closes
+nothing. Such a connection stays open until the garbage collector finds it, in another test.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ T = TypeVar("T")
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _ACCEPT_TURNS = 2
-"""Turns of the loop from an accepted connection to its handler."""
+"""Loop iterations from an accepted connection to its handler."""
 
 
 @asynccontextmanager
@@ -29,9 +29,9 @@ async def stream_server(
     tls: ssl.SSLContext | None = None,
     backlog: int = 100,
 ) -> AsyncIterator[int]:
-    """Serve each connection by `serve` and then close it; yield the port. The client may leave at
-    any time. The end breaks open connections, as the end of a process does, and raises what a
-    handler raised."""
+    """Serve each connection with `serve`, then close it. Yield the port. The client may disconnect
+    at any time. The end of the block resets open connections, like the end of a process, and raises
+    the handlers' errors."""
     loop = asyncio.get_running_loop()
     writers: list[asyncio.StreamWriter] = []
     handlers: list[asyncio.Task[None]] = []
@@ -59,7 +59,7 @@ async def stream_server(
         server.close()
         for writer in writers:
             # Python 3.11 fails to abort a connection that has closed after its last data. Closed
-            # ones over TLS have no socket.
+            # TLS connections have no socket.
             connection = writer.get_extra_info("socket")
             if connection is not None and connection.fileno() >= 0:
                 writer.transport.abort()
@@ -76,7 +76,7 @@ async def stream_server(
 
 @contextmanager
 def server_in_thread(serve: Serve, *, backlog: int = 100) -> Iterator[int]:
-    """Do the same in a thread with an event loop of its own."""
+    """Do the same in a thread with its own event loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
 

@@ -1,10 +1,10 @@
-"""Every benchmark in one go: `make benchmark`, or `make benchmark-quick` for a short look.
+"""Runs every benchmark: `make benchmark`, or `make benchmark-quick` for short runs.
 
     python -m benchmarks.suite [--quick] [--only PART ...]
 
-Writes benchmarks/results/<date>.json and, from it, the tables of docs/performance.md. Each part is
-a command of its own, which the page names beside its figures; a part that fails says so there and
-does not stop the others.
+Writes benchmarks/results/<date>.json and generates the tables of docs/performance.md from it. Each
+part is a separate command, which the page shows with its figures. A failing part is reported there
+and does not stop the others.
 """
 
 import argparse
@@ -29,17 +29,17 @@ LONGEST_S, LONGEST_QUICK_S = 3_600, 300
 
 
 class Part(NamedTuple):
-    """One benchmark: a module of this package, and its flags."""
+    """One benchmark: a module of this package and its flags."""
 
     name: str
     title: str
     module: str
     flags: str
     quick_flags: str | None
-    """None: not part of a short look."""
+    """Flags of a quick run. None means that the part is skipped."""
 
     def command(self, *, is_quick: bool) -> str:
-        """What a reader types to see the same."""
+        """Return the command line that reproduces the part."""
         flags = self.quick_flags if is_quick else self.flags
         return f"python -m benchmarks.{self.module} {flags} --json".replace("  ", " ")
 
@@ -90,7 +90,7 @@ PARTS = (
 
 
 def main() -> int:
-    """Run the parts, write the file and the page; 1 when a part failed."""
+    """Run the parts and write the file and the page. Return 1 if a part failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -111,7 +111,7 @@ def main() -> int:
     stem = results["date"][:10] + ("-quick" if options.quick else "")
     path = RESULTS / f"{stem}.json"
     if path.is_file():
-        # Parts that were taken earlier on the same day stay.
+        # Keep parts that were measured earlier on the same day.
         results["parts"] = json.loads(path.read_text())["parts"] | results["parts"]
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)

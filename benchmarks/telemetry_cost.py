@@ -1,10 +1,10 @@
-"""What telemetry costs: the CPU for reading pages, and whether reading moves measured times.
+"""Measures the cost of telemetry: CPU for reading pages, and its effect on measured times.
 
     python -m benchmarks.telemetry_cost [--pages 16] [--rate 1000] [--rounds 3] [--json]
 
-The pages are vLLM's, with counters that change at each read, and are read every second. Reading
-alone gives the share of a core. Then runs without and with the pages take turns against the mock
-server, and their errors of the time to first token are compared; a busy machine moves both.
+The pages are vLLM's, with counters that change on each read, and are read every second. Reading
+without load gives the share of a core. Then runs without and with the pages alternate against the
+mock server, and their errors of the time to first token are compared. A busy machine affects both.
 """
 
 import argparse
@@ -37,14 +37,14 @@ SECONDS = 10
 
 
 def serve_pages(port: Connection) -> None:
-    """Serve the page at every path, until the process is ended."""
+    """Serve the page at every path until the process is killed."""
     text, reads = PAGE.read_text(), count()
 
     class Pages(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            # Every counter of tokens and each bucket's first digit, as under load.
+            # Change every token counter and the first digit of each bucket, as under load.
             number = next(reads)
             body = text.replace('"} 1', f'"}} {number}1').encode()
             self.send_response(200)
@@ -62,7 +62,7 @@ def serve_pages(port: Connection) -> None:
 
 @contextmanager
 def pages(number: int) -> Iterator[list[str]]:
-    """URLs of so many pages, served by a process of their own."""
+    """Yield the URLs of this many pages, which a separate process serves."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve_pages, args=(theirs,))
     process.start()
@@ -75,7 +75,7 @@ def pages(number: int) -> Iterator[list[str]]:
 
 
 async def reading_alone(urls: list[str]) -> dict[str, float]:
-    """The share of a core that reading takes, and how many pages were read."""
+    """Read the pages without load. Return the share of a core and the number of reads."""
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": "http://127.0.0.1:9", "model": "m"},
@@ -85,7 +85,7 @@ async def reading_alone(urls: list[str]) -> dict[str, float]:
     )
     reader = TelemetryReader(config)
     reading = asyncio.create_task(reader.run())
-    # The first reads take lines apart that all later ones know.
+    # The first reads parse lines that later reads find in a cache.
     await asyncio.sleep(2)
     began_s, used_s = monotonic(), process_time()
     await asyncio.sleep(SECONDS)
@@ -100,7 +100,7 @@ async def reading_alone(urls: list[str]) -> dict[str, float]:
 
 
 def measured(rate: int, urls: list[str]) -> dict[str, float]:
-    """Errors of the time to first token in one run, against what the server did."""
+    """Return the errors of the time to first token in one run, relative to the server's record."""
     flags = ["--request-rate", str(rate), "--arrival-pattern", "constant", "--isl", "100"]
     flags += ["--benchmark-duration", str(SECONDS), "--no-server-metrics"]
     for url in urls:
@@ -114,7 +114,7 @@ def measured(rate: int, urls: list[str]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure and print; 0 if reading takes less than 5% of a core."""
+    """Measure and print. Return 0 if reading takes less than 5% of a core."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -127,8 +127,8 @@ def main() -> int:
     with pages(options.pages) as urls:
         alone = asyncio.run(reading_alone(urls))
         for _ in range(options.rounds):
-            for name, given in (("without", []), ("with", urls)):
-                runs[name].append(measured(options.rate, given))
+            for name, used in (("without", []), ("with", urls)):
+                runs[name].append(measured(options.rate, used))
                 print(f"{name}: {runs[name][-1]}", file=sys.stderr)
     errors = {
         name: {stat: median(run[stat] for run in found) for stat in found[0]}

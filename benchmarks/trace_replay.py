@@ -1,11 +1,11 @@
-"""Measures what a trace of a million rows costs: memory of all processes, time before the load,
-and how exactly its requests are sent.
+"""Measures the cost of a trace with a million rows: memory of all processes, time before the load,
+and the accuracy of send times.
 
     python -m benchmarks.trace_replay [--rows N] [--rate R] [--seconds S] [--tokenizer FILE]
 
-The trace has 300 to 1,000 tokens in each prompt, the first 512 of them shared with other rows, and
-Poisson arrivals. The same part of it is replayed twice: from a file that has only this part, and
-from the whole one.
+The trace has prompts of 300 to 1,000 tokens, the first 512 of which are shared with other rows, and
+Poisson arrivals. The same part is replayed twice: from a file that contains only this part, and
+from the whole file.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def rows(count: int, rate: float) -> Iterator[str]:
 
 
 def replay(file: Path, url: str, seconds: float, folder: Path, more: list[str]) -> dict[str, Any]:
-    """Replay the beginning of a file; what it took and what it measured."""
+    """Replay the beginning of a file and return its cost and its results."""
     command = [*OWN_PROGRAM, "profile", "-u", url, "-m", "m", "--streaming"]
     command += ["--input-file", str(file), "--custom-dataset-type", "mooncake_trace"]
     command += ["--fixed-schedule", "--benchmark-duration", f"{seconds:g}s", "--ui", "none"]

@@ -1,11 +1,10 @@
-"""Measures what an experiment costs beside its loads: the time between two loads, memory, and what
-is open.
+"""Measures the overhead of an experiment: the time between two loads, memory, and open files.
 
     python -m benchmarks.trials --trials 50 --duration 2
 
-A trial's load ends with its last response, and the next one's begins with its first request, by the
-times in the results. Memory and open files (sockets and pipes too) are those of all processes of
-the experiment, read once a second.
+A trial's load ends with its last response, and the next load begins with its first request,
+according to the results. Memory and open files (including sockets and pipes) are the totals of all
+processes of the experiment, sampled once per second.
 """
 
 import argparse

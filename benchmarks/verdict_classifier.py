@@ -1,19 +1,18 @@
-"""The verdict tested as a classifier: hundreds of short runs, honest ones, starved ones, and ones
-on a server that fails.
+"""Tests the verdict as a classifier with hundreds of short runs: honest ones, starved ones, and
+ones on a failing server.
 
     python -m benchmarks.verdict_classifier --runs 300
     python -m benchmarks.verdict_classifier --runs 300 --results runs.jsonl --seconds 200
 
-Whether a run was true is the server's to say: it was spoiled when the p99 of TTFT is off by more
-than 5%, the load fell short by more than 1%, or over 1% of the requests got no good response. The
-rule: no spoiled run is called `valid`, none on a server that fails passes its objective, and at
-most one of 50 honest runs that were not spoiled is called anything else. An honest run during which
-the cores themselves stood still is starved by the virtual machine's host: it counts as disturbed,
-and neither for the rule nor against it, unless it is spoiled and called `valid`. With `--results`
-finished runs are kept in a file, and the same command goes on where the last one stopped.
-Without `--kinds` the servers of `benchmarks.fuzz.known_servers` are measured too, and each of their
-results must be what is known of them. Witnesses of stalls need the right to real-time priorities,
-as root has it.
+The server's record decides whether a run was true. A run is spoiled if the p99 of TTFT is off by
+more than 5%, the load fell short by more than 1%, or over 1% of the requests got no good response.
+The rule: no spoiled run is called `valid`, no run on a failing server passes its objective, and at
+most one of 50 honest unspoiled runs is called anything else. If the cores themselves stalled during
+an honest run, the virtual machine's host starved it: it counts as disturbed, neither for nor
+against the rule, unless it is spoiled and called `valid`. With `--results`, finished runs are
+stored in a file, and the same command continues after them. Without `--kinds`, the servers of
+`benchmarks.fuzz.known_servers` are measured too, and their results must match the known truth.
+Stall witnesses need the permission for real-time priorities, which root has.
 """
 
 import argparse
@@ -43,34 +42,34 @@ from benchmarks.truth.trials import HONEST, NASTY, STARVED, Trial, trial
 TTFT_LIMIT, LOAD_LIMIT, FAILED_LIMIT = 0.05, 0.01, 0.01
 FALSE_ALARMS = 1 / 50
 ENOUGH = 50
-"""Fewest honest runs by which the share of false alarms is judged."""
+"""Minimum number of honest runs to judge the share of false alarms."""
 STALLED_LIMIT_S = 0.03
-"""Of all cores together. A p99 is decided by a hundredth of the run: 25 ms of the load."""
+"""Total over all cores. A hundredth of the run decides a p99: 25 ms of the load."""
 THIN = 100
-"""With fewer requests p90 stands for p99, as in the verdict."""
+"""With fewer requests p90 replaces p99, as in the verdict."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a trial showed."""
+    """Result of a trial."""
 
     trial: dict[str, Any]
     verdict: str
-    """Empty when there were no results."""
+    """Empty without results."""
     fired: list[str]
     ttft_shift: float = 0.0
     load_short: float = 0.0
     requests: int = 0
     failed_share: float = 0.0
-    """Of a server that fails: requests without a good response, by its own account."""
+    """Share of requests without a good response according to a failing server."""
     passes_slo: bool = False
-    """Whether the run ended with 0 though it had an objective."""
+    """Whether the run exited with 0 although it had an objective."""
     stalled_s: float = 0.0
-    """For how long cores stood still during the trial, all of them added up."""
+    """Total time for which cores stalled during the trial."""
 
     @property
     def is_spoiled(self) -> bool:
-        """By the server's account."""
+        """Return whether the run was spoiled according to the server's record."""
         return (
             abs(self.ttft_shift) > TTFT_LIMIT
             or self.load_short > LOAD_LIMIT
@@ -79,7 +78,7 @@ class Finding:
 
     @property
     def is_missed(self) -> bool:
-        """Spoiled, and believed: by the verdict, or by whoever asks for the exit code."""
+        """Return whether a spoiled run passed, by its verdict or by its exit code."""
         return self.is_spoiled and (self.verdict == "valid" or self.passes_slo)
 
     @property
@@ -88,12 +87,12 @@ class Finding:
 
     @property
     def is_disturbed(self) -> bool:
-        """Meant to be honest, and starved by the host."""
+        """Return whether a run that should be honest was starved by the host."""
         return self.is_honest and self.stalled_s > STALLED_LIMIT_S
 
 
 def run_trial(what: Trial) -> Finding:
-    """Run it and compare."""
+    """Run the trial and compare it."""
     return _run_nasty(what) if what.kind in NASTY else _run_starved(what)
 
 
@@ -155,7 +154,7 @@ def _run_client(what: Trial, server: RunningMockServer, folder: Path) -> ClientR
 def _starvation(
     what: Trial, server: RunningMockServer, folder: Path
 ) -> Callable[[fault_injection.Client], None] | None:
-    """What is done to the client from its first request to the end of the load."""
+    """Starve the client from its first request to the end of the load."""
     pulses = {
         "paused": ("worker", what.severity, max(0.4, 2 * what.severity)),
         "processor": ("record-processor", what.severity, what.severity + 0.1),
@@ -224,7 +223,7 @@ class Tally:
     spoiled_valid: int = 0
     disturbed: int = 0
     alarms: int = 0
-    """Neither spoiled nor disturbed nor called valid."""
+    """Runs that were neither spoiled nor disturbed and were not called valid."""
     checks: Counter[str] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> None:
@@ -238,7 +237,7 @@ class Tally:
 
 
 def judge(findings: list[Finding]) -> dict[str, Any]:
-    """The rule, over all findings."""
+    """Apply the rule to all findings."""
     disturbed = [f for f in findings if f.is_disturbed and not f.is_spoiled]
     honest = [f for f in findings if f.is_honest and not (f.is_spoiled or f.is_disturbed)]
     alarms = sum(finding.verdict != "valid" for finding in honest)
@@ -257,7 +256,7 @@ def judge(findings: list[Finding]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run, print the table; 0 when the rule holds."""
+    """Run the trials and print the table. Return 0 if the rule holds."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -302,7 +301,7 @@ def main() -> int:
 
 
 def _measure_known_servers() -> dict[str, list[str]]:
-    """Return what is wrong with the results against each server with known behaviour."""
+    """Return what is wrong with the results against each known server."""
     wrong = {}
     for name, problems in measure_all():
         print(f"known server {name}: {'; '.join(problems) or 'ok'}", file=sys.stderr)
@@ -328,7 +327,7 @@ def _line(finding: Finding) -> str:
 
 
 def by_kind(findings: list[Finding]) -> list[dict[str, Any]]:
-    """A row for each way of starving: how many runs, spoiled ones, and what they were called."""
+    """Return a row for each kind of starvation: runs, spoiled runs, and their verdicts."""
     rows = []
     for kind in (*HONEST, *STARVED, *NASTY):
         tally = Tally()
@@ -345,7 +344,7 @@ def by_kind(findings: list[Finding]) -> list[dict[str, Any]]:
     return rows
 
 
-def _known(found: dict[str, Any]) -> str:
+def _known_servers(found: dict[str, Any]) -> str:
     wrong = found.get("known_servers_wrong")
     return "" if wrong is None else f"{len(wrong)} of {len(SERVERS)} known servers wrong: "
 
@@ -363,7 +362,7 @@ def _show(findings: list[Finding], found: dict[str, Any]) -> None:
         f"unspoiled, {found['honest_not_called_valid']} of them not called valid; "
         f"{found['disturbed']} more disturbed by the host, "
         f"{found['disturbed_not_called_valid']} of those not called valid; "
-        f"{_known(found)}"
+        f"{_known_servers(found)}"
         f"{'passed' if found['passed'] else 'FAILED'}"
         f"{'' if found['is_proof'] else f', with fewer than {ENOUGH} honest runs'}"
     )

@@ -1,13 +1,12 @@
-"""What a tool measures through the product and called by hand, and what a step costs.
+"""Compares a tool's results through the product and by hand, and measures the cost of a step.
 
     python -m benchmarks.workloads [--rounds N] [--seconds N] [--repetitions N] [--json]
     python -m benchmarks.workloads --run ARTIFACTS [--json]
 
-iperf3 and fio are run in turns, with the arguments that the product gives them, and what they print
-is read by the same code: ratios compare the product with nothing. Every second round begins with
-the product. Steps of a command that ends at once, on two ranks, show what a step costs around its
-commands. CPU of a courier is what it counts of itself while a step runs. `--run` says what steps
-cost in a run that was made elsewhere, such as on a cluster.
+iperf3 and fio run alternately through the product and by hand, with the same arguments, and the
+same code parses their output. Every second round begins with the product. Steps of a command that
+ends at once, on two ranks, show the overhead of a step. The CPU of a courier is its own measurement
+while a step runs. `--run` prints the step costs of an existing run, for example on a cluster.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from aiperf_svc.workloads.steps import Command, Output, Rank
 LISTEN_S = 10.0
 RAMP_S = 1
 SAME = 0.03
-"""Limit of the difference between the product's number and the one by hand."""
+"""Limit of the difference between the product's value and the value by hand."""
 COURIER_SHARE = 0.02
 STEP_MS = 100.0
 
@@ -41,7 +40,7 @@ Process = subprocess.Popen[bytes]
 
 
 class Case(NamedTuple):
-    """A tool, with the metric that is compared."""
+    """A tool with the compared metric."""
 
     name: str
     metric: str
@@ -49,8 +48,8 @@ class Case(NamedTuple):
 
 
 def cases(seconds: int) -> tuple[Case, ...]:
-    """The tools. Without a limit the cores decide, which the two ways share with whatever else
-    runs; with a bit rate the sender's clock does."""
+    """Return the tools. Without a rate limit, the result depends on the cores, which other load
+    shares; with a bit rate it depends on the sender's clock."""
     times = {"duration": f"{seconds}s", "omit": f"{RAMP_S}s", "port": 15201}
     iperf = {"kind": "iperf", **times}
     fio = {"kind": "fio", "rw": "randread", "bs": "4Ki", "iodepth": 4, "size": "256Mi"}
@@ -62,7 +61,7 @@ def cases(seconds: int) -> tuple[Case, ...]:
 
 
 def by_hand(case: Case, folder: Path) -> float:
-    """The metric that the tool prints when this process starts it."""
+    """Return the metric that the tool prints when this process starts it."""
     config = parse_benchmark({"workload": case.spec}, case.name)
     assert isinstance(config, WorkloadConfig)
     workload = tool_of(config)
@@ -99,7 +98,7 @@ def _rank(number: int, folder: Path) -> Rank:
 
 def _start(command: Command, folder: Path) -> Process:
     pipe = subprocess.PIPE
-    # As the ranks' commands are: the kernel shares busy cores among sessions.
+    # Own sessions like the ranks' commands, because the kernel shares busy cores among sessions.
     return subprocess.Popen(
         command.argv, cwd=folder, stdout=pipe, stderr=pipe, start_new_session=True
     )
@@ -130,7 +129,7 @@ def _output(command: Command, process: Process, folder: Path) -> Output:
 
 
 def by_product(folder: Path, workload: Data, repetitions: int = 1) -> Data:
-    """The results of one run of the command."""
+    """Run the command and return the results of the run."""
     config = folder / "config.json"
     config.write_text(json.dumps({"workload": workload, "repetitions": repetitions}))
     flags = ("--config", str(config), "--artifact-dir", str(folder), "--json", "--ui", "none")
@@ -149,7 +148,7 @@ def by_product(folder: Path, workload: Data, repetitions: int = 1) -> Data:
 
 
 def compare(case: Case, rounds: int) -> Data:
-    """The metric both ways, in turns, and what couriers used meanwhile."""
+    """Return the metric both ways, measured alternately, and the couriers' CPU use."""
     hand, product, shares = [], [], []
     for number in range(rounds):
         order = ("hand", "product") if number % 2 else ("product", "hand")
@@ -177,7 +176,7 @@ def compare(case: Case, rounds: int) -> Data:
 
 
 def _courier_shares(results: Data) -> list[float]:
-    """CPU of each courier as a share of each measured step that is long enough for a share."""
+    """Return the CPU of each courier as a share of each measured step that is long enough."""
     return [
         witness["courier_cpu_ns"] / 1e9 / step["duration_s"]
         for step in results["steps"]
@@ -187,7 +186,7 @@ def _courier_shares(results: Data) -> list[float]:
 
 
 def step_costs(repetitions: int) -> Data:
-    """What surrounds the commands of a step on two ranks."""
+    """Return the overhead of a step on two ranks."""
     metrics = {"done": {"unit": "count", "pattern": "(1)"}}
     spec = {"kind": "command", "command": ["echo", "1"], "ranks": 2, "metrics": metrics}
     with tempfile.TemporaryDirectory(prefix="aiperf-bench-") as scratch:
@@ -195,13 +194,13 @@ def step_costs(repetitions: int) -> Data:
 
 
 def costs_of(results: Data) -> Data:
-    """What surrounded the commands of the steps of a run."""
+    """Return the overhead of the steps of a run."""
     steps = results["steps"]
     late = [
         (w["started_wall_ns"] - w["due_wall_ns"]) / 1e6
         for step in steps
         for w in step["witnesses"]
-        if w["started_wall_ns"]  # A rank that only serves has started before.
+        if w["started_wall_ns"]  # A rank that only serves has started earlier.
     ]
     between = [
         (after["due_wall_ns"] - before["ended_wall_ns"] - START_AHEAD_NS) / 1e6
@@ -221,7 +220,7 @@ def _spread(name: str, values: Sequence[float]) -> Data:
 
 
 def targets(compared: Sequence[Data], steps: Data) -> list[Data]:
-    """What was wanted, and whether it was met."""
+    """Return the targets and whether they were met."""
     found = [
         (f"{each['case']}: difference", abs(each["ratio"] - 1), SAME, "at most 3%")
         for each in compared

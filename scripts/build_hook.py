@@ -1,5 +1,5 @@
-"""Completes a wheel or an sdist: the compiled steps (`compile_steps`), where a C compiler is there,
-the commit, and addresses in the repository. A release sets REPOSITORY_URL, which no file names."""
+"""Completes a wheel or an sdist: the compiled steps (`compile_steps`) if there is a C compiler, the
+commit, and links to the repository. A release sets REPOSITORY_URL, which is in no file."""
 
 import os
 import re
@@ -17,15 +17,15 @@ _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|#|mailto:)([^)\s]+)\)")
 LAUNCHER = "aiperf_svc/adapters/jobs/_server_launcher"
 """Program that the compiled steps come with, on Linux."""
 COMMIT = "aiperf_svc/_commit"
-"""File with the commit of a build. `aiperf-svc version --json` shows it."""
+"""File with the commit of a build, which `aiperf-svc version --json` shows."""
 
 
 class BuildHook(BuildHookInterface[Any]):
     """Called by hatchling for a wheel, an sdist and an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the commit; to a wheel the compiled steps. Name what the wheel then needs: this
-        platform, any Python from 3.11 on."""
+        """Add the commit, and the compiled steps to a wheel. Tag a wheel with compiled steps for
+        this platform and any Python from 3.11 on."""
         root = Path(self.root)
         commit = _commit(root)
         if commit and version != "editable":
@@ -45,10 +45,10 @@ class BuildHook(BuildHookInterface[Any]):
 
 
 class MetadataHook(MetadataHookInterface):
-    """Called by hatchling for the description and the addresses on the package's page."""
+    """Called by hatchling for the description and the links on the package's page."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add the README and the addresses. An sdist has them already."""
+        """Add the README and the links. An sdist already contains them."""
         url = os.environ.get("REPOSITORY_URL", "").rstrip("/")
         if "readme" not in metadata:
             text = Path(self.root, "README.md").read_text("utf-8")
@@ -58,7 +58,7 @@ class MetadataHook(MetadataHookInterface):
 
 
 def addresses(url: str) -> dict[str, str]:
-    """Return the addresses of a repository's pages by the labels of the package index."""
+    """Return the URLs of a repository's pages by their labels on the package index."""
     return {
         "Source": url,
         "Documentation": f"{url}/tree/main/docs",
@@ -68,8 +68,8 @@ def addresses(url: str) -> dict[str, str]:
 
 
 def with_addresses(text: str, url: str, version: str) -> str:
-    """Return the README with links to files of the repository at the tag of a version, as a page
-    outside of the repository needs them."""
+    """Return the README for pages outside the repository: links to files lead to the repository at
+    the tag of the version."""
 
     def replaced(match: re.Match[str]) -> str:
         mark, label, path = match.groups()
@@ -79,7 +79,7 @@ def with_addresses(text: str, url: str, version: str) -> str:
 
 
 def _commit(root: Path) -> str:
-    """Return the commit of a checkout. An sdist has the file already."""
+    """Return the commit of a checkout. An sdist contains the file already."""
     if not (root / ".git").exists():
         return ""
     command = ("git", "-C", str(root), "rev-parse", "HEAD")

@@ -1,10 +1,10 @@
-"""Compiles the innermost steps of worker, record processor and mock server, each in a second.
+"""Compiles the hot loops of worker, record processor and mock server, each within a second.
 
     python scripts/compile_steps.py     next to their sources, where Python finds them
 
-Without a C compiler, or the headers of Python, it says so and succeeds: everything works without
-them, and each chunk costs both twice as much. Only the launcher of servers in Jobs has no other
-form (`experiment.fan_out`); it is for Linux.
+Without a C compiler or Python's headers, it prints a note and succeeds: everything still works, but
+each chunk costs both sides twice as much CPU. Only the launcher of servers in Jobs
+(`experiment.fan_out`) has no interpreted form; it is Linux-only.
 """
 
 import os
@@ -28,7 +28,7 @@ LAUNCHER_FLAGS = ("-O2", *WARNINGS, "-static", "-s")
 
 
 def main() -> None:
-    """Compile each to a name of its own, then rename: nobody loads half a library."""
+    """Compile each to a temporary name and rename it, so no process loads half a library."""
     for source in SOURCES:
         library = source.with_suffix(SUFFIX)
         made = library.with_name(f"{library.name}.{os.getpid()}")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _compile_launcher() -> None:
-    """Compile the launcher; without a compiler, one that is there already stays."""
+    """Compile the launcher. Without a compiler, an existing one is kept."""
     if sys.platform != "linux":
         return
     launcher = LAUNCHER.with_suffix("")
@@ -61,7 +61,7 @@ def _compile_launcher() -> None:
 
 
 def _compile(source: Path, made: Path, flags: tuple[str, ...]) -> str:
-    """What went wrong; empty when nothing did."""
+    """Compile and return the error, or an empty text."""
     compiler = os.environ.get("CC", "cc")
     command = [*compiler.split(), *flags, str(source), "-o", str(made)]
     try:

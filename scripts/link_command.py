@@ -1,7 +1,7 @@
-"""Makes `aiperf-svc` of this checkout a command of the environment that runs this.
+"""Links `aiperf-svc` of this checkout into the environment of this Python.
 
-An editable install does the same, and needs the packages that build one, which a first measurement
-does without. It replaces both files.
+An editable install does the same, but needs build packages that a first measurement can do without.
+It replaces both files.
 """
 
 import sys
@@ -18,7 +18,7 @@ if __name__ == '__main__':
 
 
 def main() -> None:
-    """Write the path of the package, and the command."""
+    """Write the path file of the package, and the command."""
     packages = Path(sysconfig.get_path("purelib"), "_editable_impl_aiperf_svc.pth")
     packages.write_text(f"{ROOT}\n")
     command = Path(sysconfig.get_path("scripts"), "aiperf-svc")

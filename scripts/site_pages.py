@@ -1,7 +1,7 @@
-"""Collects the pages of the documentation site in a folder: docs/ as it is, the pages of the
-repository's root, and the files outside docs/ that pages name. Usage: site_pages.py FOLDER
+"""Collects the pages of the documentation site in a folder: docs/, the pages in the repository's
+root, and files outside docs/ that pages link to. Usage: site_pages.py FOLDER
 
-Whatever builds the site then needs to know nothing of this repository.
+The site generator then needs no knowledge of this repository.
 """
 
 import os
@@ -20,11 +20,11 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-"""Pages of the repository's root, and what they are called in the site."""
+"""Pages in the repository's root, and their names in the site."""
 FILLED = {"Other tools": "workloads", "Decisions": "decisions"}
-"""Sections of the navigation that get all pages of a folder."""
+"""Sections of the navigation that list all pages of a folder."""
 OUTSIDE = "repository"
-"""Folder of the site with the files outside docs/ that pages name."""
+"""Folder of the site for linked files outside docs/."""
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)")
 
 
@@ -41,14 +41,14 @@ def main(folder: Path) -> None:
     shutil.copyfile(ROOT / "scripts" / "site.css", pages / "site.css")
     config = yaml.safe_load((ROOT / "scripts" / "mkdocs.yml").read_text("utf-8"))
     _fill(config["nav"], pages)
-    # The address of a released site, which the links from each version to the latest need.
+    # URL of a released site, which links from each version to the latest need.
     if url := os.environ.get("SITE_URL"):
         config["site_url"] = url
     (folder / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
 
 
 def _from_root(match: re.Match[str]) -> str:
-    """Return a link of a page of the root as one of a page in docs/."""
+    """Rewrite a link of a page in the root for a page in docs/."""
     link = match[1]
     if link in PAGES:
         return PAGES[link]
@@ -59,7 +59,7 @@ def _from_root(match: re.Match[str]) -> str:
 
 
 def _with_copies(page: Path, pages: Path) -> str:
-    """Return the text of a page whose links out of docs/ lead to copies in the site."""
+    """Return the text of a page with links out of docs/ replaced by links to copies in the site."""
     place = page.relative_to(pages).parent
 
     def replaced(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""What all tests share: options, no skipping in CI, and the check that nothing is left running."""
+"""Shared by all tests: options, no skips in CI, and the check that nothing is left running."""
 
 import contextlib
 import gc
@@ -20,15 +20,15 @@ from tests.support.forked_servers import ForkedServer
 from tests.support.stored_charts import with_stored_charts
 
 collect_ignore = [] if "PACKAGE_DIST" in os.environ else ["package"]
-"""Tests of built packages run by `make package` alone."""
+"""Tests of built packages, which only `make package` runs."""
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-"""Variables of a user behind a proxy, which does not reach servers of this machine."""
+"""Proxy variables of the user. A proxy does not reach servers on this machine."""
 ENDING_S = 20.0
-"""Longest time for a thread that was told to end; over only where one was left behind."""
+"""Time limit for a stopped thread to end. Only a leaked thread reaches it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options that write what tests compare with."""
+    """Add the options that write the samples of tests."""
     parser.addoption(
         "--write-samples", action="store_true", help="write missing wire samples of messages"
     )
@@ -38,9 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ctrl-C and a closed terminal mean what they mean to a user, for the processes that tests
-    start too: nohup and a shell's `&` have them ignored, which children inherit. There is no
-    proxy."""
+    """Restore the default handling of SIGINT and SIGHUP, also for child processes, because nohup
+    and a shell's `&` make children ignore them. Remove proxy variables."""
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -48,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
     if "PACKAGE_DIST" not in os.environ and not any("e2e/stack" in each for each in config.args):
-        # Only packages and clusters fetch something from elsewhere.
+        # Only tests of packages and clusters use the network.
         for name in [each for each in os.environ if each.lower() in PROXIES]:
             del os.environ[name]
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
@@ -58,15 +57,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mix the files in each process of pytest-xdist: tests that wait with tests that compute."""
+    """Shuffle the files in each pytest-xdist process, to mix waiting tests with computing ones."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: crc32(item.nodeid.partition("::")[0].encode()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collecting makes hundreds of thousands of objects that stay until the end: the garbage
-    collector need not search them again and again."""
+    """Disable the garbage collector during collection, which creates only permanent objects."""
     gc.disable()
     collected = yield
     gc.freeze()
@@ -76,8 +74,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, None]:
-    """Under CI=true a test that cannot run has failed: what it is to prove is not proven. A cluster
-    that E2E_CONTEXT names cannot run all of them (docs/decisions/0019-cluster-tests-in-ci.md)."""
+    """Fail skipped tests under CI=true, because what they should prove is not proven. A cluster of
+    E2E_CONTEXT cannot run all tests (docs/decisions/0019-cluster-tests-in-ci.md)."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     must_run = os.environ.get("CI") == "true" and "E2E_CONTEXT" not in os.environ
@@ -87,15 +85,15 @@ def pytest_runtest_makereport() -> Generator[None, Any, None]:
 
 
 def _children() -> set[int]:
-    # Before and after every one of thousands of tests: most have none, which one call tells.
+    # Called before and after thousands of tests. Most have no children, which one call shows.
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()
     found: set[int] = set()
-    # Paths as text, which cost a third.
+    # Paths as text take a third of the time.
     for task in os.listdir("/proc/self/task"):  # noqa: PTH208
-        # A thread may end between the listing and the reading.
+        # A thread may end between listing and reading.
         with (
             contextlib.suppress(FileNotFoundError, ProcessLookupError),
             open(f"/proc/self/task/{task}/children", "rb") as children,  # noqa: PTH123
@@ -105,22 +103,22 @@ def _children() -> set[int]:
 
 
 def _goes_on(thread: threading.Thread) -> bool:
-    """Whether nobody has told a thread to end. One that was told may need a moment: AnyIO's are
-    told when a test's task ends, and joined by nobody."""
+    """Return whether a thread has not been told to stop. A stopped thread may need a moment: AnyIO
+    stops its threads at the end of a test's task and never joins them."""
     thread.join(ENDING_S)
     return thread.is_alive()
 
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_running() -> Iterator[None]:
-    """Fails a test that leaves a child process, a thread or a task behind."""
+    """Fail a test that leaves a child process, a thread or a task behind."""
     children, threads = _children(), set(threading.enumerate())
     yield
     left = [f"process {pid}" for pid in _children() - children - forking.template_processes()]
     left += [
         f"thread {thread.name}"
         for thread in set(threading.enumerate()) - threads
-        # asyncio keeps its executor's idle threads until the loop's own shutdown joins them.
+        # Idle threads of asyncio's executor stay until the loop's own shutdown joins them.
         if not thread.name.startswith("asyncio_") and _goes_on(thread)
     ]
     assert not left, f"left behind: {', '.join(left)}"
@@ -128,7 +126,7 @@ def _leaves_nothing_running() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A server's certificate for 127.0.0.1, which nobody but itself vouches for, and its key."""
+    """Return a self-signed server certificate for 127.0.0.1 and its key."""
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
     command = (

@@ -1,1 +1,1 @@
-"""Comparisons of finished runs: their cost, and how often they are wrong."""
+"""Comparisons of finished runs: their cost and their error rate."""

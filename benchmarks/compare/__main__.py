@@ -1,10 +1,9 @@
-"""What comparing two large runs costs.
+"""Measures the cost of comparing two large runs.
 
     python -m benchmarks.compare [--requests 1000000]
 
-Makes two runs of so many requests, compares them as `aiperf-svc compare BASE NEW` does, and prints
-the time and the largest memory of that process, first with the text and then with the page of both
-distributions.
+Creates two runs of this size, compares them like `aiperf-svc compare BASE NEW`, and prints time and
+peak memory of that process: first with the text, then with the page that shows both distributions.
 """
 
 import argparse
@@ -30,12 +29,12 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 START_WALL_NS = 1_795_227_878_000_000_000
 RATE = 2_000
-"""Requests per second of the made-up runs."""
+"""Requests per second of the fake runs."""
 MS_NS = 10**6
 
 
 def main() -> int:
-    """Make the runs, compare them, print the figures."""
+    """Create the runs, compare them, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1_000_000, help="in each run")
     args = parser.parse_args()
@@ -91,7 +90,7 @@ def make_run(folder: Path, requests: int, *, seed: int) -> None:
 
 
 def measure(arguments: list[str]) -> tuple[float, float]:
-    """Run the command; its seconds and its largest memory in MiB."""
+    """Run the command and return its seconds and its peak memory in MiB."""
     began = time.perf_counter()
     process = subprocess.Popen([*OWN_PROGRAM, *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -1,10 +1,11 @@
-"""How often tests of equal systems give a false alarm, and how often they find 10% more latency.
+"""Measures how often tests raise a false alarm for equal systems, and how often they detect 10%
+more latency.
 
     python -m benchmarks.compare.honesty
 
-Simulates pairs of identical systems (one queue, 16 servers), and prints the share of pairs that a
-test which promises 5% calls different: first tests that take requests for samples, then those that
-`aiperf-svc compare` uses. RUN_NOISE is what the speed of a system varies between runs.
+Simulates pairs of identical systems (one queue, 16 servers) and prints the share of pairs that a
+test at the 5% level calls different. First come tests that treat requests as samples, then those
+that `aiperf-svc compare` uses. RUN_NOISE is the variation of a system's speed between runs.
 """
 
 import math
@@ -38,10 +39,10 @@ def main() -> int:
         rows: list[tuple[str, list[float]]] = [
             ("Mann-Whitney on requests", [_share(_mann_whitney(a, b) for a, b in _pairs(times))]),
             ("bootstrap of requests", _bootstrap(times)),
-            ("t on 10 parts of single runs", [_alarms(_at(parts, q)) for q in range(2)]),
+            ("t on 10 parts of single runs", [_alarms(_at_percentile(parts, q)) for q in range(2)]),
             (
                 f"the same, {RUN_NOISE:.0%} of noise between runs",
-                [_alarms(_at(parts, q), noise) for q in range(2)],
+                [_alarms(_at_percentile(parts, q), noise) for q in range(2)],
             ),
         ]
         for runs in (3, 5):
@@ -66,7 +67,7 @@ def _share(alarms: Iterator[bool]) -> float:
 
 
 def _mann_whitney(base: Floats, new: Floats) -> bool:
-    """Whether the ranks differ, by the normal approximation for two samples of one size."""
+    """Return whether the ranks of two samples of equal size differ (normal approximation)."""
     size = len(base)
     ranks = np.argsort(np.argsort(np.concatenate((base, new)))) + 1
     mean, error = size * (2 * size + 1) / 2, math.sqrt(size * size * (2 * size + 1) / 12)
@@ -74,7 +75,7 @@ def _mann_whitney(base: Floats, new: Floats) -> bool:
 
 
 def _bootstrap(times: Floats) -> list[float]:
-    """The shares of pairs whose interval of resampled requests excludes 0, at each percentile."""
+    """Return the share of pairs whose bootstrap interval excludes 0, for each percentile."""
     random = np.random.default_rng(3)
     # A resampled quantile is the value at a binomial rank of the ordered sample.
     ordered = np.sort(times, axis=1)
@@ -87,7 +88,7 @@ def _bootstrap(times: Floats) -> list[float]:
     return shares
 
 
-def _at(parts: list[list[Estimate | None]], place: int) -> list[Estimate]:
+def _at_percentile(parts: list[list[Estimate | None]], place: int) -> list[Estimate]:
     return [found for each in parts if (found := each[place]) is not None]
 
 
@@ -102,8 +103,8 @@ def _alarms(estimates: list[Estimate], speed: Floats | None = None) -> float:
 
 
 def _between(values: Floats, runs: int, slower: float) -> float:
-    """The share of comparisons of so many runs a side that find a difference; with `slower`, one
-    that is also larger than half of that."""
+    """Return the share of comparisons of this many runs a side that find a difference. With
+    `slower`, the difference must also exceed half of it."""
     random = np.random.default_rng(7)
     found = 0
     for _ in range(PAIRS):

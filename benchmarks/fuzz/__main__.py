@@ -1,10 +1,10 @@
-"""Fuzz the product: a server that gives seeded legal and broken responses, and changed configs.
+"""Fuzzes the product: a server sends seeded legal and broken responses, and configs are mutated.
 
     make fuzz
     python -m benchmarks.fuzz --responses 10000 --configs 1000 --seed 1
 
-Every run and every config is a function of the seed. Prints a line for each run, each problem
-with the bytes that caused it, and ends with 1 when there is one.
+Every run and every config is a function of the seed. Prints a line for each run, and each problem
+with the bytes that caused it. Exits with 1 if there is a problem.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from benchmarks.fuzz.in_process import run_in_process
 from benchmarks.fuzz.trials import Finding, run_trial, trials
 
 SHOWN = 10
-"""Problems of one run that are printed."""
+"""Number of problems printed for each run."""
 
 
 def main() -> int:
-    """Run, print; 0 when nothing was found."""
+    """Run the fuzzers and print the results. Return 0 if no problem was found."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

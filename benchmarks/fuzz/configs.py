@@ -1,7 +1,7 @@
-"""Configs with seeded changes: each is accepted or refused in so many words.
+"""Mutates configs with a seed. Each must be accepted or rejected with an understandable message.
 
-What must hold: `validate` ends with 0 or 2 and prints one line a problem, without a traceback; what
-it accepts can be planned, here and as a stack, or is refused by a ConfigError.
+Invariants: `validate` exits with 0 or 2 and prints one line for each problem without a traceback.
+An accepted config can be planned, locally and as a stack, or planning raises a ConfigError.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from aiperf_svc.workloads.stacks import plan_stack
 
 STACKS = Path(__file__).parents[2] / "stacks"
 LONGEST_LINE: Final = 600
-"""Characters of one problem: a value that is shown is cut."""
+"""Maximum length of one problem, because printed values are truncated."""
 WRONG: Final[tuple[Any, ...]] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 1e308, -0.0, float("nan"), float("inf"), "",
     " ", "x", "0", "-1", "1e400", "5m", "-5m", "5 m", "9" * 400, "NaN", "null", "🙂", "\x1b[31m",
@@ -35,7 +35,7 @@ WRONG: Final[tuple[Any, ...]] = (
 
 
 def fuzz_configs(count: int, *, seed: int) -> list[str]:
-    """The problems found in `count` changed configs."""
+    """Return the problems found in `count` mutated configs."""
     files = sorted(STACKS.glob("Pulumi.*.yaml"))
     bases = [yaml.safe_load(path.read_text())["config"][STACK_KEY] for path in files]
     problems = []
@@ -50,36 +50,36 @@ def fuzz_configs(count: int, *, seed: int) -> list[str]:
                 text = _mutated(rng, text)
                 changes.append("text changed")
             path.write_text(text, encoding="utf-8")
-            problem = _look(path)
+            problem = _check_file(path)
             if problem:
                 problems.append(f"config {number} ({'; '.join(changes)}): {problem}")
             path.unlink()
     return problems
 
 
-def _look(path: Path) -> str:
-    """What is wrong with how the file is taken; empty when nothing is."""
+def _check_file(path: Path) -> str:
+    """Validate the file and return what is wrong with the result, or an empty text."""
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(["validate", str(path)])
-    except Exception as error:  # the thing that is looked for
+    except Exception as error:  # any other exception is a finding
         return f"validate raised {type(error).__name__}: {error}"
-    said = err.getvalue()
-    if code not in (ExitCode.OK, ExitCode.BAD_CONFIG) or "Traceback" in said:
-        return f"exit code {code}: {said[:500]}"
-    if code == ExitCode.BAD_CONFIG and not said.startswith("error: "):
-        return f"refused without an error: {said[:500]!r}"
-    long = [line for line in said.splitlines() if len(line) > LONGEST_LINE]
+    errors = err.getvalue()
+    if code not in (ExitCode.OK, ExitCode.BAD_CONFIG) or "Traceback" in errors:
+        return f"exit code {code}: {errors[:500]}"
+    if code == ExitCode.BAD_CONFIG and not errors.startswith("error: "):
+        return f"refused without an error: {errors[:500]!r}"
+    long = [line for line in errors.splitlines() if len(line) > LONGEST_LINE]
     if long:
         return f"a line of {len(long[0])} characters: {long[0][:200]}"
-    if any(ord(c) < 32 and c != "\n" for c in said) or "\u202e" in said:
-        return f"control characters reach the terminal: {said[:500]!r}"
+    if any(ord(c) < 32 and c != "\n" for c in errors) or "\u202e" in errors:
+        return f"control characters reach the terminal: {errors[:500]!r}"
     return _plan(path) if code == ExitCode.OK else ""
 
 
 def _plan(path: Path) -> str:
-    """An accepted config must be one that can be planned, or refused when it is."""
+    """Check that an accepted config can be planned, or is rejected with a ConfigError."""
     try:
         config = load_config(path)
         for facts in (Facts(where="local"), Facts(where="cluster")):
@@ -87,13 +87,13 @@ def _plan(path: Path) -> str:
         plan_stack(config, StackSettings(stack="fuzz", version="0", image="registry/image:1"))
     except AiperfError:
         return ""
-    except Exception as error:  # the thing that is looked for
+    except Exception as error:  # any other exception is a finding
         return f"accepted, and planning raised {type(error).__name__}: {error}"
     return ""
 
 
 def _change(rng: random.Random, data: dict[str, Any]) -> str:
-    """Change one place of a config; what was changed."""
+    """Change one place of a config and return a description."""
     places = list(_places(data))
     parent, key, path = rng.choice(places)
     match rng.randrange(5):
@@ -115,7 +115,7 @@ def _change(rng: random.Random, data: dict[str, Any]) -> str:
 
 
 def _places(value: Any, path: str = "") -> Any:
-    """Every key and index below a value, with what holds it."""
+    """Return every key and index inside a value, with its container."""
     keys = value if isinstance(value, dict) else range(len(value))
     for key in list(keys):
         here = f"{path}.{key}".lstrip(".")
@@ -130,7 +130,7 @@ def _renamed(rng: random.Random, key: str) -> str:
 
 
 def _mutated(rng: random.Random, text: str) -> str:
-    """The text with some characters changed, as an editor or a merge leaves it."""
+    """Return the text with some characters changed, like errors of an editor or a merge."""
     letters = list(text)
     for _ in range(rng.choice((1, 3, 10))):
         at = rng.randrange(len(letters))

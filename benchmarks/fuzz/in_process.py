@@ -1,7 +1,7 @@
-"""The client and the record assembly alone, in one process: what reads foreign bytes.
+"""Fuzzes the client and the record assembly in one process: the code that parses foreign bytes.
 
-No service, no verdict: each response is sent to, read and made a record, and the record compared
-with what is true of the response. This is what the sanitizers and the tests run.
+Without services and verdict. Each response is read and turned into a record, which is compared with
+the known truth about the response. The sanitizers and the tests run this.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ HOUSEKEEPING_S = 0.05
 
 
 def run_in_process(trial: Trial) -> Finding:
-    """Send all requests of a trial and compare; a problem when they do not end in time."""
+    """Send all requests of a trial and compare the records. A timeout is a problem."""
     finding = Finding(trial)
     with serving(trial.reply) as server:
         config = BenchmarkConfig.model_validate(
@@ -41,7 +41,7 @@ def run_in_process(trial: Trial) -> Finding:
 
 
 class _Requests:
-    """As many at once as the trial has users; each end sends the next."""
+    """Keeps as many requests in flight as the trial has users: each end sends the next."""
 
     def __init__(self, trial: Trial, config: BenchmarkConfig) -> None:
         self._trial = trial
@@ -64,14 +64,14 @@ class _Requests:
         )
 
     async def run(self) -> Rows:
-        """All records, in the order of their ends."""
+        """Run and return all records in the order of their ends."""
         client, loop = self._client, asyncio.get_running_loop()
         loop.add_reader(client.fd, client.run_ready)
         client.poll_often(True)
         try:
             self._wanted = min(self._trial.users, self._trial.responses)
             while not self._all_ended.is_set():
-                # An end sends nothing from within its own handling.
+                # The end handler must not send by itself.
                 while self._wanted:
                     self._wanted -= 1
                     self._send()

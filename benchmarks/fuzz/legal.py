@@ -1,4 +1,4 @@
-"""Legal responses, as odd as servers make them: JSON, events, heads and framings."""
+"""Legal responses in the variety that servers produce: JSON, events, heads and framings."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ class Body:
     chunks: int
     tokens: int
     events: tuple[bytes, ...] = ()
-    """Of a stream: each as its server writes it."""
+    """The events of a stream, each as its server writes it."""
 
 
 TEXTS: Final = (
@@ -39,7 +39,7 @@ Encode = Callable[[Any], bytes]
 
 
 def encoder(rng: random.Random) -> Encode:
-    """JSON as one server writes it."""
+    """Return a JSON encoder in the style of one server."""
     separators = rng.choice(((",", ":"), (", ", ": ")))
     is_ascii = rng.random() < 0.5
 
@@ -65,7 +65,7 @@ def _usage(rng: random.Random, tokens: int) -> dict[str, Any]:
 
 
 def _unread(rng: random.Random) -> dict[str, Any]:
-    """Members that nobody reads, with numbers that are not JSON."""
+    """Return members that the client ignores, with numbers that are not valid JSON."""
     if rng.random() < 0.9:
         return {}
     number = rng.choice((math.nan, math.inf, -math.inf))
@@ -91,7 +91,7 @@ _FINISHES: Final = ("stop", "length")
 
 
 def _events(rng: random.Random) -> tuple[list[bytes], int, int]:
-    """Data of the events of a good stream; chunks and tokens in them."""
+    """Return the events' data of a good stream, and its numbers of chunks and tokens."""
     count = rng.choice((1, 1, 2, 3, 8, 40))
     tokens = -1
     encode = encoder(rng)
@@ -109,7 +109,7 @@ def _events(rng: random.Random) -> tuple[list[bytes], int, int]:
     for number in range(count):
         text = rng.choice(TEXTS)
         content = [{"type": "text", "text": text}] if as_parts else text
-        # The first event of each choice shows that there is one.
+        # The first event of each choice announces it.
         events.append(chunk(delta={field: content}, index=number % choices, **_unread(rng)))
     is_ended = rng.random() < 0.8
     if is_ended:
@@ -132,7 +132,7 @@ _EMPTY: Final = (
 
 
 def stream_body(rng: random.Random) -> Body:
-    """Half of the streams are as plain as most servers write them."""
+    """Return a stream. Half of the streams are as plain as those of most servers."""
     events, count, tokens = _events(rng)
     oddity = rng.choice((0.0, 0.1))
     eol = rng.choice((b"\n", b"\r\n", b"\r")) if oddity else b"\n"
@@ -171,7 +171,7 @@ def head(rng: random.Random, body: Body, *headers: bytes, status: bytes = b"200 
 
 
 def chunked_body(rng: random.Random, body: Body) -> bytes:
-    """An event a chunk, or cut anywhere."""
+    """Return the body with one chunk per event, or chunked at random positions."""
     is_plain = bool(body.events) and rng.random() < 0.6
     out = []
     for piece in body.events if is_plain else _pieces(rng, body.data):
@@ -193,7 +193,7 @@ def _pieces(rng: random.Random, data: bytes) -> Iterator[bytes]:
 
 
 def _framed(rng: random.Random, body: Body) -> tuple[bytes, Ending]:
-    """A whole response in one of the three framings."""
+    """Return a complete response in one of the three framings."""
     how = rng.choice(("chunked", "chunked", "length", "close"))
     closing = rng.random() < 0.15
     connection = [_case(rng, b"Connection") + b": close"] if closing else []
@@ -213,7 +213,7 @@ def with_length(rng: random.Random, body: Body, status: bytes = b"200 OK") -> by
 
 
 def split(rng: random.Random, data: bytes) -> tuple[tuple[float, bytes], ...]:
-    """The bytes in pieces, as a network or a slow server gives them."""
+    """Return the bytes in pieces, as from a network or a slow server."""
     how = rng.random()
     if how < 0.4:
         return ((pause(rng), data),)
@@ -227,8 +227,8 @@ def pause(rng: random.Random) -> float:
     return rng.choice((0.0, 0.0, 0.001, LONGEST_PAUSE_S * rng.random()))
 
 
-def _without_end(rng: random.Random, body: Body) -> bytes:
-    """A stream that ends with `[DONE]`, in a framing that goes on."""
+def _unterminated(rng: random.Random, body: Body) -> bytes:
+    """Return a stream that ends with `[DONE]` while its framing continues."""
     if rng.random() < 0.5:
         return head(rng, body, b"Content-Length: 100000") + body.data
     events = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in body.events)
@@ -239,5 +239,5 @@ def good(rng: random.Random, is_streaming: bool) -> Reply:
     body = stream_body(rng) if is_streaming else whole_body(rng)
     data, ending = _framed(rng, body)
     if is_streaming and body.data.rstrip().endswith(b"\ndata: [DONE]") and rng.random() < 0.05:
-        data, ending = _without_end(rng, body), Ending.HANG
+        data, ending = _unterminated(rng, body), Ending.HANG
     return Reply("good", Truth.GOOD, split(rng, data), ending, body.chunks, body.tokens)

@@ -1,11 +1,11 @@
-"""A response of the fuzz server, and what is true of it."""
+"""A response of the fuzz server and the truth about it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Truth(StrEnum):
-    """What a client must make of a response."""
+    """How a client must record a response."""
 
     GOOD = "good"
     BAD = "bad"
@@ -28,12 +28,12 @@ class Reply:
     kind: str
     truth: Truth
     parts: tuple[tuple[float, bytes], ...]
-    """Each is written after a pause in seconds."""
+    """Each part is written after a pause in seconds."""
     ending: Ending = Ending.KEEP
     chunks: int = -1
-    """Content-bearing events of a good stream; -1 where it is not a stream."""
+    """Number of content events in a good stream. -1 if it is not a stream."""
     tokens: int = -1
-    """Completion tokens that its usage states; -1 without usage."""
+    """Completion tokens in its usage. -1 without usage."""
 
     @property
     def data(self) -> bytes:

@@ -1,9 +1,9 @@
-"""Seeded HTTP responses, composed of legal and of broken parts, and what is true of each.
+"""Seeded HTTP responses, composed of legal and broken parts, and the truth about each.
 
-Response `i` of a seed is always the same. A *good* response is legal and whole, however odd: a
-client must record it as completed, with as many chunks and tokens as it says. A *bad* one must be
-recorded as an error. Of an *either* (a good one with a few bytes changed) only the accounts are
-known: it ends, once.
+Response `i` of a seed is always the same. A *good* response is legal and complete, however unusual:
+a client must record it as completed with the chunks and tokens that it contains. A *bad* response
+must be recorded as an error. For an *either* (a good response with a few changed bytes) only the
+accounts are known: it ends exactly once.
 """
 
 import gzip
@@ -28,7 +28,7 @@ from benchmarks.fuzz.reply import Ending, Reply, Truth
 
 
 def reply(index: int, *, seed: int, is_streaming: bool, bad_share: float) -> Reply:
-    """Response `index`; `bad_share` of all are bad or changed."""
+    """Return response `index`. The share `bad_share` of all responses is bad or changed."""
     rng = random.Random(f"{seed}/{index}/{is_streaming}")
     if rng.random() >= bad_share:
         return good(rng, is_streaming)
@@ -57,7 +57,7 @@ def _status(rng: random.Random, is_streaming: bool) -> Reply:
 
 
 def _cut(rng: random.Random, is_streaming: bool) -> Reply:
-    """Ended in the middle of a body whose framing says that there is more."""
+    """Return a response that ends within its body according to the framing."""
     body = stream_body(rng) if is_streaming else whole_body(rng)
     if rng.random() < 0.5:
         data = with_length(rng, body)
@@ -76,7 +76,7 @@ def _no_byte(rng: random.Random, is_streaming: bool) -> Reply:
 
 
 def _unfinished_stream(rng: random.Random, is_streaming: bool) -> Reply:
-    """Well framed, and without its end: no finish reason and no [DONE], or half a JSON."""
+    """Return a well-framed stream without its end: no finish reason and no [DONE], or cut JSON."""
     body = stream_body(rng) if is_streaming else whole_body(rng)
     if is_streaming:
         events = [b'data: {"choices":[{"delta":{"content":"x"},"index":0}]}\n\n'] * rng.randint(
@@ -116,7 +116,7 @@ def _chunks_broken(rng: random.Random, is_streaming: bool) -> Reply:
 
 
 def _error_inside(rng: random.Random, is_streaming: bool) -> Reply:
-    """A good status, and an error in the body."""
+    """Return a success status with an error in the body."""
     error = encoder(rng)({"error": {"message": "out of memory\x1b[2J", "type": "x", "code": 500}})
     if not is_streaming:
         body = Body(b"application/json", error, 0, 0)
@@ -150,7 +150,7 @@ def _empty(rng: random.Random, is_streaming: bool) -> Reply:
 
 
 def _more_than_asked(rng: random.Random, is_streaming: bool) -> Reply:
-    """A good response with bytes behind it: good, and its connection must not be used again."""
+    """Return a good response with extra bytes, after which its connection must not be reused."""
     body = stream_body(rng) if is_streaming else whole_body(rng)
     data = with_length(rng, body)
     extra = rng.choice((b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"\r\n"))
@@ -162,7 +162,7 @@ def _endless_head(rng: random.Random, is_streaming: bool) -> Reply:
 
 
 def _aborted(rng: random.Random, is_streaming: bool) -> Reply:
-    """Ended by the server itself, after some tokens."""
+    """Return a stream that the server itself aborts after some tokens."""
     reason = rng.choice((b"abort", b"error"))
     if is_streaming:
         token = b'data: {"choices":[{"delta":{"content":"x"},"index":0}]}\n\n'
@@ -175,7 +175,7 @@ def _aborted(rng: random.Random, is_streaming: bool) -> Reply:
 
 
 def _compressed(rng: random.Random, is_streaming: bool) -> Reply:
-    """With a content coding that was not asked for."""
+    """Return a response with an unrequested content coding."""
     body = stream_body(rng) if is_streaming else whole_body(rng)
     packed = replace(body, data=gzip.compress(body.data, mtime=0))
     length = b"Content-Length: %d" % len(packed.data)
@@ -184,7 +184,7 @@ def _compressed(rng: random.Random, is_streaming: bool) -> Reply:
 
 
 def _changed(rng: random.Random, is_streaming: bool) -> Reply:
-    """A good response with some bytes flipped, lost, doubled or put in."""
+    """Return a good response with some bytes flipped, removed, duplicated or inserted."""
     whole = good(rng, is_streaming)
     data = bytearray(whole.data)
     for _ in range(rng.choice((1, 1, 2, 5))):

@@ -1,11 +1,11 @@
-"""The compiled steps under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Runs the compiled code under AddressSanitizer and UndefinedBehaviorSanitizer.
 
     make sanitize
     python -m benchmarks.fuzz.sanitized --responses 10000
 
-Compiles the C steps of a copy of the project with both sanitizers and has it run the tests of those
-steps and the fuzzer's responses. Ends with 1, and prints the report, when a sanitizer finds
-something. Needs gcc with its sanitizers' libraries.
+Compiles the C code of a copy of the project with both sanitizers and runs its tests and the
+fuzzer's responses with it. If a sanitizer finds something, prints the report and exits with 1.
+Needs gcc with the sanitizer libraries.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TESTS = (
 
 
 def main() -> int:
-    """Compile, run, report; 0 when nothing was found."""
+    """Compile, run and report. Return 0 if no sanitizer reported anything."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -74,7 +74,7 @@ def _copy(project: Path) -> None:
 
 
 def _compile(project: Path) -> None:
-    """Raises SystemExit where it cannot: steps that are interpreted would prove nothing."""
+    """Compile the copy, or raise SystemExit: interpreted code would prove nothing."""
     environ = os.environ | {"CC": f"gcc {SANITIZERS}"}
     script = project / "scripts" / "compile_steps.py"
     subprocess.run([sys.executable, str(script)], env=environ, check=True)
@@ -85,7 +85,7 @@ def _compile(project: Path) -> None:
 
 
 def _environ(project: Path, reports: Path) -> dict[str, str]:
-    """With the sanitizer's library before all others, and Python's objects in its allocator."""
+    """Return an environment that preloads the sanitizer and uses its allocator for objects."""
     library = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -93,7 +93,7 @@ def _environ(project: Path, reports: Path) -> dict[str, str]:
         "LD_PRELOAD": library,
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(project),
-        # Python itself keeps memory until it ends; the quarantine is small, for memory is judged.
+        # Python keeps memory until exit. The quarantine is small because memory growth is checked.
         "ASAN_OPTIONS": f"detect_leaks=0:quarantine_size_mb=16:log_path={reports}/report",
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={reports}/report",
     }

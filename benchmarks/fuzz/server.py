@@ -1,4 +1,4 @@
-"""A server that gives each request the response of its number, and notes what it gave to whom."""
+"""A server that answers each request with the response of its number, and records the answers."""
 
 import asyncio
 import contextlib
@@ -18,18 +18,18 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 
 class FuzzServer:
-    """Runs in a thread of its own; its counts may be read at any time."""
+    """Runs in its own thread. Its counters may be read at any time."""
 
     def __init__(self, reply_to: Callable[[int], Reply]) -> None:
         self._reply_to = reply_to
-        self.given: Counter[int] = Counter()
-        """How many times each request arrived whole."""
+        self.arrivals: Counter[int] = Counter()
+        """How many times each request arrived completely."""
         self.served: Counter[int] = Counter()
-        """How many times each got a good response, whole."""
+        """How many times each request got a complete good response."""
         self.in_last_part: set[int] = set()
         """Requests whose last part may have been written."""
         self.ended_wall_ns: dict[int, int] = {}
-        """When the last byte of each response had been written."""
+        """When the last byte of each response was written."""
         self.port = 0
         self._open = contextlib.ExitStack()
 
@@ -38,28 +38,28 @@ class FuzzServer:
         self.port = self._open.enter_context(server_in_thread(self._connection, backlog=1024))
 
     def close(self) -> None:
-        """End every connection and the thread; harmless when done before."""
+        """Close every connection and end the thread. May be called repeatedly."""
         self._open.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # `drain` then waits until the kernel has all bytes, so that `ended_wall_ns` is true.
+        # `drain` then waits until the kernel has all bytes, so that `ended_wall_ns` is exact.
         writer.transport.set_write_buffer_limits(high=0)
         while await self._one(reader, writer):
             pass
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Respond to one request; whether the connection goes on."""
+        """Respond to one request and return whether the connection continues."""
         head = await reader.readuntil(b"\r\n\r\n")
         length, number = _LENGTH.search(head), _REQUEST_ID.search(head)
         if head.startswith(b"GET "):
-            # A look for pages of metrics.
+            # The search for metrics pages.
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return True
         assert length is not None
         assert number is not None
         await reader.readexactly(int(length[1]))
         index = int(number[1]) - INDEX_BASE
-        self.given[index] += 1
+        self.arrivals[index] += 1
         reply = self._reply_to(index)
         for number_of_part, (pause_s, part) in enumerate(reply.parts, start=1):
             if pause_s:
@@ -84,7 +84,7 @@ class FuzzServer:
 
 @contextlib.contextmanager
 def serving(reply_to: Callable[[int], Reply]) -> Iterator[FuzzServer]:
-    """A server for the time of a run."""
+    """Run a server during a run."""
     server = FuzzServer(reply_to)
     server.start()
     try:

@@ -1,11 +1,11 @@
-"""One run of the whole product against the fuzz server, and what must hold afterwards.
+"""One run of the whole product against the fuzz server, and its invariants.
 
 - The command ends in time with a documented exit code, and neither it nor a service prints a
   traceback.
 - Every request is accounted for: no violation, and one record for each credit.
-- A good response is a completed record with its chunks and tokens, a bad one is an error.
-- The verdict is not `valid` where over 1% of what the server gave was bad, and never when the
-  accounts of client and server differ.
+- A good response is a completed record with its chunks and tokens. A bad one is an error.
+- The verdict is not `valid` if over 1% of the responses were bad, and never if the counts of
+  client and server differ.
 - No service's memory grows with the number of responses.
 """
 
@@ -36,13 +36,13 @@ from benchmarks.fuzz.server import FuzzServer, serving
 ROOT = Path(__file__).parents[2]
 REQUEST_TIMEOUT_S = 1.0
 LONGEST_S = 120.0
-"""Of one run: far more than its responses take, and the sign of a hang."""
+"""Time limit of one run. It is far above the time of its responses and detects hangs."""
 GROWTH_BYTES = 24 * 2**20
-"""Allowed for one service from a third of a run to its end: caches of responses fill until then."""
+"""Allowed growth of one service after a third of a run. Caches of responses fill until then."""
 JUDGED_GROWTH = 2_000
-"""Responses below which the start of a process decides its memory."""
+"""With fewer responses, the memory is dominated by process start."""
 BAD_SHARE = 0.01
-"""As the verdict's limit for errors."""
+"""The verdict's limit for errors."""
 SAMPLE_S = 0.2
 _COMPARED = (
     "index", "outcome", "error", "chunks", "usage_completion_tokens", "status", "start_wall_ns",
@@ -63,7 +63,7 @@ class Trial:
     request_timeout_s: float = REQUEST_TIMEOUT_S
 
     def reply(self, index: int) -> Reply:
-        """What request `index` gets."""
+        """Return the response to request `index`."""
         return reply(
             index,
             seed=self.seed * 1_000 + self.number,
@@ -72,7 +72,7 @@ class Trial:
         )
 
     def config(self, url: str, folder: str) -> dict[str, Any]:
-        """The benchmark."""
+        """Return the benchmark config."""
         return {
             "name": "fuzz",
             "endpoint": {
@@ -90,7 +90,7 @@ class Trial:
 
 @dataclass
 class Finding:
-    """What a trial showed; nothing wrong when `problems` is empty."""
+    """Result of a trial. It passed if `problems` is empty."""
 
     trial: Trial
     problems: list[str] = field(default_factory=list)
@@ -100,12 +100,12 @@ class Finding:
     bad: int = 0
     seconds: float = 0.0
     growth: dict[str, int] = field(default_factory=dict)
-    """Bytes by service, from a third of the run to its end."""
+    """Growth in bytes by service, from a third of the run to its end."""
 
 
 def trials(responses: int, *, seed: int, size: int = 500) -> Iterator[Trial]:
-    """Runs that make up so many responses: mostly bad ones, a few bad ones and good ones only,
-    streams and whole bodies; the first is four times as long, for its memory."""
+    """Yield runs with this total of responses: mostly bad, with a few bad, and only good ones, as
+    streams and whole bodies. The first run is four times as long to measure its memory."""
     shares = itertools.cycle((0.5, 0.02, 0.0, 0.5, 0.004))
     number = 0
     while responses > 0:
@@ -123,7 +123,7 @@ def trials(responses: int, *, seed: int, size: int = 500) -> Iterator[Trial]:
 
 
 def run_trial(trial: Trial) -> Finding:
-    """Run a trial, and check all that it has written."""
+    """Run a trial and check all of its output."""
     finding = Finding(trial)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, serving(trial.reply) as server:
@@ -139,7 +139,7 @@ def run_trial(trial: Trial) -> Finding:
 
 
 def _run(config: Path, folder: Path, server: FuzzServer, finding: Finding) -> str | None:
-    """What the command wrote to stderr; None when it did not end."""
+    """Run the command and return its stderr. None if it did not end."""
     command = [*OWN_PROGRAM, "run", str(config), "--local", "--ui", "none"]
     log = folder / "stderr"
     with log.open("wb") as stderr:
@@ -168,7 +168,7 @@ def _run(config: Path, folder: Path, server: FuzzServer, finding: Finding) -> st
 def _watch(
     process: "subprocess.Popen[bytes]", server: FuzzServer
 ) -> list[tuple[int, dict[str, int]]] | None:
-    """Responses given and memory by service, again and again until the process ends."""
+    """Sample the number of responses and the memory by service until the process ends."""
     samples = []
     deadline = time.monotonic() + LONGEST_S
     while process.poll() is None:
@@ -181,7 +181,7 @@ def _watch(
             )
             if is_service:
                 sizes[f"{names} ({pid})"] = machine_use.pss_bytes([pid])
-        samples.append((len(server.given), sizes))
+        samples.append((len(server.arrivals), sizes))
         try:
             process.wait(SAMPLE_S)
         except subprocess.TimeoutExpired:
@@ -190,8 +190,8 @@ def _watch(
 
 
 def _growth(samples: list[tuple[int, dict[str, int]]], responses: int) -> dict[str, int]:
-    """Of the services: from a third of the responses to the last one of the load."""
-    load = [sizes for given, sizes in samples if responses / 3 <= given < responses]
+    """Return the growth of each service after a third of the responses of the load."""
+    load = [sizes for count, sizes in samples if responses / 3 <= count < responses]
     if not load:
         return {}
     return {name: load[-1].get(name, 0) - size for name, size in load[0].items()}
@@ -222,12 +222,12 @@ def _judge(finding: Finding, server: FuzzServer, artifacts: Path, errors: str) -
 
 
 def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bool:
-    """Compare each record with the response to its request. Returns whether all of them agree.
+    """Compare each record with the response to its request. Return whether all of them agree.
 
-    A server may close a connection that looks reusable: a request that crosses the close never
-    arrives, and is an error unless it is sent again. A server that the machine has kept waiting
-    may respond too late: then a time-out is right, and so is a whole response that came before the
-    client looked for overdue ones.
+    A server may close a connection that looks reusable. A request that crosses the close never
+    arrives, and is an error unless it is sent again. A server on a busy machine may also respond
+    too late: then a timeout is right, and so is a complete response that arrived before the client
+    checked for timeouts.
     """
     trial, problems = finding.trial, finding.problems
     before = len(problems)
@@ -238,32 +238,32 @@ def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bo
         missing = set(range(trial.responses)) - set(seen)
         problems.append(f"{len(seen)} records, {len(set(seen))} requests, missing {missing or '-'}")
     for index, outcome, error, chunks, tokens, status, start in zip(*rows.values(), strict=True):
-        given = trial.reply(index)
+        sent = trial.reply(index)
         too_late = start + trial.request_timeout_s * 1e9
         is_in_time = server.ended_wall_ns.get(index, math.inf) < too_late
-        truth = given.truth if server.given[index] else Truth.BAD
+        truth = sent.truth if server.arrivals[index] else Truth.BAD
         if truth is Truth.GOOD and not is_in_time:
             may_be_whole = index in server.in_last_part and outcome == Outcome.COMPLETED
             truth = Truth.GOOD if may_be_whole else Truth.BAD
-        said = f"request {index}, {given.kind}: {Outcome(outcome).name} {ErrorKind(error).name}"
-        said += f", status {status}"
+        text = f"request {index}, {sent.kind}: {Outcome(outcome).name} {ErrorKind(error).name}"
+        text += f", status {status}"
         finding.good += truth is Truth.GOOD
         finding.bad += truth is Truth.BAD
         if truth is Truth.BAD and outcome != Outcome.ERRORED:
-            problems.append(f"{said}, though it is broken: {given.data[:400]!r}")
+            problems.append(f"{text}, though it is broken: {sent.data[:400]!r}")
         if truth is not Truth.GOOD:
             continue
         if outcome != Outcome.COMPLETED:
-            problems.append(f"{said}, though it is whole: {given.data[:800]!r}")
-        elif given.chunks >= 0 and chunks != given.chunks:
-            problems.append(f"{said}: {chunks} chunks of {given.chunks}: {given.data[:800]!r}")
-        elif tokens != given.tokens:
-            problems.append(f"{said}: {tokens} tokens of {given.tokens}: {given.data[-400:]!r}")
+            problems.append(f"{text}, though it is whole: {sent.data[:800]!r}")
+        elif sent.chunks >= 0 and chunks != sent.chunks:
+            problems.append(f"{text}: {chunks} chunks of {sent.chunks}: {sent.data[:800]!r}")
+        elif tokens != sent.tokens:
+            problems.append(f"{text}: {tokens} tokens of {sent.tokens}: {sent.data[-400:]!r}")
     return len(problems) == before
 
 
 def _judge_verdict(finding: Finding, server: FuzzServer, is_same: bool) -> None:
-    """Check that a run is not called valid if it differs from the account of the server."""
+    """Check that a run is not called valid if it differs from the server's record."""
     if finding.verdict != "valid":
         return
     trial = finding.trial
@@ -271,6 +271,6 @@ def _judge_verdict(finding: Finding, server: FuzzServer, is_same: bool) -> None:
         finding.problems.append(f"called valid with {finding.bad} bad of {trial.responses}")
     if not is_same:
         finding.problems.append("called valid though the accounts of client and server differ")
-    missing = set(range(trial.responses)) - set(server.given)
+    missing = set(range(trial.responses)) - set(server.arrivals)
     if missing:
         finding.problems.append(f"called valid though {len(missing)} requests never arrived")

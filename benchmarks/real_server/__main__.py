@@ -1,14 +1,14 @@
-"""Measure a server that this project did not write: llama.cpp's.
+"""Measure a third-party server: llama.cpp's.
 
     python -m benchmarks.real_server                                   prompts, then conversations
     python -m benchmarks.real_server FLAGS OF aiperf-svc profile       a file of prompts, live
     python -m benchmarks.real_server --apis [NAME ...] [--json]        each API that it offers
     python -m benchmarks.real_server --sessions [--json]               conversations by a router
 
-The first call compiles the server, for ten minutes on two idle cores, and makes a small model of
-random weights, both in the user's cache folder; later ones start within seconds. Telemetry reads
-the server's own page while the load goes. `--apis` compares tokens and times with that page.
-`--sessions` sends conversations through SGLang's router, a wheel, to two servers.
+The first call compiles the server (ten minutes on two idle cores) and creates a small model with
+random weights, both in the user's cache folder. Later calls start within seconds. Telemetry reads
+the server's metrics page during the load. `--apis` compares tokens and times with that page.
+`--sessions` sends conversations through SGLang's router, installed from a wheel, to two servers.
 """
 
 import argparse
@@ -26,13 +26,13 @@ FLAGS = (
     *("--custom-dataset-type", "single_turn", "--input-file", str(PROMPTS)),
     *("--streaming", "--concurrency", "1", "--request-count", "40", "--osl", "32"),
     *("--warmup-request-count", "4", "--model", "tiny", "--no-force-output-length"),
-    # The server promises to keep connections, and closes each one after a stream.
+    # The server advertises keep-alive but closes each connection after a stream.
     *("--connections", "per-request"),
 )
 
 
 def main() -> int:
-    """Serve, measure, end the server; the exit code of the measurement."""
+    """Run the server, measure it, and return the exit code of the measurement."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

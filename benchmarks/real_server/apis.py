@@ -1,8 +1,8 @@
-"""Each API of llama.cpp's server, measured and compared with the server's own counters.
+"""Measures each API of llama.cpp's server and compares it with the server's own counters.
 
-What must hold: no request fails; the tokens that responses state, summed up, are those by which the
-server's counters rose; prompts that are counted here have as many tokens as the server says; and no
-time to first token is shorter than the server's own time for the prompt, on average.
+Invariants: no request fails; the sum of the tokens in responses equals the increase of the server's
+counters; locally counted prompts have as many tokens as on the server; and no average time to first
+token is below the server's own prompt time.
 """
 
 import json
@@ -26,7 +26,7 @@ LONGEST_S = 300.0
 _LOAD = (
     *("--model", "tiny", "--ui", "none", "--concurrency", "2", "--isl", "40", "--osl", "16"),
     *("--request-count", str(REQUESTS), "--num-prompts", str(REQUESTS)),
-    # A probe before the load would count at the server.
+    # A readiness probe would count on the server.
     *("--no-force-output-length", "--connections", "per-request"),
 )
 _PASSAGES = ("--rankings-passages-mean", "3", "--rankings-passages-prompt-token-mean", "20")
@@ -43,13 +43,12 @@ class Api:
     flags: tuple[str, ...]
     server_flags: tuple[str, ...] = ()
     is_counted: bool = True
-    """The tokens of prompts that are counted here are those of the server: no template of its own
-    is around them."""
+    """Whether local prompt counts equal the server's, because it applies no template."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One API, measured. Tokens are of all requests; None where nothing states them."""
+    """Results of one API. Tokens are the sums over all requests, or None if nothing states them."""
 
     api: str
     completed: int
@@ -60,7 +59,7 @@ class Result:
     output_server: int
     ttft_ms: float | None
     prompt_ms: float
-    """Time for a prompt by the server's counters."""
+    """Time for a prompt according to the server's counters."""
     verdict: str
     problems: tuple[str, ...]
 
@@ -100,7 +99,7 @@ APIS = (
 
 
 def compare(apis: Sequence[Api], *, as_json: bool) -> int:
-    """Measure these APIs, print; 0 when all that must hold does."""
+    """Measure these APIs and print the results. Return 0 if all invariants hold."""
     _, model = made()
     results = []
     for flags, group in groupby(apis, lambda api: api.server_flags):
@@ -164,7 +163,7 @@ def _sum(found: dict[str, Any], tag: str) -> int | None:
 
 
 def counters(url: str) -> dict[str, float]:
-    """The server's counters, when no request is being processed."""
+    """Wait until the server processes no request and return its counters."""
     deadline = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline:
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:

@@ -1,11 +1,10 @@
-"""A model that needs no download: a real byte-level BPE tokenizer, trained on the text of Python's
-own standard library, and a small llama model of random weights with that vocabulary, for a
-llama.cpp server.
+"""Creates a model without a download, for a llama.cpp server: a byte-level BPE tokenizer trained on
+Python's standard library, and a small llama model with random weights and this vocabulary.
 
     make_model.py FOLDER        writes tokenizer.json, tokenizer_config.json and model.gguf there
 
-Its responses mean nothing; its prefill, decoding, sampling and HTTP are the server's own. Runs in
-the server's environment (tokenizers, numpy, gguf), not in the project's.
+Its responses are meaningless, but prefill, decoding, sampling and HTTP are the server's own. Runs
+in the server's environment (tokenizers, numpy, gguf), not in the project's.
 """
 
 import json
@@ -25,7 +24,7 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfo
 
 
 def train_tokenizer(folder: Path) -> ByteLevelBPETokenizer:
-    """The tokenizer, saved with its chat template."""
+    """Train the tokenizer and save it with its chat template."""
     texts = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:FILES]
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train(
@@ -42,7 +41,7 @@ def train_tokenizer(folder: Path) -> ByteLevelBPETokenizer:
 
 
 def write_model(tokenizer: ByteLevelBPETokenizer, folder: Path) -> None:
-    """The weights, as model.gguf."""
+    """Write the weights as model.gguf."""
     vocabulary = tokenizer.get_vocab()
     names = sorted(vocabulary, key=vocabulary.__getitem__)
     tokenizer.save_model(str(folder))

@@ -1,5 +1,4 @@
-"""llama.cpp's server with a small model of random weights, both made in the user's cache folder by
-the first call."""
+"""llama.cpp's server and a small random model, which the first call creates in the cache folder."""
 
 import os
 import shutil
@@ -20,7 +19,7 @@ HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aiperf-svc/real-server"
 PACKAGES = ("gguf==0.19.0", "tokenizers==0.23.3", "cmake==4.4.4", "ninja==1.13.2")
 SOURCE = "llama-cpp-python==0.3.36"
-"""Its source package contains all of llama.cpp, the server too."""
+"""Its source package contains all of llama.cpp, including the server."""
 OPTIONS = (
     *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"),
     *("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_OPENSSL=OFF"),
@@ -31,7 +30,7 @@ SERVER_FLAGS = ("--metrics", "--parallel", "4", "--ctx-size", "16384", "--alias"
 
 
 def made() -> tuple[Path, Path]:
-    """The server and the folder of the model, made if they are not there."""
+    """Return the server and the model's folder, creating them if they are missing."""
     server, model = CACHE / "llama-server", CACHE / "model"
     if not (CACHE / "complete").exists():
         print(f"making the server and the model in {CACHE}", file=sys.stderr)
@@ -50,7 +49,7 @@ def compile_server(server: Path) -> None:
     programs = CACHE / "venv/bin"
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         download = ("download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder)
-        # pip makes the package's metadata, for which it needs the package's own build tools.
+        # pip generates the package's metadata with the package's own build tools.
         subprocess.run([programs / "python", "-m", "pip", *download, SOURCE], check=True)
         (archive,) = Path(folder).glob("*.tar.gz")
         with tarfile.open(archive) as packed:
@@ -66,7 +65,7 @@ def compile_server(server: Path) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback address that is free now."""
+    """Return a port of the loopback interface that is currently free."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port
@@ -75,8 +74,7 @@ def free_port() -> int:
 def wait_until_ready(
     process: subprocess.Popen[bytes], url: str, log: Path, *, what: str = "server"
 ) -> None:
-    """Until there is a response from this URL. Raises SystemExit when the process ends or takes too
-    long."""
+    """Wait until this URL responds. Raises SystemExit if the process ends or takes too long."""
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
@@ -89,8 +87,8 @@ def wait_until_ready(
 
 @contextmanager
 def serving(*flags: str | Path, name: str = "server") -> Iterator[str]:
-    """Serve the small model on a free port, with these flags of the server; its URL. `name` is that
-    of its log in the cache folder."""
+    """Serve the small model on a free port with these server flags and yield its URL. `name` is
+    that of its log in the cache folder."""
     program, model = made()
     port, log_file = free_port(), CACHE / f"{name}.log"
     url = f"http://127.0.0.1:{port}"

@@ -1,9 +1,9 @@
 """Conversations through SGLang's router in front of two llama.cpp servers.
 
-What must hold: with the policy that follows the session's id (`manual`), each turn after the first
-finds the whole prompt of the turn before in its server's cache, so all turns of a session reached
-one server; with `round_robin` some do not; and the counters of the two servers rise by exactly the
-tokens that the responses state.
+Invariants: with the policy that follows the session id (`manual`), each turn after the first finds
+the previous turn's whole prompt in its server's cache, so all turns of a session reached one
+server. With `round_robin`, some turns do not. The counters of both servers together increase by
+exactly the tokens that the responses state.
 """
 
 import json
@@ -26,22 +26,22 @@ ROUTER = "sglang-router==0.3.2"
 ROUTER_FOLDER = CACHE.parent / "sglang-router"
 SESSIONS, TURNS = 12, 4
 POLICIES = {"manual": ("--assignment-mode", "min_group"), "round_robin": ()}
-"""`manual` keeps the requests with one `X-SMG-Routing-Key` on one server. With `min_group` a new
-key goes to the server that has fewest."""
+"""`manual` routes all requests with one `X-SMG-Routing-Key` to one server. With `min_group`, a new
+key goes to the server with the fewest keys."""
 LOAD = (
     *("--model", "tiny", "--ui", "none", "--streaming", "--concurrency", "4", "--isl", "60"),
     *("--osl", "16", "--conversation-turn-mean", str(TURNS), "--num-conversations", str(SESSIONS)),
     *("--request-count", str(SESSIONS * TURNS), "--session-header", "X-SMG-Routing-Key"),
-    # The sums of the counters need those of the server; a probe before the load would count there.
+    # Token sums are compared with the servers' counters, where a readiness probe would count too.
     *("--apply-chat-template", "--use-server-token-count", "--no-force-output-length"),
 )
 SLOTS = ("--parallel", "8")
-"""More than there are sessions at a time, so that none loses its cache to another."""
+"""More than the concurrent sessions, so that none evicts another's cache."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The conversations under one policy. Tokens are of all prompts."""
+    """Results of the conversations under one policy. Tokens are the sums over all prompts."""
 
     policy: str
     sessions: int
@@ -49,19 +49,19 @@ class Result:
     later: int
     """Turns after the first."""
     found: int
-    """Those of them whose server had the whole prompt of the turn before."""
+    """Later turns whose server had the whole previous prompt in its cache."""
     prompt_stated: int
     cached_stated: int
     prompt_servers: tuple[int, ...]
-    """By the counters of each server."""
+    """According to the counters of each server."""
     cached_servers: tuple[int, ...]
     router_samples: int
-    """Lines of the run's file of server metrics with the requests that the router counts."""
+    """Lines of the run's server metrics with the router's request counts."""
     problems: tuple[str, ...] = ()
 
 
 def compare_policies(*, as_json: bool) -> int:
-    """Measure each policy, print; 0 when all that must hold does."""
+    """Measure each policy and print the results. Return 0 if all invariants hold."""
     with serving(*SLOTS, name="server") as one, serving(*SLOTS, name="server-2") as two:
         results = [_measured(policy, (one, two)) for policy in POLICIES]
     if as_json:
@@ -106,7 +106,7 @@ def _measured(policy: str, servers: tuple[str, ...]) -> Result:
 
 
 def _turns(path: Path) -> list[list[tuple[int, int]]]:
-    """The tokens of the prompt, and those of them in the cache, of each session's turns."""
+    """Return the prompt tokens, and the cached ones among them, of each turn of each session."""
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     for line in path.read_text().splitlines():
         record = json.loads(line)
@@ -141,7 +141,7 @@ def _problems(found: Result) -> list[str]:
 
 @contextmanager
 def routing(policy: str, servers: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Run the router in front of the servers; its URL, and that of its page of metrics."""
+    """Run the router in front of the servers. Yield its URL and that of its metrics page."""
     if not (ROUTER_FOLDER / "complete").exists():
         print(f"installing {ROUTER} in {ROUTER_FOLDER}", file=sys.stderr)
         venv.create(ROUTER_FOLDER, with_pip=True, clear=True)

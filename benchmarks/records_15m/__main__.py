@@ -1,13 +1,13 @@
-"""A records manager under the records of a very large run: how fast it takes them, how soon after
-the last one the summary is there, how much memory that needs, and whether all of it grows linearly.
+"""Measures a records manager with the records of a very large run: its throughput, the time from
+the last record to the summary, its memory, and whether these grow linearly.
 
     python -m benchmarks.records_15m [--records 1M,5M,15M] [--folder DIR] [--json]
 
-The records manager is the real service in a process of its own, with its real sockets, files and
-HTTP API. This process plays all other services: it publishes the roster and the states of the run,
-sends batches as 50 record processors would for 200 workers (the first million requests with their
-lines), and then fetches the results. The requests are those of 100,000 users who stream. As a
-reference for the machine, the time to sort as many doubles is taken in the same run.
+The records manager is the real service in a separate process with real sockets, files and HTTP API.
+This process replaces all other services: it publishes the roster and the states of the run, sends
+batches like 50 record processors for 200 workers (the first million requests with their lines), and
+then fetches the results. The requests are those of 100,000 users with streaming responses. The
+reference for the machine is the time to sort as many doubles in the same run.
 """
 
 import argparse
@@ -44,26 +44,26 @@ MIB = 2**20
 
 
 class Memory:
-    """The most that a process has had."""
+    """Peak memory of a process."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self.anonymous_mib = 0.0
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Sample until cancelled."""
         while True:
             now_mib = machine_use.status_bytes(self._pid, "RssAnon") / MIB
             self.anonymous_mib = max(self.anonymous_mib, now_mib)
             await asyncio.sleep(LOOK_S)
 
     def peak_mib(self) -> float:
-        """With the pages of mapped files, which the kernel takes back when it needs them."""
+        """Includes mapped file pages, which the kernel reclaims when necessary."""
         return machine_use.status_bytes(self._pid, "VmHWM") / MIB
 
 
 def start(run: LocalRun) -> "subprocess.Popen[bytes]":
-    """The records manager."""
+    """Start the records manager."""
     services = (Service.RECORDS_MANAGER,)
     environ = run.environment_of("records-manager", services, run.shared_environment())
     # Over HTTP, as results are collected from a cluster.
@@ -74,7 +74,7 @@ def start(run: LocalRun) -> "subprocess.Popen[bytes]":
 
 
 async def measure(count: int, folder: Path) -> dict[str, float]:
-    """One run of `count` records."""
+    """Run with `count` records and return the figures."""
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": "http://127.0.0.1:9", "model": "m", "streaming": True},
@@ -104,7 +104,7 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
                 group.create_task(services.listen()),
                 group.create_task(memory.watch()),
             ]
-            found = await _play(services, feed, folder)
+            found = await _run(services, feed, folder)
             for task in background:
                 task.cancel()
         found["peak_mib"] = round(memory.peak_mib())
@@ -116,7 +116,7 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
     return found
 
 
-async def _play(services: FakeServices, feed: Feed, folder: Path) -> dict[str, float]:
+async def _run(services: FakeServices, feed: Feed, folder: Path) -> dict[str, float]:
     await services.is_there.wait()
     await services.publish_roster()
     await services.publish_state(RunState.PROFILING)
@@ -162,7 +162,7 @@ async def _summary(client: ResultsClient) -> InferenceResult:
 
 
 def reference_s(count: int) -> float:
-    """Seconds to sort `count` doubles: what one exact percentile costs at least."""
+    """Return the seconds to sort `count` doubles, the minimum cost of one exact percentile."""
     values = np.random.default_rng(0).random(count)
     begin = perf_counter()
     values.sort()

@@ -1,4 +1,4 @@
-"""All services but the records manager, played by this process."""
+"""Replaces all services except the records manager."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ from benchmarks.records_15m.feed import RATE_PER_S, START_WALL_NS, WORKERS, Feed
 
 
 class FakeServices:
-    """All services but the records manager."""
+    """All services except the records manager."""
 
     def __init__(self, run: LocalRun, feed: Feed) -> None:
         self._run, self._feed = run, feed
@@ -51,25 +51,25 @@ class FakeServices:
             self.changed.set()
 
     async def wait_until_acknowledged(self, count: int) -> None:
-        """Wait until the records manager has acknowledged so many records."""
+        """Wait until the records manager has acknowledged this many records."""
         while self.acknowledged < count:
             self.changed.clear()
             await self.changed.wait()
 
     async def wait_until_reached(self, state: RunState) -> None:
-        """Until the records manager has finished its part of that state."""
+        """Wait until the records manager has finished its part of that state."""
         while self.reached is not state:
             self.changed.clear()
             await self.changed.wait()
 
     async def send_batches(self) -> None:
-        """All of them, as fast as they are taken."""
+        """Send all batches as fast as they are accepted."""
         out = self._bus.connect(zmq.PUSH, Port.RECORDS)
         for frame in self._feed.frames():
             await out.send(frame)
 
     async def publish_roster(self) -> None:
-        """Who takes part."""
+        """Publish the members of the run."""
         members = [
             Member(f"worker-{i}", Service.WORKER, 1, i, processor="record-processor-0")
             for i in range(WORKERS)
@@ -87,7 +87,7 @@ class FakeServices:
         )
 
     async def publish_accounts(self) -> None:
-        """What the workers sent, and when the timing manager let them."""
+        """Publish the workers' counts, and the timing manager's grants."""
         end = START_WALL_NS + (self._feed.count // RATE_PER_S + 1) * 10**9
         report = PhaseReport(Phase.PROFILING, START_WALL_NS, end, granted=self._feed.count)
         await self._beat(Service.TIMING_MANAGER, "timing-manager", phases=(report,))
@@ -98,7 +98,7 @@ class FakeServices:
             await self._beat(Service.WORKER, f"worker-{i}", counts=(counts,))
 
     async def publish_state(self, state: RunState) -> None:
-        """Where the run is."""
+        """Publish the state of the run."""
         self._number += 1
         message = RunStatePublished(
             *self._header("system-controller"), number=self._number, state=state
@@ -106,7 +106,7 @@ class FakeServices:
         await self._publish(DOWN, message)
 
     async def close(self) -> None:
-        """End."""
+        """Close the sockets."""
         await self._bus.close()
 
     def _header(self, name: str) -> tuple[str, str, int]:

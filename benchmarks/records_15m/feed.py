@@ -1,5 +1,4 @@
-"""Batches of metric records as record processors send them: the requests of 100,000 users who
-stream."""
+"""Batches of metric records as record processors send them, for 100,000 streaming users."""
 
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 WORKERS, PROCESSORS = 200, 50
 BATCH_ROWS = 250
 TEMPLATES = 40
-"""Different batches; the times of each are moved to where they belong."""
+"""Number of distinct batches. Their times are shifted to each batch's position."""
 START_WALL_NS = 1_795_227_878_000_000_000
 RATE_PER_S = 50_000
 """15 million requests in five minutes."""
@@ -22,7 +21,7 @@ _TIMES = tuple(name for name in METRIC_DTYPE.names or () if name.endswith("_wall
 
 
 def template(seed: int) -> Rows:
-    """Requests of one worker that ended within a second; times are relative to the batch's."""
+    """Return requests of one worker that ended within a second, timed relative to their batch."""
     random = np.random.default_rng(seed)
     ms = 10**6
     rows = np.zeros(BATCH_ROWS, dtype=METRIC_DTYPE)
@@ -65,13 +64,13 @@ def template(seed: int) -> Rows:
 
 
 class Feed:
-    """Batches of `count` requests, worker after worker."""
+    """Batches of `count` requests, worker by worker."""
 
     def __init__(self, count: int, *, run_id: str, lines: int) -> None:
         self.count = count
         self._run_id = run_id
         self._lines = lines
-        """Number of requests that have the details for their lines."""
+        """Number of requests that have details for their lines."""
         self._templates = [template(seed) for seed in range(TEMPLATES)]
         random = np.random.default_rng(0)
         gaps = np.rint(random.normal(40e6, 4e6, BATCH_ROWS * 39)).astype(np.int64)
@@ -83,7 +82,7 @@ class Feed:
         self.sent = [0] * WORKERS
 
     def frames(self) -> Iterator[bytes]:
-        """Encoded batches."""
+        """Yield encoded batches."""
         for number in range(self.count // BATCH_ROWS):
             worker = number % WORKERS
             rows = self._templates[number % TEMPLATES].copy()

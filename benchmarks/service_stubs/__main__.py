@@ -1,4 +1,4 @@
-"""Play the stubs whose numbers are this process' share."""
+"""Runs the stubs whose numbers are this process's share."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from benchmarks.service_stubs.stub_host import StubHost
 
 
 def main() -> None:
-    """Play the stubs whose numbers are this process' share."""
+    """Run the stubs whose numbers are this process's share."""
     parser = argparse.ArgumentParser(description=DESCRIPTION)
     for name in ("workers", "processors", "share", "of"):
         parser.add_argument(f"--{name}", type=int, required=True)

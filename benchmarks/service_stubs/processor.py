@@ -1,4 +1,4 @@
-"""A processor stub: batches of metric rows of the real layout and size."""
+"""A record-processor stub: batches of metric rows with the real layout and size."""
 
 from time import time_ns
 from typing import Any
@@ -19,13 +19,13 @@ from benchmarks.service_stubs.stub import RESPONSE_S, PlainBus, Stub
 from benchmarks.service_stubs.worker import WorkerStub
 
 RAW_BATCH_S = 0.05
-"""A worker hands over what it has so often."""
+"""Interval at which a worker hands over its records."""
 GAPS = 64
-"""Further chunks of each batch whose gaps go into the pooled histogram's delta."""
+"""Number of further chunks of each batch whose gaps are in the pooled histogram's delta."""
 
 
 class ProcessorStub(Stub):
-    """Sends what its workers have ended as batches of rows."""
+    """Sends the ended requests of its workers as batches of rows."""
 
     service = Service.RECORD_PROCESSOR
 
@@ -43,7 +43,7 @@ class ProcessorStub(Stub):
         )
 
     def work(self, now: float) -> None:
-        """Send a batch when it is time."""
+        """Send a batch when it is due."""
         if now < self.batch_at:
             return
         self.batch_at = now + max(
@@ -66,7 +66,7 @@ class ProcessorStub(Stub):
 
 
 def _rows(rank: int, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Records of requests that have just ended."""
+    """Return records of requests that have just ended."""
     count, end = last - first + 1, time_ns()
     rows = np.zeros(count, dtype=METRIC_DTYPE)
     start = end - round(RESPONSE_S * 1e9)

@@ -1,4 +1,4 @@
-"""What worker and processor stubs have in common."""
+"""Base of worker and processor stubs."""
 
 import zmq
 
@@ -13,7 +13,7 @@ from aiperf_svc.services.base import HEARTBEAT_S, REGISTERING_GROWTH
 from aiperf_svc.services.context import RunContext
 
 RESPONSE_S = 8.0
-"""Of each simulated request: about 150 tokens at 50 ms."""
+"""Duration of each simulated request: about 150 tokens at 50 ms."""
 
 
 class PlainBus(Bus):
@@ -21,12 +21,12 @@ class PlainBus(Bus):
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context.addresses, curve=context.curve)
-        self._context = zmq.Context()  # type: ignore[assignment]  # what has no loop
+        self._context = zmq.Context()  # type: ignore[assignment]  # without an event loop
         self._context.max_sockets = 16_384
 
 
 class Stub:
-    """What workers and processors have in common."""
+    """Base of worker and processor stubs."""
 
     service: Service
 
@@ -56,7 +56,7 @@ class Stub:
             self.beat_at = 0.0
 
     def act(self) -> None:
-        """The work of a state is done at once."""
+        """Do the work of a state at once."""
         self.reached = self.state
 
     def beat(self, now: float) -> None:

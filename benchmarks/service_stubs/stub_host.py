@@ -1,4 +1,4 @@
-"""All stubs of one process, in one loop."""
+"""Runs all stubs of one process in one loop."""
 
 import select
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Reader = tuple[Any, Callable[[bytes], None]]
 
 
 class StubHost:
-    """All stubs of one process, in one loop."""
+    """Runs all stubs of one process in one loop."""
 
     def __init__(self, workers: list[str], processors: list[str]) -> None:
         context = read_context()
@@ -52,7 +52,7 @@ class StubHost:
         return reader
 
     def _shared(self, data: bytes) -> Any:
-        """A message that all stubs get, decoded once."""
+        """Return a message that all stubs get, decoded once."""
         message = self._known.get(data)
         if message is None:
             if len(self._known) > 64:
@@ -75,13 +75,13 @@ class StubHost:
                 members = {member.id: member for member in message.members}
                 stub.on_roster(message.number, members.get(stub.name), message.frozen)
                 if isinstance(stub, ProcessorStub):
-                    # The launcher puts a processor's workers into its own process.
+                    # The launcher puts a processor's workers into the same process.
                     stub.workers = [worker for worker in self.workers if worker.name in members]
             case RecordsAcknowledged() if isinstance(stub, WorkerStub):
                 stub.acknowledged(message.highest.get(stub.name, 0), monotonic())
 
     def run(self) -> None:
-        """Until the run has ended."""
+        """Run until the run has ended."""
         everybody = (*self.workers, *self.processors)
         while not all(stub.state.is_final for stub in everybody):
             began = monotonic()
@@ -90,7 +90,7 @@ class StubHost:
             now = monotonic()
             for worker, credits in zip(self.workers, self._credits, strict=True):
                 worker.work(now)
-                # A send may have taken the sign that something has come.
+                # A send may have consumed the edge-triggered notification.
                 self._drain(*credits)
             for processor in self.processors:
                 processor.work(now)
@@ -104,7 +104,7 @@ class StubHost:
             handle(sock.recv_multipart(zmq.NOBLOCK)[-1])
 
     def result(self) -> dict[str, Any]:
-        """What this process' stubs have seen."""
+        """Return what the stubs of this process observed."""
         return {
             "starved_user_s": sum(w.starved_user_s for w in self.workers),
             "user_s": sum(w.user_s for w in self.workers),

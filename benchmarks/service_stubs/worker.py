@@ -27,8 +27,7 @@ from benchmarks.service_stubs.stub import RESPONSE_S, PlainBus, Stub
 
 
 class WorkerStub(Stub):
-    """A fluid model of a worker in closed loop: its users end `1 / RESPONSE_S` requests a
-    second."""
+    """A fluid model of a closed-loop worker: its users end `1 / RESPONSE_S` requests per second."""
 
     service = Service.WORKER
 
@@ -44,12 +43,12 @@ class WorkerStub(Stub):
         self.carry, self.last_at = 0.0, 0.0
         self.starved_user_s = self.user_s = self.waited_s = self.longest_wait_s = 0.0
         self.is_stopped = False
-        self.told: WorkerCounts | None = None
+        self.reported: WorkerCounts | None = None
         self.return_at = self.probe_at = 0.0
         self.probes = 0
         self.round_trips_ns: list[int] = []
         self.sent: list[tuple[int, float]] = []
-        """(last sequence number of a batch, when it was sent), not acknowledged yet."""
+        """Unacknowledged batches as (last sequence number, send time)."""
         self.acknowledge_s: list[float] = []
 
     def attach(self) -> None:
@@ -58,17 +57,17 @@ class WorkerStub(Stub):
     def act(self) -> None:
         if self.state is RunState.CONFIGURING and self.blocks_left != 0:
             if self.blocks_left < 0:
-                self.ask(0)
+                self.request_block(0)
         else:
             self.reached = self.state
 
-    def ask(self, block: int) -> None:
+    def request_block(self, block: int) -> None:
         self.dataset.send(encode(DatasetBlockRequested(*self.header, block=block)))
 
     def on_block(self, block: DatasetBlock) -> None:
         self.blocks_left = block.block_count - block.block - 1
         if self.blocks_left:
-            self.ask(block.block + 1)
+            self.request_block(block.block + 1)
         else:
             self.reached, self.beat_at = self.state, 0.0
 
@@ -92,7 +91,7 @@ class WorkerStub(Stub):
             self.acknowledge_s.append(now - self.sent.pop(0)[1])
 
     def work(self, now: float) -> None:
-        """End what has ended since the last tick."""
+        """End the requests that have completed since the last tick."""
         if now >= self.probe_at:
             self.probes += 1
             usual_s = control_intervals.probe_interval_s(self.context.topology.workers)
@@ -106,7 +105,7 @@ class WorkerStub(Stub):
         is_over = self.is_stopped or 0 < opened.stop_wall_ns <= time_ns()
         ended = self.completed + self.revoked
         if is_over:
-            # What is in flight ends at once, the rest was never begun.
+            # Requests in flight end at once; the rest never started.
             in_flight = min(self.users, self.granted - ended)
             self.completed += in_flight
             self.revoked += self.granted - ended - in_flight
@@ -123,8 +122,8 @@ class WorkerStub(Stub):
         if now >= self.return_at or starved:
             self.return_at = now + interval_s
             counts = self._now()
-            if counts != self.told:
-                self.told = counts
+            if counts != self.reported:
+                self.reported = counts
                 is_idle = self.granted == self.completed + self.revoked
                 returned = CreditsReturned(*self.header, counts, is_idle, monotonic_ns())
                 self.returns.send(encode(returned))

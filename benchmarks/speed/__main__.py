@@ -1,10 +1,10 @@
-"""How fast the whole pipeline is, against references taken in the same run on the same cores.
+"""Measures the throughput of the whole pipeline, with references from the same run and cores.
 
     python -m benchmarks.speed [--quick] [--json] [--only CASE]
 
-The server and the client share the machine. What is compared between machines is the ratio to
-wrk; a rate by itself says how busy the machine was. Against a server without latency the client is
-the limit by definition, so `invalid: client-bound` is the right verdict here.
+Server and client share the machine. Compare the ratio to wrk between machines; a rate by itself
+depends on how busy the machine was. Against a server without latency the client is the limit by
+definition, so `invalid: client-bound` is the correct verdict here.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def print_case(name: str, figures: Figures) -> None:
-    """One case as a table."""
+    """Print one case as a table."""
     print(f"\n{name}: {CASES[name].__doc__}", file=sys.stdout)
     for key, value in figures.items():
         if not isinstance(value, dict):

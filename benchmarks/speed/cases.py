@@ -1,5 +1,5 @@
-"""What is measured: each case starts its own mock server, takes its reference in the same run, and
-gives one flat table of figures."""
+"""The measured cases. Each starts its own mock server, measures its reference in the same run, and
+returns one flat table of figures."""
 
 import shutil
 import tempfile
@@ -18,13 +18,13 @@ from benchmarks.speed.pipeline import Run, run_profile
 Figures = dict[str, Any]
 MIB = 2**20
 TOKENS = 100
-"""Of a response in the case of streams."""
+"""Number of tokens in a response of the case `streams`."""
 HELD_TOKENS = 500
 
 
 @contextmanager
 def _server(config: MockServerConfig) -> Iterator[tuple[RunningMockServer, Path]]:
-    """A server and a folder for as long as one case takes."""
+    """Start a server and a folder for one case."""
     with (
         tempfile.TemporaryDirectory(prefix="aiperf-speed-") as folder,
         running(config) as server,
@@ -44,7 +44,7 @@ def streams(*, is_quick: bool) -> Figures:
 
 
 def interpreted(*, is_quick: bool) -> Figures:
-    """The same streams, by a client without its compiled steps."""
+    """The same streams with a client without compiled code."""
     with tempfile.TemporaryDirectory(prefix="aiperf-interpreted-") as folder:
         package = Path(aiperf_svc.__file__).parent
         without = shutil.ignore_patterns("*.so", "__pycache__")
@@ -53,7 +53,7 @@ def interpreted(*, is_quick: bool) -> Figures:
 
 
 def lifecycle(*, is_quick: bool) -> Figures:
-    """Start-up, shutdown and idle memory: a few requests, the median of some runs."""
+    """Startup, shutdown and idle memory: a few requests, the median of some runs."""
     count = 200
     with _server(MockServerConfig(tokens=1)) as (server, folder):
         runs = [
@@ -71,9 +71,10 @@ def lifecycle(*, is_quick: bool) -> Figures:
 
 
 def memory(*, is_quick: bool) -> Figures:
-    """Memory for each held connection, with streams of 500 tokens: the difference between many and
-    few of them, so that what every run takes falls out. At the end of the time in which all of them
-    are held, when a response occupies most; and with what follows, when all of them end at once."""
+    """Memory of each held connection with streams of 500 tokens. It is the difference between many
+    and few connections, which removes the fixed cost of a run. Measured at the end of the time in
+    which all are held, when responses occupy most, and including the burst when all of them end at
+    once."""
     counts, itl_ms = ((200, 600), 30) if is_quick else ((1_000, 4_000), 250)
     with _server(MockServerConfig(tokens=HELD_TOKENS, itl=f"{itl_ms}ms")) as (server, folder):
         few, many = (
@@ -103,8 +104,8 @@ def memory(*, is_quick: bool) -> Figures:
 
 
 def conversations(*, is_quick: bool) -> Figures:
-    """Conversations of 20 turns that end with 4,000 tokens of history, 200 requests a second: the
-    memory for each, as the difference between many and few; and the lag of the client."""
+    """Conversations of 20 turns that end with 4,000 tokens of history, at 200 requests per second:
+    memory per conversation, as the difference between many and few, and the client's lag."""
     counts, turns, every_s = ((20, 80), 8, 2.0) if is_quick else ((200, 1_000), 20, 5.0)
     size, itl_ms = 4_000 // turns, 5
     output = size // 4
@@ -153,8 +154,8 @@ def _client_cpu_s(run: Run) -> float:
 
 
 def exports(*, is_quick: bool) -> Figures:
-    """What a million records cost after the last response: the difference between a long and a
-    short run, so that what every run costs falls out."""
+    """Cost of a million records after the last response. It is the difference between a long and a
+    short run, which removes the fixed cost of a run."""
     few, many = (1_000, 41_000) if is_quick else (1_000, 201_000)
     with _server(MockServerConfig(tokens=1)) as (server, folder):
         small, large = (
@@ -222,13 +223,12 @@ def _against_wrk(
     with_peers: bool,
     code: Path | None = None,
 ) -> Figures:
-    """Our pipeline between two runs of wrk: a machine that changes its speed shows in their
-    spread."""
+    """Measure our pipeline between two runs of wrk, whose spread shows the machine's changes."""
     with _server(MockServerConfig(tokens=tokens, force_tokens=True)) as (server, folder):
         references = []
         if wrk.is_installed():
             references.append(_wrk(server, concurrency, wrk_s, folder))
-        # As wrk has one thread. On more cores the plan gives several workers, each of which finds
+        # One thread like wrk. On more cores the plan uses several workers, each of which finds
         # fewer responses at a time.
         one = ("--workers-max", "1")
         run = _run(server, folder, concurrency=concurrency, count=count, flags=one, code=code)

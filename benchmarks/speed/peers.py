@@ -1,7 +1,7 @@
-"""Other load generators, where their command is on PATH, against the same server.
+"""Other load generators against the same server, if their command is on PATH.
 
-Their rate is the server's: requests that it saw between a tenth and nine tenths of theirs, over the
-time between. So no tool is charged for its start-up, and none reports on itself.
+Their rate is measured on the server: the requests between a tenth and nine tenths of their total,
+divided by the time between. This excludes each tool's startup, and no tool reports on itself.
 """
 
 import json
@@ -23,7 +23,7 @@ POLL_S = 0.1
 
 
 def commands(url: str, folder: Path, *, concurrency: int) -> dict[str, list[str]]:
-    """What a user of each would type."""
+    """Return the command line that a user of each would type."""
     tokenizer = _write_tokenizer(folder / "tokenizer")
     aiperf = (
         f"aiperf profile --model mock-model --url {url} --endpoint-type chat --streaming "
@@ -40,8 +40,8 @@ def commands(url: str, folder: Path, *, concurrency: int) -> dict[str, list[str]
 
 
 def _write_tokenizer(folder: Path) -> Path:
-    """A token for each byte, in the files that `transformers` loads: those that come with the
-    peers are downloaded when first used."""
+    """Write a tokenizer with one token per byte in the files that `transformers` loads. The peers'
+    own tokenizers are downloaded on first use."""
     folder.mkdir(exist_ok=True)
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
@@ -55,7 +55,7 @@ def _write_tokenizer(folder: Path) -> Path:
 
 
 def measure(server: RunningMockServer, folder: Path, *, concurrency: int) -> dict[str, Any]:
-    """Requests per second and CPU per request of each peer, or why there are none."""
+    """Return requests per second and CPU per request of each peer, or why there are none."""
     return {
         name: _measured(server, command, folder)
         if shutil.which(command[0])

@@ -1,5 +1,4 @@
-"""One run of `aiperf-svc profile` as a user starts it, watched from outside: what each service used
-of the CPU and of memory, before, during and after the load."""
+"""Runs `aiperf-svc profile` as a user does and samples the CPU and memory of each service."""
 
 import json
 import os
@@ -22,15 +21,15 @@ TIMEOUT_S = 180.0
 
 @dataclass
 class Watched:
-    """Samples of the client's processes, by the name of their service, and of the server."""
+    """Samples of the client's processes by service name, and of the server."""
 
     cpu: list[tuple[float, dict[str, float]]] = field(default_factory=list)
-    """(wall time, CPU seconds since each process' start)."""
+    """(wall time, CPU seconds since each process's start)."""
     memory: list[tuple[float, dict[str, int], int]] = field(default_factory=list)
-    """(wall time, PSS of each service, RSS of all): bytes."""
+    """(wall time, PSS of each service, RSS of all) in bytes."""
 
     def cpu_at(self, wall_s: float) -> dict[str, float]:
-        """CPU seconds of each process up to a time, interpolated between samples."""
+        """Return the CPU seconds of each process up to a time, interpolated between samples."""
         before = self.cpu[0]
         for sample in self.cpu:
             if sample[0] >= wall_s:
@@ -44,8 +43,7 @@ class Watched:
         return before[1]
 
     def peak_pss(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Bytes of each service in the sample with the most bytes between two times; empty without
-        one."""
+        """Return the bytes of each service in the largest sample between two times, if any."""
         seen = [pss for at, pss, _ in self.memory if begin_s <= at <= end_s]
         return max(seen, key=lambda pss: sum(pss.values()), default={})
 
@@ -58,42 +56,42 @@ class Run:
     """`profile_export_aiperf.json`."""
     exit_code: int
     start_s: float
-    """From the command to the first request due."""
+    """From the start of the command to the first due request."""
     load_s: float
     finish_s: float
-    """From the last response to the command's end: processing, exports, report, shutdown."""
+    """From the last response to the end of the command: processing, exports, report, shutdown."""
     finish_cpu_s: float
     load_cpu_s: dict[str, float]
-    """By service, and `server`, between the first request and the last response."""
+    """By service, and for `server`, between the first request and the last response."""
     idle_pss: int
     idle_rss: int
     """Bytes of all our processes in the last sample before the first request."""
     held_pss: dict[str, int]
-    """Bytes of each service in the largest sample with all requests in flight; empty if none."""
+    """Bytes of each service in the largest sample with all requests in flight, if any."""
     load_pss: dict[str, int]
-    """Bytes of each service in the largest sample during the load; empty without samples."""
+    """Bytes of each service in the largest sample during the load. Empty without samples."""
     peak_pss: int
-    """Most bytes of all our processes up to the end of the command, with the burst of last
+    """Peak bytes of all our processes until the end of the command, including the burst of last
     responses, the summary and the exports."""
     artifact_bytes: dict[str, int]
 
     def total(self, tag: str) -> float:
-        """A metric's sum over all requests, 0 without one."""
+        """Return a metric's sum over all requests, or 0 if it is missing."""
         return float((self.results.get(tag) or {}).get("sum") or 0.0)
 
     def stat(self, tag: str, name: str = "avg") -> float | None:
-        """One statistic of a metric; None without one."""
+        """Return one statistic of a metric, or None if it is missing."""
         found = (self.results.get(tag) or {}).get(name)
         return None if found is None else float(found)
 
     @property
     def requests(self) -> int:
-        """Completed."""
+        """Number of completed requests."""
         return int(self.stat("request_count") or 0)
 
     @property
     def verdict(self) -> str:
-        """With its cause."""
+        """The verdict with its cause."""
         own: dict[str, str] = self.results["aiperf_svc"]
         return own["verdict"] + (f": {own['cause']}" if own.get("cause") else "")
 
@@ -121,7 +119,7 @@ def run_profile(
     with output.open("wb") as out, errors.open("wb") as err:
         launched = time.time()
         process = subprocess.Popen(command, stdout=out, stderr=err, process_group=0, cwd=code)
-        # A run that never ends would block the caller.
+        # Without a timeout, a run that never ends would block the caller.
         guard = threading.Timer(TIMEOUT_S, process.terminate)
         guard.start()
         try:
@@ -132,8 +130,8 @@ def run_profile(
             guard.cancel()
         ended = time.time()
     try:
-        told = json.loads(output.read_bytes())
-        results = told["results"]
+        printed = json.loads(output.read_bytes())
+        results = printed["results"]
         began, over = (
             datetime.fromisoformat(results[key]).replace(tzinfo=UTC).timestamp()
             for key in ("start_time", "end_time")
@@ -147,14 +145,14 @@ def run_profile(
     load_cpu_s = {name: used - at_start.get(name, 0.0) for name, used in sorted(at_end.items())}
     ours_at_end = sum(value for name, value in at_end.items() if name != "server")
     before = [m for m in watched.memory if m[0] <= began] or watched.memory[:1] or [(0.0, {}, 0)]
-    held = _held(Path(told["artifacts"])) if watches_memory else (0.0, 0.0)
+    held = _full_load_times(Path(printed["artifacts"])) if watches_memory else (0.0, 0.0)
     return Run(
         results=results,
-        exit_code=told["exit_code"],
+        exit_code=printed["exit_code"],
         start_s=began - launched,
         load_s=over - began,
         finish_s=ended - over,
-        # The kernel's sum over the whole family, which misses nothing of the last moments.
+        # The kernel's total for the whole family, which includes the last moments.
         finish_cpu_s=usage.ru_utime + usage.ru_stime - ours_at_end,
         load_cpu_s=load_cpu_s,
         idle_pss=sum(before[-1][1].values()),
@@ -163,13 +161,13 @@ def run_profile(
         load_pss=watched.peak_pss(began, over),
         peak_pss=sum(watched.peak_pss(launched, ended).values()),
         artifact_bytes={
-            path.name: path.stat().st_size for path in Path(told["artifacts"]).iterdir()
+            path.name: path.stat().st_size for path in Path(printed["artifacts"]).iterdir()
         },
     )
 
 
 def _watch(pid: int, server_pid: int, watches_memory: bool) -> Watched:
-    """Sample until the process has ended; it stays to be waited for."""
+    """Sample until the process has ended, without reaping it."""
     watched = Watched()
     names: dict[int, str] = {}
     server = machine_use.family(server_pid)
@@ -183,7 +181,7 @@ def _watch(pid: int, server_pid: int, watches_memory: bool) -> Watched:
                 if names.get(member, "") in ("", "runner"):
                     names[member] = _service(machine_use.command_line(member))
         for member in names:
-            # A process that is gone keeps what it had used.
+            # An ended process keeps its last CPU time.
             last[member] = max(last.get(member, 0.0), machine_use.cpu_s([member]))
         used = {"server": machine_use.cpu_s(server)}
         for member, cpu_s in last.items():
@@ -199,14 +197,14 @@ def _watch(pid: int, server_pid: int, watches_memory: bool) -> Watched:
     return watched
 
 
-def _held(artifacts: Path) -> tuple[float, float]:
-    """Wall times of the last request's start and of the first response's end."""
+def _full_load_times(artifacts: Path) -> tuple[float, float]:
+    """Return the wall times of the last request's start and of the first response's end."""
     records = read_records(artifacts / "records.parquet")
     return records["start_wall_ns"].max() / 1e9, records["end_wall_ns"].min() / 1e9
 
 
 def _service(command: str) -> str:
-    """What a process of ours is called in the tables."""
+    """Return the name of one of our processes in the tables."""
     words = command.split()
     if "service" not in words:
         return "runner"

@@ -1,4 +1,4 @@
-"""What the figures should reach on two cores shared with the server, and whether they did."""
+"""Targets of the figures on two cores shared with the server, and whether they were met."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ class Target(NamedTuple):
     is_least: bool
     text: str
     is_of_quick: bool = True
-    """Whether a quick run is exact enough for it."""
+    """Whether a quick run is accurate enough."""
 
 
 TARGETS = (
@@ -23,8 +23,8 @@ TARGETS = (
     Target("streams", "cpu_us_per_chunk", 7, False, "at most 7 µs"),
     Target("interpreted", "chunks_per_s", 120_000, True, "at least 120,000/s"),
     Target("lifecycle", "idle_pss_mib", 300, False, "at most 300 MiB"),
-    # A quick run compares 400 connections, which the limit gives 4 MiB. Runs of one commit in turns
-    # on a busy machine differ by 5 MiB.
+    # A quick run compares 400 connections, for which the limit allows 4 MiB. Alternating runs of
+    # one commit on a busy machine differ by 5 MiB.
     Target("memory", "kib_per_connection", 10, False, "at most 10 KiB", is_of_quick=False),
     Target("conversations", "kib_per_conversation", 60, False, "at most 60 KiB"),
     Target("conversations", "schedule_lag_p99_ms", 2, False, "at most 2 ms"),
@@ -32,7 +32,7 @@ TARGETS = (
 
 
 def judged(cases: dict[str, dict[str, Any]], *, is_quick: bool) -> list[dict[str, Any]]:
-    """Each target whose figure was measured, exactly enough."""
+    """Return each target whose figure was measured accurately enough."""
     found = []
     for target in TARGETS:
         value = cases.get(target.case, {}).get(target.figure)

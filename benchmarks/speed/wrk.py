@@ -1,7 +1,7 @@
-"""The reference: `wrk`, a load generator in C (Debian package `wrk`), sending what ours sends.
+"""The reference: `wrk`, a load generator in C (Debian package `wrk`) that sends the same requests.
 
-wrk counts responses and does nothing with them, so it stands for what this machine, this kernel and
-this server can pass at all.
+wrk counts responses and does nothing else, so it shows the limit of this machine, kernel and
+server.
 """
 
 import json
@@ -21,19 +21,19 @@ _COUNT = re.compile(r"(\d+) requests in")
 
 
 class WrkRun(NamedTuple):
-    """What wrk reached."""
+    """Figures of a wrk run."""
 
     requests_per_s: float
     cpu_us_per_request: float
 
 
 def is_installed() -> bool:
-    """Whether the command is there."""
+    """Return whether the command is installed."""
     return shutil.which("wrk") is not None
 
 
 def chat_body(model: str) -> str:
-    """A streaming chat request as our client words it, with a prompt of about 50 tokens."""
+    """Return a streaming chat request in our client's wording, with a prompt of about 50 tokens."""
     prompt = " ".join("w" * (3 + i % 5) for i in range(PROMPT_WORDS))
     return json.dumps(
         {
@@ -69,7 +69,7 @@ def run_wrk(url: str, *, concurrency: int, duration_s: float, folder: Path) -> W
     with process:
         assert process.stdout is not None
         if duration_s < 1:
-            # wrk takes whole seconds; with SIGINT it ends and prints what it has measured.
+            # wrk takes whole seconds; SIGINT ends it, and it prints its results.
             time.sleep(duration_s)
             os.kill(process.pid, signal.SIGINT)
         output = process.stdout.read()

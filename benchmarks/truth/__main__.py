@@ -1,12 +1,12 @@
-"""Truth: what the client measured against what the server did, request by request.
+"""Compares the client's measurements with the server's record, request by request.
 
     python -m benchmarks.truth
     python -m benchmarks.truth --only rate-300 --json
 
-Open loop at 100 to 3,000 requests/s and closed loop at 1 to 5,000 users, 50 tokens a response,
-against the mock server on this machine, which notes the kernel's stamp of each request's arrival
-and the clock before each send. Every run is bounded; all of it shares the machine's cores with the
-server. docs/truth.md says how to read the table.
+Open loop at 100 to 3,000 requests/s and closed loop with 1 to 5,000 users, 50 tokens per response,
+against the local mock server. It records the kernel's stamp of each request's arrival and the clock
+before each send. Every run has a time limit and shares the machine's cores with the server.
+docs/truth.md explains the table.
 """
 
 import sys
@@ -23,7 +23,7 @@ CASES = (
     Case("users-10", users=10),
     Case("users-50", users=50),
     Case("users-100", users=100),
-    # From here on the pace is such that the users together get about 40,000 tokens/s.
+    # From here on the pace lets all users together receive about 40,000 tokens/s.
     Case("users-1000", users=1_000, ttft_ms=50, itl_ms=25, duration_s=8),
     Case("users-5000", users=5_000, ttft_ms=250, itl_ms=120, duration_s=10),
 )
@@ -32,14 +32,14 @@ TARGETS = (
     Target("rate-300", "ttft_error_ms", "p99", 1.0),
     Target("rate-1000", "ttft_error_ms", "p99", 5.0),
     Target("rate-1000", "schedule_lag_ms", "p99", 2.0),
-    # Users of a server with fixed times stay in lockstep: all are due together, again and again.
+    # Users of a server with fixed times stay in lockstep: they are all due together, repeatedly.
     Target("users-10", "schedule_lag_ms", "p99", 0.8),
     Target("users-50", "schedule_lag_ms", "p99", 0.8),
 )
 
 
 def main() -> int:
-    """Run the cases, print; 0 when every target is met."""
+    """Run the cases and print them. Return 0 if every target is met."""
     return run_cases(CASES, TARGETS, _show, description=__doc__, word="CASE")
 
 

@@ -1,10 +1,10 @@
-"""Truth of each API that streams: the same load of 300 requests/s of 50 events, with what the
-client measured against what the server did.
+"""Compares measurements with the server's record for each streaming API, with the same load of 300
+requests/s and 50 events per response.
 
     python -m benchmarks.truth.apis
     python -m benchmarks.truth.apis --only messages template --json
 
-An event is a token; of image generation, a picture. The figures are those of `benchmarks.truth`.
+An event is a token, or a picture for image generation. The figures are those of `benchmarks.truth`.
 """
 
 import sys
@@ -38,7 +38,7 @@ TARGETS = tuple(Target(case.name, "ttft_error_ms", "p99", 1.0) for case in CASES
 
 
 def main() -> int:
-    """Run the cases, print; 0 when every target is met."""
+    """Run the cases and print them. Return 0 if every target is met."""
     return run_cases(CASES, TARGETS, _show, description=__doc__, word="API")
 
 
@@ -51,11 +51,11 @@ def _show(results: list[dict[str, Any]], targets: list[dict[str, Any]]) -> None:
         values = [ttft[name] for name in ("mean", "p50", "p99", "p99.9")]
         values += [gap["mean"], gap["p99"], result["request_error_ms"]["p99"]]
         values.append(result["schedule_lag_ms"]["p99"])
-        said = "met" if target["is_met"] else "MISSED"
+        outcome = "met" if target["is_met"] else "MISSED"
         print(
             f"{result['case']:22}"
             + "".join(f"{value:>9.3f}" for value in values)
-            + f"   {said}; {result['verdict']} {' '.join(result['fired'])}"
+            + f"   {outcome}; {result['verdict']} {' '.join(result['fired'])}"
         )
     pace = results[0]["pace"] if results else ""
     print(f"\n{TOKENS} events a response at {pace}, 300 requests/s; measured less true")

@@ -1,4 +1,4 @@
-"""A case of the truth: one load against one pace of the mock server, and its figures."""
+"""A case of the comparison: one load against one pace of the mock server, and its figures."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ class Case:
 
     name: str
     rate: int = 0
-    """Requests/s, constant arrivals; 0 is closed loop."""
+    """Requests/s with constant arrivals. 0 means closed loop."""
     users: int = 0
     ttft_ms: int = 20
     itl_ms: int = 5
@@ -33,7 +33,7 @@ class Case:
     server_processes: int = 1
     http2: bool = False
     api: tuple[str, ...] = ()
-    """Flags that choose another API than chat completions."""
+    """Flags that choose an API other than chat completions."""
 
     @property
     def flags(self) -> list[str]:
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Target:
-    """A promise about one figure."""
+    """A limit for one figure."""
 
     case: str
     figure: str
@@ -60,7 +60,7 @@ class Target:
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """Every figure of one case."""
+    """Run one case and return all of its figures."""
     config = MockServerConfig(
         ttft=f"{case.ttft_ms}ms",
         itl=f"{case.itl_ms}ms",
@@ -96,7 +96,7 @@ def run_case(case: Case) -> dict[str, Any]:
 
 
 def judge(results: list[dict[str, Any]], targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Each target whose case was run, with what was measured."""
+    """Return each target whose case was run, with the measured value."""
     by_name = {result["case"]: result for result in results}
     return [
         asdict(target)
@@ -115,8 +115,8 @@ def run_cases(
     description: str | None,
     word: str,
 ) -> int:
-    """Run the cases that the command line names, each called a `word` in its help, and print them;
-    0 when every target is met."""
+    """Run the cases that the command line names, and print them. The help calls each case a `word`.
+    Return 0 if every target is met."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""One run of the product in a folder of its own, with everything that it left there."""
+"""One run of the product in its own folder, with everything that it wrote there."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from aiperf_svc.domain.request_ids import request_id
 
 ROOT = Path(__file__).parents[2]
 PREPARATION_S = 60.0
-"""Longest time for everything that is not load: start, registration, results, end."""
+"""Time limit for everything except the load: start, registration, results, end."""
 
 
 class RunFailedError(RuntimeError):
-    """Raised if a run has no results. The message has its exit code and the end of its output."""
+    """A run has no results. The message has its exit code and the end of its output."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class ClientRun:
     """The results of one run."""
 
     results: dict[str, Any]
-    """The profile export; ours is under `aiperf_svc`."""
+    """The profile export. Our part is in `aiperf_svc`."""
     run_id: str
     records: dict[str, NDArray[Any]]
-    """Columns of METRIC_DTYPE, of the profiling phase."""
+    """Columns of METRIC_DTYPE for the profiling phase."""
     verdict: dict[str, Any]
     """`verdict.json`."""
     exit_code: int
     request_ids: list[str] = field(default_factory=list)
-    """Id of each record, by which the rows of the server are joined."""
+    """Id of each record, which joins it with the server's rows."""
 
     @property
     def is_completed(self) -> NDArray[np.bool_]:
@@ -66,13 +66,13 @@ def run_client(
     """
     command = [*OWN_PROGRAM, "profile", "-u", url]
     command += ["-m", "mock-model", "--streaming", "--artifact-dir", str(folder), "--ui", "none"]
-    given = environ or {}
+    extra = environ or {}
     imports = os.pathsep.join(
-        filter(None, (given.get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")))
+        filter(None, (extra.get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")))
     )
     process = subprocess.Popen(
         [*command, *flags],
-        env=os.environ | dict(given) | {"PYTHONPATH": imports},
+        env=os.environ | dict(extra) | {"PYTHONPATH": imports},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         preexec_fn=prepare,

@@ -1,9 +1,9 @@
-"""What the client measured against what the server did, request by request.
+"""Compares the client's measurements with the server's record, request by request.
 
-The server's account of a request is the kernel's stamp of its arrival and the wall clock just
-before each send. The client's clock is the same one (one machine), so every difference is an error
-of one of the two: the time between a stamp and the system call it stands for, the loopback, and
-the delay that a measurement must not have. Errors are measured minus true, milliseconds.
+The server records the kernel's stamp of a request's arrival and the wall clock just before each
+send. The client uses the same clock (one machine), so every difference is an error of one of them:
+the time between a stamp and its system call, the loopback, and the delay that a measurement must
+not have. Errors are measured minus true, in milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,23 +22,23 @@ Floats = NDArray[np.float64]
 QUANTILES = {"p50": 0.50, "p99": 0.99, "p99.9": 0.999}
 NS_PER_MS = 1e6
 GRACE_NS = 5_000_000
-"""A request that is due just before the stop may arrive so long after it."""
+"""A request that is due just before the stop may arrive this much later."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One latency of the same requests, measured and true, milliseconds."""
+    """Measured and true values of one latency for the same requests, in milliseconds."""
 
     measured: Floats
     true: Floats
 
     @property
     def errors(self) -> dict[str, float]:
-        """Of single requests: mean, and percentiles of the size of the error."""
+        """Return the mean error of single requests and percentiles of its absolute value."""
         return spread(self.measured - self.true)
 
     def shift(self, q: float) -> float:
-        """How far the measured percentile is from the true one, as a share of the true one."""
+        """Return the relative difference between the measured and the true percentile."""
         if not len(self.true):
             return 0.0
         true = float(np.quantile(self.true, q))
@@ -47,22 +47,22 @@ class Pair:
 
 @dataclass(frozen=True)
 class Load:
-    """What was asked for and what reached the server."""
+    """The requested load and the load that reached the server."""
 
     asked: float
     """Requests/s in open loop, users in closed loop."""
     achieved: float
-    """By the server's account: arrivals a second over the schedule's span; users held."""
+    """According to the server: arrivals per second over the schedule's span, or users held."""
 
     @property
     def shortfall(self) -> float:
-        """1 - achieved / asked."""
+        """1 - achieved / requested."""
         return 1.0 - self.achieved / self.asked
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One run against the server's account."""
+    """One run compared with the server's record."""
 
     requests: int
     joined: int
@@ -77,11 +77,11 @@ class Comparison:
     receive_lag_ms: dict[str, float]
     stamp_uncertainty_ms: dict[str, float]
     server_lag_ms: dict[str, float]
-    """How late the server's own first tokens were, against the delay it was told: how busy the
-    machine was, whatever the client measured."""
+    """Lateness of the server's own first tokens relative to its configured delay. It shows how busy
+    the machine was, whatever the client measured."""
 
     def as_json(self) -> dict[str, Any]:
-        """Every figure, without the single requests."""
+        """Return every figure without the single requests."""
         found = {
             k: v for k, v in asdict(self).items() if k not in ("ttft", "inter_token", "request")
         }
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def spread(values: Floats) -> dict[str, float]:
-    """Mean and percentiles; empty for no values."""
+    """Return mean and percentiles, or nothing without values."""
     if not len(values):
         return {}
     found = {"mean": float(np.mean(values))}
@@ -106,7 +106,7 @@ def compare(
 ) -> Comparison:
     """Join the records with the server's rows by request id.
 
-    `tokens` is how many every response has; `ttft_ms` the delay that the server was told.
+    `tokens` is the number of tokens in every response. `ttft_ms` is the server's configured delay.
     """
     by_id = {row["request_id"]: row for row in rows}
     complete = np.flatnonzero(run.is_completed)
@@ -122,7 +122,7 @@ def compare(
     records["is_streamed"] = np.ones(len(joined), dtype=bool)
     at, first_ns, last_ns = (np.array(times, dtype=np.int64) for times in (arrival, first, last))
     steps = max(1, tokens - 1)
-    # The server's account of a request begins after that.
+    # The server's record of a request begins after that.
     connecting = f.connecting(records)
     return Comparison(
         requests=len(run.request_ids),
@@ -144,10 +144,10 @@ def compare(
 def open_loop_load(
     run: ClientRun, rows: Sequence[Mapping[str, Any]], *, due: float, duration_s: float
 ) -> Load:
-    """Requests that arrived before the stop against those `due` by then.
+    """Compare requests that arrived before the stop with those `due` by then.
 
-    A client that is late in the middle and catches up has offered the load; one that is still
-    behind at the stop has not.
+    A client that is late in the middle and catches up has offered the load. One that is still late
+    at the stop has not.
     """
     stop_wall_ns = int(run.records["due_wall_ns"].min()) + round(duration_s * 1e9)
     arrivals = np.array([row["arrival_wall_ns"] for row in own_rows(run, rows)], dtype=np.int64)
@@ -158,10 +158,10 @@ def open_loop_load(
 def closed_loop_load(
     run: ClientRun, rows: Sequence[Mapping[str, Any]], *, users: int, duration_s: float
 ) -> Load:
-    """Users held, averaged over time from the last user's first arrival to the stop.
+    """Return the users held, averaged from the last user's first arrival to the stop.
 
-    A user counts from its request's arrival to its response's last byte, by the server's clock; the
-    first arrivals of `users` requests are the opening of the run.
+    A user counts from its request's arrival to its response's last byte on the server's clock. The
+    first arrivals of `users` requests are the start of the run.
     """
     stop_wall_ns = int(run.records["due_wall_ns"].min()) + round(duration_s * 1e9)
     ours = own_rows(run, rows)

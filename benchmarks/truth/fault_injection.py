@@ -1,6 +1,5 @@
-"""Ways to make a client too slow, too small or too wrong to be believed, each bounded and undone at
-the end. They act from the first request on, so that the start of the run is like any other.
-"""
+"""Faults that make a client too slow, too small or too inaccurate to be valid. Each is bounded and
+undone at the end. They start with the first request, so that the start of the run is normal."""
 
 import contextlib
 import ctypes
@@ -17,17 +16,17 @@ from pathlib import Path
 from benchmarks import machine_use
 
 _CPU_GROUPS = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
-"""Where a group with a CPU quota can be made, version 1 and version 2."""
+"""Folders in which a group with a CPU quota can be created, for cgroup versions 1 and 2."""
 _PERIOD_US = 100_000
 _CLONE_NEWNET = 0x4000_0000
 _LEAVING_S = 60
 _BUSY_S = 20
-"""CPU seconds after which the kernel ends a busy neighbour that was not stopped."""
+"""CPU seconds after which the kernel kills a busy neighbour that was not stopped."""
 
 Client = subprocess.Popen[str]
 
 _STEP_FILE = "step_at"
-"""When the clocks are set, in nanoseconds of the machine's clock; 0: not yet."""
+"""When the clocks are stepped, in nanoseconds on the machine's clock. 0 means not yet."""
 _CLOCK_PATCH = """
 import mmap, os, struct, sys, time
 if os.environ.get("AIPERF_SERVICE_ID", "").startswith("worker-"):
@@ -57,7 +56,7 @@ compiled ones ask the kernel for the time themselves."""
 
 
 def rest(client: Client, seconds: float) -> bool:
-    """Wait while the client runs; False when it has ended."""
+    """Wait while the client runs. Return False if it has ended."""
     try:
         client.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -66,8 +65,8 @@ def rest(client: Client, seconds: float) -> bool:
 
 
 def services(client: Client, name: str) -> list[int]:
-    """Processes of a run that are `worker`, `record-processor` or, with all singletons in one
-    process, `control`."""
+    """Return the processes of a run that are `worker`, `record-processor` or, for all singletons in
+    one process, `control`."""
     found = []
     for pid in machine_use.family(client.pid):
         _, is_service, names = machine_use.command_line(pid).partition(
@@ -79,15 +78,14 @@ def services(client: Client, name: str) -> list[int]:
 
 
 def wait_for_load(client: Client, count_requests: Callable[[], int]) -> None:
-    """Until the server has seen requests, or the client has ended."""
+    """Wait until the server has received requests or the client has ended."""
     while rest(client, 0.05) and count_requests() < 1:
         pass
 
 
 @contextlib.contextmanager
 def cpu_quota(pids: list[int], share: float) -> Iterator[None]:
-    """Only `share` of one core for all of the processes. Raises OSError where no group can be
-    made."""
+    """Limit the processes together to `share` of one core. Raises OSError without a group."""
     root = next((root for root in _CPU_GROUPS if (root / "cgroup.procs").exists()), None)
     if root is None:
         raise OSError("no groups of processes (cgroups) here")
@@ -112,7 +110,7 @@ def cpu_quota(pids: list[int], share: float) -> Iterator[None]:
 
 
 def _remove_group(group: Path) -> None:
-    """Raises OSError when it is not empty for long: a process that ends leaves its group late."""
+    """Remove the group, which processes leave with a delay. Raises OSError if it stays in use."""
     deadline = time.monotonic() + _LEAVING_S
     while True:
         try:
@@ -126,7 +124,7 @@ def _remove_group(group: Path) -> None:
 
 @contextlib.contextmanager
 def busy_neighbours(pids: list[int], count: int) -> Iterator[None]:
-    """Busy processes that go before the given ones."""
+    """Run busy processes with a higher priority than the given ones."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             _make_ordinary(pid)
@@ -144,7 +142,7 @@ def busy_neighbours(pids: list[int], count: int) -> Iterator[None]:
 
 
 def _make_ordinary(pid: int) -> None:
-    """Take away a real-time priority, which neither quotas nor neighbours bound."""
+    """Remove a real-time priority, which neither quotas nor neighbours affect."""
     os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
@@ -153,7 +151,7 @@ def _bound_cpu() -> None:
 
 
 def pause(client: Client, pids: list[int], *, for_s: float, every_s: float, until_s: float) -> None:
-    """Stop the processes for a while, again and again, for `until_s` in all."""
+    """Stop the processes for a while, repeatedly, for `until_s` in total."""
     end = time.monotonic() + until_s
     while time.monotonic() < end and rest(client, every_s - for_s):
         try:
@@ -170,14 +168,14 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def file_limit(count: int) -> Callable[[], None]:
-    """What makes a child and its children have so few file descriptors."""
+    """Return a function that limits the file descriptors of a child and its children."""
     return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 @contextlib.contextmanager
 def few_ports(count: int) -> Iterator[None]:
-    """A network of this process' own with so many local ports for outgoing connections. Raises
-    OSError without the right to."""
+    """Enter a new network namespace with this number of local ports for outgoing connections.
+    Raises OSError without the permission."""
     with Path("/proc/thread-self/ns/net").open() as home:
         ports = f"40000 {40_000 + count - 1}"
         try:
@@ -188,18 +186,17 @@ def few_ports(count: int) -> Iterator[None]:
 
 
 def many_ports() -> None:
-    """Allow other local ports than those of `few_ports`, within it: after the client they are all
-    waiting for late segments."""
+    """Within `few_ports`, allow other ports, because the client leaves the few in TIME_WAIT."""
     Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("50000 60000")
 
 
 def clock_step(folder: Path, *, step_ms: float) -> dict[str, str]:
-    """Environment in which the workers' clock is set once, when `step_clocks` says so."""
+    """Return an environment in which `step_clocks` steps the workers' clock once."""
     (folder / "sitecustomize.py").write_text(_CLOCK_PATCH)
     (folder / _STEP_FILE).write_bytes(bytes(8))
     return {
         "PYTHONPATH": str(folder),
-        # Only a worker that is executed by itself can be changed at its start.
+        # Only a separately executed worker can be changed at its start.
         "AIPERF_FORK": "0",
         "STEP_NS": str(round(step_ms * 1e6)),
         "STEP_AT": str(folder / _STEP_FILE),
@@ -207,6 +204,6 @@ def clock_step(folder: Path, *, step_ms: float) -> dict[str, str]:
 
 
 def step_clocks(folder: Path) -> None:
-    """Set the clock of the workers that have the environment of this folder, now."""
+    """Step the clock of the workers with this folder's environment now."""
     with (folder / _STEP_FILE).open("r+b") as file:
         file.write(time.time_ns().to_bytes(8, "little"))

@@ -1,8 +1,8 @@
-"""Runs against servers that fail, and count themselves how many requests they failed.
+"""Runs against servers that fail requests and count them.
 
 - `refusing`: a share of the requests gets a 503 at once.
 - `hanging`: a share never gets a response.
-- `dropping`: a share is dropped after 100 ms, without a byte, as a proxy does whose server is gone.
+- `dropping`: a share is dropped after 100 ms without a byte, like by a proxy without its backend.
 - `dying`: the server ends in the middle of the load.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.truth.trials import Trial
 DROPPED_AFTER_S = 0.1
 REQUEST_TIMEOUT = "1s"
 OBJECTIVE = "time_to_first_token:p99<10s"
-"""That all good responses meet: only failures can make it fail."""
+"""An objective that all good responses meet, so that only failures can miss it."""
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
 _TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 _END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
@@ -37,7 +37,7 @@ class NastyRun(NamedTuple):
 
     run: ClientRun
     failed_share: float
-    """Of the credits issued: requests that got no good response, or never arrived."""
+    """Share of the issued credits whose requests got no good response or never arrived."""
 
 
 def run_nasty(what: Trial, folder: Path) -> NastyRun:
@@ -62,7 +62,7 @@ def run_nasty(what: Trial, folder: Path) -> NastyRun:
 
 
 def _good(what: Trial) -> Reply:
-    """A stream at the trial's pace."""
+    """Return a stream at the trial's pace."""
     body = _TOKEN * what.tokens + _END
     tokens = [(what.itl_ms / 1e3, _TOKEN)] * (what.tokens - 1)
     first = (what.ttft_ms / 1e3, _HEAD % len(body) + _TOKEN)
@@ -71,7 +71,7 @@ def _good(what: Trial) -> Reply:
 
 def _ends_after(what: Trial, server: FuzzServer) -> Callable[[fault_injection.Client], None]:
     def end(client: fault_injection.Client) -> None:
-        fault_injection.wait_for_load(client, lambda: len(server.given))
+        fault_injection.wait_for_load(client, lambda: len(server.arrivals))
         fault_injection.rest(client, what.severity)
         server.close()
 

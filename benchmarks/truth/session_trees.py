@@ -1,14 +1,14 @@
-"""Compares session trees with their trace, by the account of the server: when each request arrived,
-after which others, and how much of its prompt was in the cache.
+"""Compares session trees in a run with their trace, based on the server's record: when each request
+arrived, after which others, and how much of its prompt was cached.
 
     python -m benchmarks.truth.session_trees [--requests N] [--users N] [--json]
 
 The trace has the format of Weka's KV-cache tester. Its roots spawn subagents that share the first
-blocks of their prompts and overlap what follows, join them, and shorten their contexts. Prompts are
-sent as token ids to the mock server, which notes the kernel's stamp of each arrival and keeps all
-blocks of all prompts. Each request must come once, when all that it follows have ended and its
-pause is over; and the server must have had those blocks of its prompt that the hash ids of earlier
-requests of its tree name, neither fewer nor more.
+blocks of their prompts and overlap later requests, join them, and shorten their contexts. Prompts
+are sent as token ids to the mock server, which records the kernel's stamp of each arrival and keeps
+all blocks of all prompts. Each request must arrive once, after all its predecessors have ended and
+its pause is over. The server must have cached exactly those blocks of its prompt that earlier
+requests of its tree contain by hash id.
 """
 
 import argparse
@@ -40,7 +40,7 @@ BLOCK_SIZE = 16
 SHARED_BLOCKS = 4
 OUTPUT_TOKENS = 4
 LATE_P99_MS = 5.0
-"""Longest delay of a request after its time, p99."""
+"""Limit of the p99 delay of a request after its time."""
 LONGEST_S = 180.0
 
 
@@ -73,7 +73,7 @@ class Session:
         return {"t": at_s, "type": "subagent", "agent_id": name, "requests": inner}, now
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the requests, with those of subagents."""
+        """Return the requests, including those of subagents."""
         rng, now, found = self._rng, 0.0, list[dict[str, Any]]()
         ids = shared = list(itertools.islice(self._fresh, SHARED_BLOCKS))
         for _ in range(rng.randint(4, 12)):
@@ -92,7 +92,7 @@ class Session:
 
 
 def lines(requests: int) -> Iterator[str]:
-    """Yield the lines of a trace with at least so many requests."""
+    """Yield the lines of a trace with at least this many requests."""
     rng, count = random.Random(5), 0
     for number in itertools.count():
         if count >= requests:
@@ -175,7 +175,7 @@ def measured(requests: int, users: int) -> dict[str, Any]:
 
 
 def judge(figures: Mapping[str, Any], users: int) -> list[dict[str, Any]]:
-    """Return each target, with what was measured."""
+    """Return each target with the measured value."""
     none = ("missing", "unexpected", "early", "fewer_cached_tokens", "more_cached_tokens")
     wanted: list[tuple[str, Any, Any, bool]] = [
         (name, figures[name], 0, figures[name] == 0) for name in none
@@ -191,7 +191,7 @@ def judge(figures: Mapping[str, Any], users: int) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Run the trace, print; 0 when every target is met."""
+    """Run the trace and print the results. Return 0 if every target is met."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -209,8 +209,8 @@ def main() -> int:
             print(f"{name:22}{value:>12,}" if isinstance(value, int) else f"{name:22}{value:>12}")
         print(f"{'late, ms':22}" + "  ".join(f"{name} {each:.3f}" for name, each in late.items()))
         for target in targets:
-            said = "met" if target["met"] else "MISSED"
-            print(f"{target['name']}: {target['value']:g}, target {target['target']:g}: {said}")
+            outcome = "met" if target["met"] else "MISSED"
+            print(f"{target['name']}: {target['value']:g}, target {target['target']:g}: {outcome}")
     return 0 if all(target["met"] for target in targets) else 1
 
 

@@ -1,9 +1,9 @@
-"""How long the cores of this machine stood still for all processes, which is caused by the host and
-not by a client.
+"""Measures how long the cores of this machine stalled for all processes. The cause is the host, not
+a client.
 
-A witness for each core sleeps a millisecond at a time, with a real-time priority that no process of
-a run has. What makes it late is either the host, which runs something else, or the kernel. The
-kernel's own account of stolen time counts in ticks and misses most stalls shorter than those.
+A witness on each core sleeps a millisecond at a time, with a real-time priority that no process of
+a run has. It is late only if the host runs something else, or because of the kernel. The kernel's
+own count of stolen time has the resolution of a tick and misses most shorter stalls.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ from typing import Final
 
 PERIOD_S: Final = 0.001
 STALL_S: Final = 0.0005
-"""A wake that comes later than this is a stall."""
+"""A wake-up that is later than this is a stall."""
 LONGEST_S: Final = 120.0
 """A witness that is not stopped ends by itself."""
 
 
 @contextlib.contextmanager
 def witness_stalls() -> Iterator[Callable[[], float]]:
-    """Watch all cores for the time of a block; the function given says afterwards for how many
-    seconds they stood still, all stalls of all cores added up.
+    """Watch all cores inside the block. Afterwards, the yielded function returns the total seconds
+    of all stalls of all cores.
 
     Raises PermissionError where this process may not use real-time priorities.
     """
@@ -36,21 +36,21 @@ def witness_stalls() -> Iterator[Callable[[], float]]:
         subprocess.Popen([*program, str(core)], stdout=subprocess.PIPE)
         for core in sorted(os.sched_getaffinity(0))
     ]
-    said: list[float] = []
+    stalls_s: list[float] = []
     try:
         for witness in witnesses:
             assert witness.stdout is not None
             witness.stdout.readline()
-        yield lambda: sum(said)
+        yield lambda: sum(stalls_s)
     finally:
         for witness in witnesses:
             witness.terminate()
         for witness in witnesses:
-            said.append(float(witness.communicate()[0]))
+            stalls_s.append(float(witness.communicate()[0]))
 
 
 def main() -> None:
-    """Watch one core until SIGTERM; print the seconds that it stood still."""
+    """Watch one core until SIGTERM. Print the seconds of its stalls."""
     is_over = False
 
     def end(_signal: int, _frame: object) -> None:

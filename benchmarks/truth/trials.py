@@ -1,4 +1,4 @@
-"""Runs to try the verdict with: honest loads, loads whose client is starved of something, and loads
+"""Runs that test the verdict: honest loads, loads whose client is starved of something, and loads
 on a server that fails."""
 
 import random
@@ -8,7 +8,7 @@ from typing import Any
 HONEST = ("honest-open", "honest-closed")
 STARVED = ("quota", "neighbour", "fds", "ports", "paused", "clock", "processor", "control")
 NASTY = ("refusing", "hanging", "dropping", "dying")
-"""Of the server: `nasty_servers`."""
+"""Kinds of failing servers: `nasty_servers`."""
 DURATION_S = 2.5
 
 
@@ -25,7 +25,7 @@ class Trial:
     ttft_ms: int = 20
     itl_ms: int = 5
     severity: float = 0.0
-    """Of the starvation or the failures, in its own unit: `trial`."""
+    """Severity of the starvation or of the failures, in a unit of its kind: `trial`."""
     duration_s: float = DURATION_S
 
     @property
@@ -38,7 +38,8 @@ class Trial:
 
 
 def trial(number: int, seed: int) -> Trial:
-    """The trial of that number: every other one is honest, the others go through the kinds."""
+    """Return the trial of this number. Every other one is honest; the rest cycle through the
+    kinds."""
     rng = random.Random(f"{seed}/{number}")
     if number % 2 == 0:
         return _honest(number, rng)
@@ -48,7 +49,7 @@ def trial(number: int, seed: int) -> Trial:
     if kind == "ports":
         load = {"rate": rng.randint(100, 250), "ttft_ms": rng.randint(300, 700)}
     elif kind == "fds":
-        # A worker keeps 256 descriptors for itself: `severity` leaves 276 to 376 connections.
+        # A worker reserves 256 descriptors: `severity` leaves 276 to 376 connections.
         load = {"rate": rng.randint(250, 500), "ttft_ms": rng.randint(700, 1300)}
     elif rng.random() < 0.4:
         load = {"users": rng.randint(20, 80), "ttft_ms": rng.randint(20, 60)}
@@ -71,7 +72,7 @@ def trial(number: int, seed: int) -> Trial:
 
 
 def _honest(number: int, rng: random.Random) -> Trial:
-    """Well inside what two cores can do, and long enough to be judged by its p99."""
+    """Return a load well within the limits of two cores that is long enough for its p99."""
     if number % 4 == 0:
         return Trial(
             number,

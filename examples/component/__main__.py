@@ -1,11 +1,11 @@
-"""An inference server, and a benchmark of it that starts when the server is ready.
+"""An inference server and a benchmark of it that starts when the server is ready.
 
-The built-in mock server stands for your own: replace the container, and keep the rest.
+The built-in mock server is a placeholder: replace its container with your own server.
 
     pip install 'aiperf-svc[stack]'
-    export AIPERF_IMAGE=NAME                 # the image of the services
+    export AIPERF_IMAGE=NAME                 # the service image
     pulumi stack init dev
-    pulumi config set server:image NAME      # the same image has the mock server
+    pulumi config set server:image NAME      # the same image, which contains the mock server
     pulumi up
 """
 

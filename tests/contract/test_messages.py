@@ -1,6 +1,6 @@
-"""Wire bytes of every message: what a release wrote, the next one must read.
+"""Wire bytes of every message: each release must read what earlier releases wrote.
 
-The samples are committed; `pytest --write-samples` writes the ones that are missing.
+The samples are committed. `pytest --write-samples` adds missing ones.
 """
 
 import typing

@@ -1,4 +1,4 @@
-"""What the tests of whole runs share."""
+"""Fixtures of tests that run the whole command."""
 
 import socket
 import tempfile
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """A URL at which nobody listens, and nobody else will."""
+    """Return a URL with a port on which nothing listens or will listen."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
@@ -18,7 +18,7 @@ def nobody() -> Iterator[str]:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder with a short path. Sockets have short paths only: with a longer TMPDIR a run's
-    private folder is made in /tmp."""
+    """Yield a folder with a short path. Socket paths are limited: with a longer TMPDIR, a run
+    creates its private folder in /tmp."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as folder:
         yield Path(folder)

@@ -1,5 +1,5 @@
-"""Command lines of AIPerf's documentation, moved over, measure a server. Lengths and numbers are
-smaller, so that each takes some seconds. `AIPERF_COMMANDS=all` runs all of them."""
+"""Migrated command lines from AIPerf's documentation measure a server. Lengths and counts are
+reduced so that each run takes some seconds. `AIPERF_COMMANDS=all` runs all of them."""
 
 import os
 import shlex
@@ -30,9 +30,9 @@ SMALLER = {
     "--fixed-schedule-start-offset": "2000",
     "--fixed-schedule-end-offset": "2200",
 }
-"""Values in place of those of the documentation."""
+"""Values that replace those of the documentation."""
 RUN = documented()[:: 1 if os.environ.get("AIPERF_COMMANDS") == "all" else 3]
-"""Those that are run. `tests/unit/cli/test_migrate.py` checks all without a run."""
+"""The command lines that are run. `tests/unit/cli/test_migrate.py` checks all without a run."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def mock() -> Iterator[RunningMockServer]:
 
 
 def smaller(arguments: list[str], url: str) -> Iterator[str]:
-    """Yield the words of a command with other values, and without a tokenizer of a hub."""
+    """Yield the arguments of a command with smaller values and without a tokenizer from a hub."""
     values = {**SMALLER, "--url": url}
     words = iter(arguments)
     for word in words:

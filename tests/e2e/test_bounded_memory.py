@@ -1,4 +1,4 @@
-"""A whole run against streams that never end: no process of it grows."""
+"""No process grows during a whole run against endless streams."""
 
 import os
 import signal
@@ -15,24 +15,24 @@ from tests.support.running_command import Command, wait_until
 LOAD = ("--concurrency", "2", "--benchmark-duration", "10m", "--benchmark-grace-period", "0")
 DATASET = ("--isl", "20", "--num-dataset-entries", "5", "--workers-max", "1")
 LIMIT = 350 * MIB
-"""Of each process, with what is preloaded."""
+"""Memory limit of each process, including preloaded modules."""
 
 
 def most_resident_bytes(pid: int) -> int:
-    """The most that a process has had in memory so far."""
+    """Return the peak resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def assert_processes_are_small(command: Command) -> None:
     for pid in command.processes():
-        # A process may end between the listing and the reading.
+        # A process may end between listing and reading.
         with suppress(OSError, IndexError):
             assert most_resident_bytes(pid) < LIMIT
 
 
 def wait_for_word(command: Command, word: str) -> None:
-    """Until the worker has said it; its processes are small meanwhile."""
+    """Wait for a word in the worker's log, and check that its processes stay small meanwhile."""
 
     def is_said() -> bool:
         assert_processes_are_small(command)
@@ -45,7 +45,7 @@ def wait_for_word(command: Command, word: str) -> None:
 @pytest.mark.parametrize("kind", ["events", "line"])
 def test_endless_streams_keep_every_process_small(tmp_path: Path, kind: str) -> None:
     with endless_server(kind) as endless:
-        # Low priorities are for a machine with other work. Here it would never end.
+        # Without low priorities, which on a busy machine could delay the test forever.
         command = Command(tmp_path, endless.url, *LOAD, *DATASET, preparation=("keep_priority",))
         wait_for_word(command, "run is profiling")
         processor = command.service("record-processor-0")

@@ -1,9 +1,9 @@
 """A server that freezes for a second in the middle of an open-loop run.
 
-A client that waits for responses sends nothing during the freeze, and its percentiles of what it
-did send look as if nothing had happened: coordinated omission. The intended latencies, from the due
-time, must show the freeze however many requests were held back. The expected values are computed
-here from two sources only: the schedule, and when the server says that it sent each token.
+A client that waits for responses sends nothing during the freeze, and the percentiles of what it
+sent hide the freeze: coordinated omission. Intended latencies, which start at the due time, must
+show the freeze however many requests were held back. The expected values follow from two sources
+only: the schedule, and the server's send time of each token.
 """
 
 from collections.abc import Mapping
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.alone
 RATE, DURATION_S, CAP = 50, 2.5, 4
 TTFT_MS = 20.0
 FREEZE_AT, ITL = "505ms", "10ms"
-"""The server begins it with the next token, a second one: 10 ms after and before all that is sent
-and due, so that it is certain what the freeze delays."""
+"""The freeze begins with the next token, a second token. It is 10 ms away from every send and due
+time, so the delayed requests are known exactly."""
 REQUESTS = round(RATE * DURATION_S)
 STATS = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 TruthRows = Mapping[str, Mapping[str, Any]]
 
 
 class FrozenRun(NamedTuple):
-    """A run of 125 requests, the server's rows by request id, and when the freeze began and ended
-    by the server's clock."""
+    """A run of 125 requests, the server's rows by request id, and the start and end of the freeze
+    on the server's clock."""
 
     run: ClientRun
     rows: TruthRows
@@ -52,7 +52,7 @@ def frozen_run(folder: Path, *flags: str) -> FrozenRun:
         ttft="20ms", itl=ITL, tokens=2, truth=True, freeze_at=FREEZE_AT, freeze_for="1s"
     )
     load = ["--request-rate", str(RATE), "--arrival-pattern", "constant"]
-    # By their number: of a time, the last ones could be due and not written before its end.
+    # Limited by count. With a time limit, the last requests could be due but unsent at the end.
     load += ["--request-count", str(REQUESTS), "--isl", "20"]
     with running(config) as server:
         run = run_client(server.url, [*load, *flags], folder=folder, longest_s=DURATION_S + 10)
@@ -70,7 +70,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Both at the same time, each with a server of its own: they wait nearly all the time."""
+    """Run both clients concurrently, each with its own server. They wait nearly all the time."""
     with forked_clients(), ThreadPoolExecutor(2) as pool:
         free = pool.submit(frozen_run, tmp_path_factory.mktemp("free"))
         cap = ("--concurrency", str(CAP))
@@ -79,13 +79,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def first_tokens(run: ClientRun, rows: TruthRows) -> NDArray[np.int64]:
-    """When the server sent the first token of each request, by its place in the schedule."""
+    """Return when the server sent the first token of each request, in schedule order."""
     ids = [request_id(run.run_id, Phase.PROFILING, index, 0) for index in range(REQUESTS)]
     return np.array([rows[name]["chunk_wall_ns"][0] for name in ids])
 
 
 def schedule(run: ClientRun) -> NDArray[np.int64]:
-    """When each request was due: the first one's time, and one more every 1/RATE seconds."""
+    """Return when each request was due: the first one's time plus multiples of 1/RATE seconds."""
     return int(run.records["due_wall_ns"].min()) + np.arange(REQUESTS) * (10**9 // RATE)
 
 
@@ -100,15 +100,16 @@ def plain_by_hand_ms(run: ClientRun, rows: TruthRows) -> NDArray[np.float64]:
 
 
 def intended_by_freeze_ms(frozen: FrozenRun) -> NDArray[np.float64]:
-    """The least that the freeze makes of the schedule: a request whose first token is due in it
-    waits for its end. A busy server needs longer after it, for all that have queued up."""
+    """Return the lower bound of the latencies that follows from freeze and schedule. A first token
+    that is due during the freeze waits for its end. A busy server then needs longer for the
+    queue."""
     due_ns, (began_ns, ended_ns) = schedule(frozen.run), frozen.freeze_wall_ns
     is_waiting = (began_ns < due_ns + TTFT_MS * 1e6) & (due_ns < ended_ns)
     return np.where(is_waiting, ended_ns - np.maximum(due_ns, began_ns), 0) / 1e6 + TTFT_MS
 
 
 def assert_alike(measured: Mapping[str, float], by_hand: NDArray[np.float64]) -> None:
-    """Within 2%, or 3 ms where the percentile is that small."""
+    """Compare within 2%, or 3 ms for small percentiles."""
     expected = {name: float(np.quantile(by_hand, q)) for name, q in STATS.items()}
     assert {name: measured[name] for name in STATS} == pytest.approx(expected, rel=0.02, abs=3.0)
 
@@ -130,8 +131,8 @@ def test_only_intended_latencies_show_freeze_under_a_cap(runs: Runs) -> None:
     )
     assert_alike(intended, intended_by_hand_ms(run, rows))
     assert_alike(plain, plain_by_hand_ms(run, rows))
-    # Of 125 requests the cap lets 4 wait at the server: 3.2%, which p95 does not see. The freeze
-    # held 50 back, and they wait their turn behind it.
+    # With the cap, at most 4 of 125 requests (3.2%) wait at the server, which p95 does not show.
+    # The freeze held back 50 more, which wait for their turn.
     assert plain["p95"] < 0.1 * frozen.freeze_ms
     assert intended["p95"] > 0.5 * frozen.freeze_ms
     assert intended["p99"] > 0.9 * frozen.freeze_ms

@@ -1,4 +1,4 @@
-"""The commands of README's first steps, as a newcomer runs them."""
+"""The commands of README's first steps, run as a new user runs them."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.support.running_command import FINISHED, Command
 
 @contextmanager
 def mock_server(*flags: str) -> Iterator[str]:
-    """`aiperf-svc mock-server` with these flags; its address."""
+    """Run `aiperf-svc mock-server` with these flags and yield its address."""
     command = [*PROGRAM, "mock-server", "--json", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -28,7 +28,7 @@ def test_readmes_command_measures_readmes_server(tmp_path: Path) -> None:
     shown = commands(README)
     (words,) = (each for each in shown if each[:2] == ["profile", "-u"])
     (server,) = (each for each in shown if each[0] == "mock-server")
-    # Some seconds of the minute, and the same requests on a busy machine.
+    # Shorter than the documented minute, with a fixed number of requests for busy machines.
     words += ["--request-count", "60"]
     server[server.index("--port") + 1] = "0"
     with mock_server(*server[1:]) as url:
@@ -38,7 +38,7 @@ def test_readmes_command_measures_readmes_server(tmp_path: Path) -> None:
     is_measured = command.code in (*FINISHED, ExitCode.SLO_MISSED, ExitCode.SLO_NOT_JUDGED)
     assert is_measured, command.errors
     assert results["output_sequence_length"]["avg"] == 128
-    # On a busy machine the client may be late, but never because the server has no latency.
+    # On a busy machine the client may be late, but the server's latency must be visible.
     assert results["time_to_first_token"]["p50"] > 25
     assert results["inter_token_latency"]["p50"] > 9
     reasons = results["aiperf_svc"]["reasons"]

@@ -1,7 +1,7 @@
-"""A disk that is full, or that may not be written: one clear error, and the results all the same.
+"""A full or read-only disk causes one clear error and costs no results.
 
-The command runs in a mount namespace of its own, in which one of its folders is a small file
-system; it is gone with the command.
+The command runs in its own mount namespace, where one of its folders is a small file system. It
+disappears with the command.
 """
 
 import json
@@ -21,20 +21,20 @@ from tests.support.preparations import Preparation
 from tests.support.running_command import FINISHED, Command, artifacts
 
 RunOn = Callable[[Path, str, str], Command]
-"""Folder of the test, the command's folder that is mounted, options of its file system."""
+"""Test folder, folder of the command to mount, and mount options."""
 REQUESTS = 2_000
 LOAD = ("--concurrency", "10", "--request-count", str(REQUESTS))
 DATASET = ("--isl", "20", "--num-dataset-entries", "20")
 MOUNT = """
 mount -t tmpfs -o "$0" none "$1" && echo && read -r _ && cp -r artifacts ../kept
 """
-"""Makes a small file system of one folder, and keeps a copy of the artifacts at the end."""
+"""Mounts a small file system on a folder and copies the artifacts at the end."""
 
 
 @contextmanager
 def mounted(program: Sequence[str], folder: Path, name: str, options: str) -> Iterator[Preparation]:
-    """A folder of `folder` is a small file system for commands with this preparation. What they
-    leave is copied at the end."""
+    """Mount a small file system on a subfolder of `folder` for commands with the yielded
+    preparation. Their files are copied at the end."""
     for each in ("artifacts", "tmp"):
         (folder / each).mkdir(parents=True, exist_ok=True)
     shell = subprocess.Popen(
@@ -55,14 +55,14 @@ def mounted(program: Sequence[str], folder: Path, name: str, options: str) -> It
 
 @pytest.fixture(scope="module")
 def own_mounts() -> tuple[str, ...]:
-    """The program that gives a command mounts of its own; root has the right, others may have it
-    in a user namespace."""
+    """Return the program that gives a command its own mounts. Root may do this directly, other
+    users in a user namespace."""
     program = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
     probe = [*program, "mount", "-t", "tmpfs", "none", "/mnt"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode:
         assert not os.environ.get("CI"), f"CI must be able to mount: {done.stderr}"
-        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()}")
+        pytest.skip(f"cannot mount in a namespace: {done.stderr.strip()}")
     return program
 
 
@@ -74,16 +74,16 @@ def mock() -> Iterator[RunningMockServer]:
 
 @pytest.fixture
 def run_on(mock: RunningMockServer, own_mounts: tuple[str, ...]) -> RunOn:
-    """The ended command, one of whose folders is a small file system; a copy of its artifacts is
-    below the folder given."""
+    """Return a function that runs a command with a small file system on one of its folders and
+    copies its artifacts to the test folder."""
 
     def ended(folder: Path, name: str, options: str) -> Command:
         run = folder / "run"
         with mounted(own_mounts, run, name, options) as preparation:
             command = Command(run, mock.url, *LOAD, *DATASET, preparation=preparation)
-            said = command.finish()
-        results = said["results"]
-        assert bool(said["reason"]) is bool(command.code)
+            printed = command.finish()
+        results = printed["results"]
+        assert bool(printed["reason"]) is bool(command.code)
         (folder / "kept").rename(folder / "artifacts")
         assert "Traceback" not in command.errors
         assert results["request_count"]["avg"] == REQUESTS == mock.truth()["requests"]
@@ -97,7 +97,7 @@ def run_on(mock: RunningMockServer, own_mounts: tuple[str, ...]) -> RunOn:
 
 
 def assert_no_half_results(folder: Path) -> None:
-    """What has the name of a result is whole."""
+    """Check that every file with the name of a result is complete."""
     for path in folder.rglob("*"):
         assert not path.name.endswith(TEMPORARY_SUFFIX)
     inputs, lines = folder / "inputs.json", folder / "profile_export.jsonl"

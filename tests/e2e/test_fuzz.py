@@ -1,4 +1,4 @@
-"""A short fuzz: what `make fuzz` does for minutes, of other seeds than its own."""
+"""A short fuzz run: what `make fuzz` does for minutes, with other seeds."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length:
 
 @pytest.mark.parametrize("is_streaming", [True, False])
 def test_every_response_becomes_the_expected_record(is_streaming: bool) -> None:
-    # Few enough at once that a busy machine serves most of them within the time limit.
+    # A small concurrency, so that a busy machine serves most requests within the time limit.
     trial = Trial(0, SEED, 1_000, is_streaming, bad_share=0.5, users=40, request_timeout_s=3.0)
     finding = run_in_process(trial)
     assert finding.problems == []
@@ -64,7 +64,7 @@ def test_record_that_differs_from_its_response_is_found(truth: Truth, tokens: in
         (Truth.GOOD, {}, Outcome.COMPLETED, False),
         (Truth.EITHER, {}, Outcome.COMPLETED, True),
         (Truth.BAD, {"ended_s": 0.5}, Outcome.COMPLETED, False),
-        (Truth.GOOD, {"ended_s": 0.5, "given": 0}, Outcome.COMPLETED, False),
+        (Truth.GOOD, {"ended_s": 0.5, "arrivals": 0}, Outcome.COMPLETED, False),
     ],
 )
 def test_waiting_response_is_whole_or_late(
@@ -87,7 +87,7 @@ def test_waiting_response_is_whole_or_late(
     records["usage_completion_tokens"] = -1
     ended_s = server.get("ended_s")
     known = SimpleNamespace(
-        given={0: server.get("given", 1)},
+        arrivals={0: server.get("arrivals", 1)},
         in_last_part={0} if ended_s or server.get("is_in_last_part") else set(),
         ended_wall_ns={0: 10**9 + round(ended_s * 1e9)} if ended_s else {},
     )

@@ -1,4 +1,4 @@
-"""With `--json` a command that fails prints one object that says why, however it fails."""
+"""With `--json`, a failing command prints exactly one object with the reason."""
 
 import json
 import os
@@ -26,15 +26,15 @@ def mock() -> Iterator[RunningMockServer]:
 
 
 def failure(command: Command) -> tuple[ExitCode, str]:
-    """The exit code and the reason of a command that has failed. More than one object, or none,
-    is not JSON."""
-    said: dict[str, Any] = command.finish()
+    """Return the exit code and the reason of a failed command. Output of zero or several objects
+    does not parse as JSON."""
+    printed: dict[str, Any] = command.finish()
     assert "Traceback" not in command.errors
-    assert said["exit_code"] == command.code != ExitCode.OK, command.errors
-    assert isinstance(said["reason"], str)
-    assert said["reason"].strip() == said["reason"] != ""
+    assert printed["exit_code"] == command.code != ExitCode.OK, command.errors
+    assert isinstance(printed["reason"], str)
+    assert printed["reason"].strip() == printed["reason"] != ""
     command.assert_nothing_is_left()
-    return command.code, said["reason"]
+    return command.code, printed["reason"]
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_invalid_flags_have_json_with_the_reason(
     mock: RunningMockServer, tmp_path: Path, flags: tuple[str, ...], reason: str
 ) -> None:
     before = mock.truth()["requests"]
-    code, said = failure(Command(tmp_path, mock.url, *flags))
+    code, reported = failure(Command(tmp_path, mock.url, *flags))
     assert code in (ExitCode.BAD_CONFIG, ExitCode.ERROR)
-    assert reason in said
+    assert reason in reported
     assert mock.truth()["requests"] == before
 
 
@@ -80,9 +80,9 @@ def test_unreachable_cluster_has_json_with_the_reason(
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
     environ = os.environ | {"KUBECONFIG": "kubeconfig", "PULUMI_CONFIG_PASSPHRASE": "p"}
     done = finished((*words, "--json"), cwd=tmp_path, env=environ | {"HOME": str(tmp_path)})
-    said = json.loads(done.stdout)
-    assert said["exit_code"] == done.returncode == ExitCode.ERROR
-    assert nobody in said["reason"]
+    printed = json.loads(done.stdout)
+    assert printed["exit_code"] == done.returncode == ExitCode.ERROR
+    assert nobody in printed["reason"]
 
 
 def test_unreachable_server_has_json_with_the_reason(tmp_path: Path, nobody: str) -> None:

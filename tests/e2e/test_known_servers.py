@@ -1,4 +1,4 @@
-"""The servers of known behaviour: all can be built, and some are measured on a busy machine too."""
+"""Servers with known behaviour: all can be built, and some are measured even on a busy machine."""
 
 import re
 
@@ -9,9 +9,9 @@ from benchmarks.fuzz.known_servers.registry import SERVERS
 
 BY_NAME = {server.name: server for server in SERVERS}
 MEASURED = ("tool-calls-in-conversations", "unasked-response-to-busy-users", "server-token-counts")
-"""Their problems do not depend on times."""
+"""Servers whose problems do not depend on timing."""
 LONGEST_S = 600.0
-"""Time limit for the load of one run, on a busy machine."""
+"""Time limit for the load of one run on a busy machine."""
 
 
 def test_each_known_server_can_be_built() -> None:
@@ -27,5 +27,5 @@ def test_each_known_server_can_be_built() -> None:
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_result_against_a_known_server_is_the_truth(name: str) -> None:
+def test_known_server_has_the_expected_result(name: str) -> None:
     assert measure(BY_NAME[name], longest_s=LONGEST_S) == []

@@ -1,5 +1,4 @@
-"""The check that a run leaves nothing behind finds what is left behind: a planted leak of each
-kind is found, and nothing else is."""
+"""The leak check of tests finds exactly the planted leak of each kind."""
 
 import os
 import re
@@ -18,7 +17,7 @@ from tests.support.running_command import Command, private_folders, wait_gone
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Iterator[Path]:
-    """File with the ids of the processes that were planted; they are pulled out at the end."""
+    """Plant leaks, yield the file with the ids of their processes, and end those at the end."""
     path = tmp_path / "planted"
     yield path
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Trials that a session names one by one, and rounds of several targets, with real processes."""
+"""Trials that a session names one by one, and rounds over several targets, with real processes."""
 
 import json
 import signal
@@ -26,10 +26,10 @@ def servers() -> Iterator[dict[str, RunningMockServer]]:
         yield dict(zip(NAMES, (fast, slow), strict=True))
 
 
-def started(
+def launch(
     folder: Path, servers: dict[str, RunningMockServer], *flags: str, **config: Any
 ) -> Command:
-    """A command for these servers: targets, or the only server."""
+    """Start a command for these servers as targets, or for the only server."""
     targets = [{"name": n, "endpoint": {"url": each.url}} for n, each in servers.items()]
     (first, *_) = servers.values()
     content = {
@@ -49,16 +49,16 @@ def test_shapes_of_several_targets_run_in_rounds(
     servers: dict[str, RunningMockServer], tmp_path: Path
 ) -> None:
     experiment = {"product": {"workers.max": [1, 2]}}
-    command = started(tmp_path, servers, experiment=experiment)
-    said = command.finish()
+    command = launch(tmp_path, servers, experiment=experiment)
+    printed = command.finish()
     assert command.code in FINISHED, command.errors
     folder = artifacts(tmp_path)
     for name in NAMES:
         assert [each["state"] for each in trials_of(folder / name)] == ["done", "done"]
-    total = said["results"]["total"]["trials"]
+    total = printed["results"]["total"]["trials"]
     assert [each["values"]["request_count_avg"] for each in total] == [40, 40]
-    assert [each["total_of"] for each in said["results"]["starts"]] == [list(NAMES)] * 2
-    assert all(each["start_uncertainty_ms"] is not None for each in said["results"]["starts"])
+    assert [each["total_of"] for each in printed["results"]["starts"]] == [list(NAMES)] * 2
+    assert all(each["start_uncertainty_ms"] is not None for each in printed["results"]["starts"])
     command.assert_nothing_is_left()
 
 
@@ -69,17 +69,17 @@ def test_search_finds_load_that_all_targets_sustain(
         "parameter": "load.concurrency", "from": 1, "to": 2, "holds": "slo", "confirm": 1,
     }  # fmt: skip
     slo = {"objectives": [{"metric": "time_to_first_token", "stat": "p50", "max": "30ms"}]}
-    command = started(
+    command = launch(
         tmp_path, servers, experiment={"search": search}, slo=slo, load={"requests": 40}
     )
-    said = command.finish()
+    printed = command.finish()
     folder = artifacts(tmp_path)
     found = json.loads((folder / "fast" / "experiment.json").read_bytes())["search"]
-    # The fast server holds 30 ms at one user, and the slow one does not.
+    # The fast server stays below 30 ms with one user; the slow one does not.
     assert (found["holds"], found["breaks"]) == (None, 1), command.errors
-    assert said["results"]["search"] == found
-    total = said["results"]["total"]["trials"]
-    # A busy machine may rightly not be believed; the reason is that then.
+    assert printed["results"]["search"] == found
+    total = printed["results"]["total"]["trials"]
+    # On a busy machine the verdict may be invalid, which is then the reason.
     is_judged = all(each["verdict"] != "invalid" for each in total)
     assert "of slow" in found["reason"] or not is_judged
     assert {each["parameters"]["load.concurrency"] for each in total} == {1}
@@ -94,17 +94,17 @@ def test_a_search_can_change_the_processes(
     search = {"parameter": "workers.max", "from": 1, "to": 2, "maximize": "request_throughput"}
     one = {"fast": servers["fast"]}
     before = one["fast"].truth()["requests"]
-    command = started(tmp_path, one, experiment={"search": search})
-    said = command.finish()
+    command = launch(tmp_path, one, experiment={"search": search})
+    printed = command.finish()
     assert command.code in FINISHED, command.errors
-    trials = said["results"]["trials"]
+    trials = printed["results"]["trials"]
     assert [each["parameters"]["workers.max"] for each in trials] == [1, 2]
     assert one["fast"].truth()["requests"] == before + 2 * 20
     folder = artifacts(tmp_path)
     for each in trials:
         path = folder / "trials" / each["folder"] / "profile_export_aiperf.json"
         assert json.loads(path.read_bytes())["request_count"]["avg"] == 20
-    again = started(tmp_path, one, "--resume", str(folder), experiment={"search": search})
+    again = launch(tmp_path, one, "--resume", str(folder), experiment={"search": search})
     assert again.finish()["results"]["trials"] == trials
     assert one["fast"].truth()["requests"] == before + 2 * 20
     again.assert_nothing_is_left()
@@ -121,7 +121,7 @@ def test_failed_trial_is_run_again_by_all_targets(
         {"name": "absent", "endpoint": absent},
     ]
     experiment = {"product": {"load.concurrency": [1, 2]}, "retries": 1}
-    command = started(tmp_path, servers, experiment=experiment, targets=targets)
+    command = launch(tmp_path, servers, experiment=experiment, targets=targets)
     command.finish()
     assert command.code == ExitCode.BENCHMARK_FAILED
     assert fast.truth()["requests"] == before + 2 * 2 * 20
@@ -136,7 +136,7 @@ def test_trial_of_each_target_has_mlperf_files(
     servers: dict[str, RunningMockServer], tmp_path: Path
 ) -> None:
     experiment = {"scenario": "single-stream", "retries": 1}
-    command = started(tmp_path, servers, experiment=experiment, load={"requests": 5})
+    command = launch(tmp_path, servers, experiment=experiment, load={"requests": 5})
     command.finish()
     for name in NAMES:
         (trial,) = (artifacts(tmp_path) / name / "trials").iterdir()
@@ -150,16 +150,16 @@ def test_rounds_of_several_targets_resume_after_interrupt(
 ) -> None:
     experiment = {"product": {"workers.max": [1, 2]}}
     load = {"concurrency": 1, "duration": "2s"}
-    first = started(tmp_path, servers, experiment=experiment, load=load)
+    first = launch(tmp_path, servers, experiment=experiment, load=load)
     first.wait_for_requests(servers["slow"], servers["slow"].truth()["requests"] + 1)
     first.process.send_signal(signal.SIGINT)
     first.finish()
     assert first.code == ExitCode.INTERRUPTED
     folder = artifacts(tmp_path)
-    second = started(tmp_path, servers, "--resume", str(folder), experiment=experiment, load=load)
-    said = second.finish()
+    second = launch(tmp_path, servers, "--resume", str(folder), experiment=experiment, load=load)
+    printed = second.finish()
     assert second.code in FINISHED, second.errors
-    assert len(said["results"]["total"]["trials"]) == 2
+    assert len(printed["results"]["total"]["trials"]) == 2
     for name in NAMES:
         assert [each["state"] for each in trials_of(folder / name)] == ["done"] * 2
     second.assert_nothing_is_left()

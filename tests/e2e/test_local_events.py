@@ -1,4 +1,4 @@
-"""A run whose server is killed during the load, and comes back."""
+"""A run whose server is killed during the load and restarts."""
 
 import itertools
 import json

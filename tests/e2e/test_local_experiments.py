@@ -1,4 +1,4 @@
-"""Experiments as a user runs them: trials one after the other in the same processes."""
+"""Experiments as a user runs them: trials run one after another in the same processes."""
 
 import json
 import os
@@ -45,8 +45,8 @@ def config(url: str, experiment: dict[str, Any] | None, **load: Any) -> dict[str
     return found if experiment is None else found | {"experiment": experiment}
 
 
-def started(folder: Path, content: dict[str, Any], *flags: str) -> Command:
-    """`run` with a config file, in a folder of its own."""
+def launch(folder: Path, content: dict[str, Any], *flags: str) -> Command:
+    """Start `run` with a config file in its own folder."""
     path = folder.parent / f"{folder.name}.yaml"
     path.write_text(yaml.safe_dump(content))
     return Command(folder, None, *flags, words=("run", str(path), "--local"))
@@ -57,12 +57,12 @@ def trials(folder: Path) -> list[dict[str, Any]]:
 
 
 class Levels(NamedTuple):
-    """A finished experiment with a trial for each of the `LEVELS`."""
+    """A finished experiment with one trial for each of the `LEVELS`."""
 
     command: Command
     printed: dict[str, Any]
     served: int
-    """Requests that the server has seen."""
+    """Number of requests that the server received."""
     url: str
 
 
@@ -71,7 +71,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Levels]:
     folder = tmp_path_factory.mktemp("levels")
     with running(QUICK) as server:
         content = config(server.url, {"product": {"load.concurrency": LEVELS}})
-        command = started(folder, content)
+        command = launch(folder, content)
         yield Levels(command, command.finish(), server.truth()["requests"], server.url)
 
 
@@ -94,16 +94,16 @@ def test_every_trial_is_a_separate_run(levels: Levels) -> None:
         seen.add(trial["run_id"])
         sent.append((folder / "inputs.json").read_text())
     assert len(seen) == len(LEVELS)
-    # A server has the prompts of one trial in its cache when the next one begins.
+    # The server would otherwise have the prompts of the previous trial in its cache.
     assert len(set(sent)) == len(LEVELS)
 
 
 def test_trial_has_the_artifacts_of_a_run(levels: Levels, tmp_path: Path) -> None:
-    """The second trial, so that it could have inherited something from the first."""
+    """Compare the second trial, which could have inherited something from the first."""
     several = levels.command.folder
     alone = config(levels.url, None, concurrency=LEVELS[1])
     alone["dataset"] |= {"variant": 2}
-    assert started(tmp_path, alone).finish()["results"]
+    assert launch(tmp_path, alone).finish()["results"]
     trial = artifacts(several) / "trials" / trials(several)[1]["folder"]
     run = artifacts(tmp_path)
     names = {path.name for path in trial.iterdir()}
@@ -113,13 +113,13 @@ def test_trial_has_the_artifacts_of_a_run(levels: Levels, tmp_path: Path) -> Non
     for name in ("profile_export_aiperf.json", "verdict.json"):
         ours, theirs = (json.loads((folder / name).read_text()) for folder in (trial, run))
         for content in (ours, theirs):
-            # What the server said of itself depends on when it was asked during so short a load.
+            # During so short a load, the server's metrics depend on the time of the read.
             content.get("aiperf_svc", {}).get("system", {}).pop("metrics", None)
         assert shape(ours) == shape(theirs)
     lines = [(folder / "profile_export.jsonl").read_text().splitlines() for folder in (trial, run)]
     assert list(map(len, lines)) == [20, 20]
     ours, theirs = ([json.loads(line) for line in each] for each in lines)
-    # A line lacks what its request does not have, such as a time between two tokens of one read.
+    # Lines omit keys that do not apply, such as the time between two tokens of one read.
     for part in ("metadata", "metrics"):
         assert {k for each in ours for k in each[part]} == {
             k for each in theirs for k in each[part]
@@ -127,16 +127,16 @@ def test_trial_has_the_artifacts_of_a_run(levels: Levels, tmp_path: Path) -> Non
 
 
 def shape(value: Any) -> Any:
-    """The keys of a result, at every depth; what a list has differs from run to run."""
+    """Return the keys of a result at every depth. The contents of lists differ from run to run."""
     return {key: shape(each) for key, each in value.items()} if isinstance(value, dict) else None
 
 
 def test_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None:
-    # The first lasts until the loss is seen.
+    # The first trial lasts until the loss is noticed.
     rows = [{"load.duration": "10s"}, {"load.requests": 60}]
     load = {"duration": "10m", "requests": None}
     with running(MockServerConfig(truth=True, ttft="50ms", tokens=2)) as mock:
-        command = started(tmp_path, config(mock.url, {"explicit": rows}, **load))
+        command = launch(tmp_path, config(mock.url, {"explicit": rows}, **load))
         command.wait_for_requests(mock, 10)
         os.kill(command.service("worker-0"), signal.SIGKILL)
         before = mock.truth()["requests"]
@@ -153,7 +153,7 @@ def test_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_results_and_begins_no_trial(mock: RunningMockServer, tmp_path: Path) -> None:
     rows = [{"load.requests": 20}, {"load.duration": "10m"}, {"load.duration": "20m"}]
     load = {"duration": "10m", "requests": None}
-    command = started(tmp_path, config(mock.url, {"explicit": rows}, **load))
+    command = launch(tmp_path, config(mock.url, {"explicit": rows}, **load))
     wait_for_trial(command, 2)
     command.wait_for_requests(mock, mock.truth()["requests"] + 10)
     command.process.send_signal(signal.SIGINT)
@@ -166,7 +166,7 @@ def test_ctrl_c_keeps_results_and_begins_no_trial(mock: RunningMockServer, tmp_p
 
 def test_second_ctrl_c_leaves_an_experiment_at_once(tmp_path: Path) -> None:
     with running(MockServerConfig(truth=True, ttft="30s", tokens=2)) as server:
-        command = started(tmp_path, config(server.url, {"repetitions": 3}))
+        command = launch(tmp_path, config(server.url, {"repetitions": 3}))
         command.wait_for_requests(server, 2)
         command.process.send_signal(signal.SIGINT)
         command.process.send_signal(signal.SIGTERM)
@@ -177,13 +177,13 @@ def test_second_ctrl_c_leaves_an_experiment_at_once(tmp_path: Path) -> None:
 
 
 def wait_for_trial(command: Command, number: int) -> None:
-    """Until a trial has its folder."""
+    """Wait until a trial has its folder."""
     wait_until(command, lambda: bool([*command.folder.glob(f"artifacts/*/trials/{number:03}-*")]))
 
 
 def test_failed_trial_does_not_end_the_others(mock: RunningMockServer, tmp_path: Path) -> None:
     rows = [{"endpoint.url": "http://127.0.0.1:1", "endpoint.wait_for_server": "100ms"}, {}]
-    command = started(tmp_path, config(mock.url, {"explicit": rows}))
+    command = launch(tmp_path, config(mock.url, {"explicit": rows}))
     command.finish()
     assert command.code is ExitCode.BENCHMARK_FAILED
     first, second = trials(tmp_path)
@@ -193,15 +193,14 @@ def test_failed_trial_does_not_end_the_others(mock: RunningMockServer, tmp_path:
 
 
 TWO_SLOTS = MockServerConfig(truth=True, slots=2, ttft="80ms", itl="40ms", tokens=3)
-"""A response takes 160 ms, so one of two requests of three users waits for a slot for 80 ms or
-longer."""
+"""A response takes 160 ms. With three users on two slots, half of them wait 80 ms or longer."""
 
 
 def test_repeated_invalid_trial_is_in_every_file(tmp_path: Path) -> None:
-    """A server without latency spoils every trial, however often it is run."""
+    """A server without latency makes every trial invalid, also when it runs again."""
     with running(MockServerConfig(truth=True, ttft="0ms", itl="0ms", tokens=1)) as null:
         content = config(null.url, {"repetitions": 2}, concurrency=1, requests=300)
-        command = started(tmp_path, content)
+        command = launch(tmp_path, content)
         command.finish()
         served = null.truth()["requests"]
     found = trials(tmp_path)
@@ -220,7 +219,7 @@ def search_for_users(url: str) -> dict[str, Any]:
     content = config(
         url, {"search": {"parameter": "load.concurrency", "from": 1, "to": 4, "confirm": 1}}
     )
-    # A request or two, which a busy machine serves late, are not a quarter of the requests.
+    # One or two late requests on a busy machine are less than a quarter of the requests.
     objective = {"metric": "time_to_first_token", "stat": "p75", "max": "130ms"}
     load = {"concurrency": 2, "requests": 26}
     return content | {"slo": {"objectives": [objective]}, "load": load}
@@ -229,7 +228,7 @@ def search_for_users(url: str) -> dict[str, Any]:
 def test_resumed_search_finds_the_slots_of_a_server(tmp_path: Path) -> None:
     with running(TWO_SLOTS) as server:
         content = search_for_users(server.url)
-        command = started(tmp_path, content)
+        command = launch(tmp_path, content)
         wait_for_trial(command, 2)
         command.wait_for_requests(server, server.truth()["requests"] + 2)
         command.process.send_signal(signal.SIGINT)
@@ -237,11 +236,11 @@ def test_resumed_search_finds_the_slots_of_a_server(tmp_path: Path) -> None:
         assert command.code is ExitCode.INTERRUPTED
         done = [trial for trial in trials(tmp_path) if trial["state"] == "done"]
         assert (search["ending"], search["trials"]) == ("unfinished", len(done))
-        # The trial that was cut says nothing of its load.
+        # The interrupted trial gives no result for its load.
         assert search["breaks"] is None
         assert search["result"].startswith("not finished; holds 1 user")
 
-        resumed = started(tmp_path, content, "--resume", str(artifacts(tmp_path)))
+        resumed = launch(tmp_path, content, "--resume", str(artifacts(tmp_path)))
         search = resumed.finish()["results"]["search"]
     assert resumed.code in FINISHED, resumed.errors
     assert (search["ending"], search["holds"]) == ("bracketed", 2)
@@ -250,8 +249,8 @@ def test_resumed_search_finds_the_slots_of_a_server(tmp_path: Path) -> None:
 
 
 def test_load_certain_to_break_ends_early(tmp_path: Path) -> None:
-    """Four slots of 800 ms serve five requests a second, and ten come."""
-    # Slow, so that a busy machine's pauses are a small share of it; it may also look late.
+    """Four slots of 800 ms serve five requests per second, and ten arrive."""
+    # Slow responses, so that pauses of a busy machine are a small share of them.
     rate, seconds = 10, 20
     content = config(
         "",
@@ -265,14 +264,14 @@ def test_load_certain_to_break_ends_early(tmp_path: Path) -> None:
     server = MockServerConfig(truth=True, slots=4, ttft="400ms", itl="200ms", tokens=3)
     with running(server) as mock:
         content["endpoint"]["url"] = mock.url
-        command = started(tmp_path, content)
+        command = launch(tmp_path, content)
         found = command.finish()
         requests = mock.truth()["requests"]
     assert command.code is ExitCode.SLO_MISSED, command.errors
     assert found["results"]["search"]["ending"] == "breaks-at-once"
     assert "ended early" in found["results"]["search"]["result"]
     assert [(t["state"], t["cause"]) for t in trials(tmp_path)] == [("done", "ended-early")] * 2
-    # The second trial confirms, and would be three times as long.
+    # The second trial confirms. Without early stopping, it would take three times as long.
     assert requests < rate * seconds * 4 / 2
     command.assert_nothing_is_left()
 
@@ -286,33 +285,33 @@ def test_killed_experiment_resumes_with_the_remaining_trials(
     levels = [4, 1, 2]  # The second trial, which is killed, takes four seconds.
     experiment = {"product": {"load.concurrency": levels}, "cooldown": "1s"}
     content = config(mock.url, experiment, requests=100)
-    command = started(tmp_path, content)
+    command = launch(tmp_path, content)
     wait_for_trial(command, 2)
     kill(command)
     folder = artifacts(tmp_path)
     (first,) = trials(tmp_path)
     seen = mock.truth()["requests"]
-    other = started(tmp_path, content | {"random_seed": 8}, "--resume", str(folder))
+    other = launch(tmp_path, content | {"random_seed": 8}, "--resume", str(folder))
     other.finish()
     assert other.code is ExitCode.BAD_CONFIG
     assert "is of another config: random_seed differs;" in other.errors
-    once = started(tmp_path, content, "--resume", str(folder))
+    once = launch(tmp_path, content, "--resume", str(folder))
     wait_until(once, lambda: len(trials(tmp_path)) >= 2)
     kill(once)  # between two trials
     assert trials(tmp_path)[0] == first
     second = trials(tmp_path)[1]
     assert mock.truth()["requests"] >= seen + 100
-    again = started(tmp_path, content, "--resume", str(folder))
+    again = launch(tmp_path, content, "--resume", str(folder))
     found = again.finish()
     assert again.code in FINISHED, again.errors
     assert [trial["parameters"]["load.concurrency"] for trial in trials(tmp_path)] == levels
     assert trials(tmp_path)[:2] == [first, second]
     assert found["results"]["trials"] == trials(tmp_path)
     again.assert_nothing_is_left()
-    # A runner may be killed when no trial is left, before it has written all files.
+    # A runner may be killed after the last trial but before it has written all files.
     seen = mock.truth()["requests"]
     (folder / "report.html").unlink()
-    last = started(tmp_path, content, "--resume", str(folder))
+    last = launch(tmp_path, content, "--resume", str(folder))
     assert last.finish()["results"]["trials"] == found["results"]["trials"]
     assert last.code == again.code
     assert (folder / "report.html").exists()
@@ -324,7 +323,7 @@ def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:
     workload = {"kind": "command", "command": ["sh", "-c", "echo speed 5"], "metrics": metrics}
     rows = [{"workload.command": ["sh", "-c", f"echo speed {value}"]} for value in (5, 7)]
     content = {"workload": workload, "experiment": {"explicit": rows}}
-    command = started(tmp_path, content)
+    command = launch(tmp_path, content)
     found = command.finish()
     assert command.code in FINISHED, command.errors
     assert [trial["values"]["speed_avg"] for trial in found["results"]["trials"]] == [5, 7]
@@ -334,7 +333,7 @@ def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:
 def test_trials_with_other_processes_resume(mock: RunningMockServer, tmp_path: Path) -> None:
     experiment = {"product": {"workers.max": [1, 2], "load.concurrency": [1, 2]}}
     content = config(mock.url, experiment)
-    command = started(tmp_path, content)
+    command = launch(tmp_path, content)
     found = command.finish()
     assert command.code in FINISHED, command.errors
     command.assert_nothing_is_left()
@@ -351,7 +350,7 @@ def test_trials_with_other_processes_resume(mock: RunningMockServer, tmp_path: P
     known = json.loads((folder / "experiment.json").read_text())
     known["trials"] = [t for t in known["trials"] if t["number"] != 4]
     (folder / "experiment.json").write_text(json.dumps(known))
-    again = started(tmp_path, content, "--resume", str(folder))
+    again = launch(tmp_path, content, "--resume", str(folder))
     found = again.finish()
     assert again.code in FINISHED, again.errors
     assert [trial["number"] for trial in found["results"]["trials"]] == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Requests to the server before and after a phase: once each, and around all of its requests."""
+"""Hooks call the server once before and once after a phase, around all requests of the phase."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ MODEL_RESPONSE = json.dumps(
 
 
 class Server(ThreadingHTTPServer):
-    """Notes when each request arrived and when its response was written, in one order."""
+    """Logs in one sequence when each request arrived and when its response was written."""
 
     daemon_threads = False
 
@@ -32,11 +32,11 @@ class Server(ThreadingHTTPServer):
         self.log: list[str] = []
         self.headers: dict[str, str] = {}
         self.bodies: dict[str, tuple[str | None, bytes]] = {}
-        """Type and body of each hook."""
+        """Content type and body of each hook call."""
         self.statuses: dict[str, int] = {}
-        """Status of the response to a path, in place of 200."""
+        """Response status by path, instead of 200."""
         self.goes_on = threading.Event()
-        """Not set: hooks get no response."""
+        """When cleared, hooks get no response."""
         self.goes_on.set()
         self.was_called = threading.Event()
 
@@ -62,12 +62,12 @@ class Handler(BaseHTTPRequestHandler):
         self.server.log.append(f"end {self.path}")
         self.send_response(self.server.statuses.get(self.path, 200))
         self.send_header("Content-Length", str(len(response)))
-        with suppress(BrokenPipeError):  # the client has not waited
+        with suppress(BrokenPipeError):  # the client did not wait
             self.end_headers()
             self.wfile.write(response)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress log output."""
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def server() -> Iterator[Server]:
         found.goes_on.set()
 
 
-def started(folder: Path, server: Server, *flags: str, **endpoint: Any) -> Command:
+def launch(folder: Path, server: Server, *flags: str, **endpoint: Any) -> Command:
     content = {
         "endpoint": {"url": f"{server.url}/v1", "model": "m", **endpoint},
         "load": {"concurrency": 4, "requests": 40},
@@ -93,7 +93,7 @@ def test_hooks_enclose_the_load(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY_OF_HOOKS", "sesame")
-    command = started(
+    command = launch(
         tmp_path,
         server,
         *("--warmup-request-count", "8", "--reset-kv-cache", "--server-profiler"),
@@ -126,19 +126,19 @@ def test_hooks_enclose_the_load(
 def test_failing_hook_ends_run_and_calls_counterpart(server: Server, tmp_path: Path) -> None:
     hook = {"before": "profiling", "path": "/reset_prefix_cache"}
     server.statuses["/reset_prefix_cache"] = 404
-    command = started(tmp_path, server, "--server-profiler", hooks=[hook])
-    said = command.finish()
+    command = launch(tmp_path, server, "--server-profiler", hooks=[hook])
+    printed = command.finish()
     assert command.code is ExitCode.BENCHMARK_FAILED
     assert server.log[::2] == ["/start_profile", "/reset_prefix_cache", "/stop_profile"]
     assert (
         f"the hook POST {server.url}/reset_prefix_cache before profiling: status 404 (vLLM has it"
-        in said["reason"]
+        in printed["reason"]
     )
 
 
 def test_hook_that_fails_after_the_load_is_noted(server: Server, tmp_path: Path) -> None:
     server.statuses["/stop_profile"] = 500
-    command = started(tmp_path, server, "--server-profiler")
+    command = launch(tmp_path, server, "--server-profiler")
     summary = command.finish()["results"]
     assert command.code in FINISHED, command.errors
     problems = [call["problem"] for call in summary["aiperf_svc"]["hooks"]]
@@ -147,7 +147,7 @@ def test_hook_that_fails_after_the_load_is_noted(server: Server, tmp_path: Path)
 
 def test_ctrl_c_does_not_wait_for_hooks(server: Server, tmp_path: Path) -> None:
     server.goes_on.clear()
-    command = started(tmp_path, server, "--reset-kv-cache")
+    command = launch(tmp_path, server, "--reset-kv-cache")
     assert server.was_called.wait(WAIT_S)
     command.process.send_signal(signal.SIGINT)
     command.finish()

@@ -1,4 +1,4 @@
-"""Whole runs over HTTP/2 against the mock server's own account."""
+"""Whole runs over HTTP/2, compared with the mock server's own record."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,4 @@
-"""Each kind whose tool is small, run on ranks of this machine: the results say what the tool
-printed."""
+"""Every kind with a small tool on ranks of this machine: results match the tool's output."""
 
 import json
 import shutil
@@ -15,7 +14,7 @@ from tests.support.system_tools import SYSTEM_PATH, needs
 
 
 def measured(folder: Path, kind: str, path: str = SYSTEM_PATH, **keys: Any) -> dict[str, Any]:
-    """The results of one run, which ended by itself and left nothing but its artifacts."""
+    """Return the results of one run that ended by itself and left only its artifacts."""
     (folder / "input.jsonl").write_text(json.dumps({"workload": {"kind": kind, **keys}}))
     command = Command(folder, None, "--config", str(folder / "input.jsonl"), PATH=path)
     printed = command.finish()
@@ -23,7 +22,7 @@ def measured(folder: Path, kind: str, path: str = SYSTEM_PATH, **keys: Any) -> d
     command.assert_nothing_is_left()
     results: dict[str, Any] = printed["results"]
     assert [step["problem"] for step in results["steps"]] == [""] * len(results["steps"])
-    # How fast a busy machine starts things is not a question here; what it says must be true.
+    # A busy machine may start processes slowly, but the reported values must be true.
     for check in ("exit-codes", "values", "interface-bytes", "rank-lost", "tool-versions"):
         found = [each["severity"] for each in results["checks"] if each["check"] == check]
         assert set(found) <= {"valid", "info"}, check
@@ -31,14 +30,14 @@ def measured(folder: Path, kind: str, path: str = SYSTEM_PATH, **keys: Any) -> d
 
 
 def value(results: dict[str, Any], tag: str) -> float:
-    """The one value of a metric."""
+    """Return the only value of a metric."""
     (metric,) = (each for each in results["metrics"] if each["info"]["tag"] == tag)
     (only,) = metric["values"]
     return float(only["value"])
 
 
 def outputs(folder: Path, pattern: str, file: str = "stdout") -> list[str]:
-    """A file of each command, by a pattern of their folders below `raw/`."""
+    """Return a file of each command by a glob pattern of the folders in `raw/`."""
     return [path.read_text() for path in sorted(artifacts(folder).glob(f"raw/{pattern}/{file}"))]
 
 
@@ -57,7 +56,7 @@ def test_iperf_reports_the_receivers_count(
 ) -> None:
     needs("iperf3", "iperf3")
     results = measured(tmp_path, "iperf", duration="1s", port=free_port(), **keys)
-    # The client is the first command; with `reverse` it receives, otherwise the server does.
+    # The client is the first command. It receives with `reverse`; otherwise the server receives.
     ends = [json.loads(text)["end"] for text in outputs(tmp_path, "001-*/rank-*/command-*")]
     counted = {end[received]["bits_per_second"] for end in ends if received in end}
     assert value(results, "bandwidth") in counted
@@ -67,7 +66,7 @@ def test_iperf_reports_the_receivers_count(
 def test_fio_adds_its_workers(tmp_path: Path) -> None:
     needs("fio", "fio")
     keys = {"rw": "randrw", "bs": "4Ki", "size": "16Mi", "runtime": "1s", "ramp": "0s"}
-    # Asynchronous reads and direct ones are not possible on every file system of a test machine.
+    # Some file systems of test machines support neither asynchronous nor direct reads.
     results = measured(tmp_path, "fio", workers=2, ioengine="psync", direct=False, **keys)
     jobs = [
         job
@@ -83,7 +82,7 @@ BRIEF = """#!/bin/sh
 case $* in *--time_based*) set -- "$@" --runtime=200ms ;; esac
 exec {fio} "$@"
 """
-"""fio with a runtime that is too short to measure something, and long enough to say it."""
+"""fio with a runtime that is too short for a measurement but long enough for its output."""
 
 
 def test_suite_measures_a_volume_by_all_its_runs(
@@ -109,7 +108,7 @@ def test_suite_measures_a_volume_by_all_its_runs(
 @pytest.mark.parametrize(("test", "tag"), [("tag_bw", "bandwidth"), ("tag_lat", "latency")])
 def test_ucx_measures_each_message_size(tmp_path: Path, test: str, tag: str) -> None:
     needs("ucx_perftest", "ucx-utils")
-    # Both ends poll: beside other tests an iteration takes as long as a turn of the scheduler.
+    # Both ends poll. Next to other tests, an iteration takes as long as a scheduler time slice.
     keys: dict[str, Any] = {"max_size": "4Ki", "iterations": 10, "warmup": 1, "port": free_port()}
     results = measured(tmp_path, "ucx", test=test, **keys)
     (table,) = results["tables"]
@@ -121,7 +120,7 @@ def test_mpi_processes_on_two_ranks_need_no_ssh(tmp_path: Path) -> None:
     needs("mpirun", "openmpi-bin")
     program = ["/usr/bin/python3", "-c", "import mpi4py"]
     if subprocess.run(program, capture_output=True).returncode:
-        pytest.skip("mpi4py is not here: Debian package python3-mpi4py")
+        pytest.skip("mpi4py is not installed; it is in the Debian package python3-mpi4py")
     results = measured(tmp_path, "mpi-pingpong", maxlog=8, iterations=50)
     rows = [
         line.split() for text in outputs(tmp_path, "001-*/rank-0/*") for line in text.splitlines()

@@ -1,4 +1,4 @@
-"""What of a latency is the network's, on a way that takes its time for real."""
+"""The network part of a latency, measured over a connection with real delay."""
 
 import json
 import os
@@ -18,19 +18,19 @@ PROGRAM = Path(__file__).parents[1] / "support" / "slow_way.py"
 
 @pytest.fixture(scope="module")
 def own_network() -> tuple[str, ...]:
-    """The program that gives a command a network of its own."""
+    """Return the program that gives a command its own network namespace."""
     program = ("unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)))
     probe = [*program, "ip", "tuntap", "add", "dev", "probe0", "mode", "tun"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode:
         assert not os.environ.get("CI"), f"CI must be able to make a TUN device: {done.stderr}"
-        pytest.skip(f"no network of one's own here: {done.stderr.strip()}")
+        pytest.skip(f"cannot create a network namespace: {done.stderr.strip()}")
     return program
 
 
 @pytest.fixture
 def measured(own_network: tuple[str, ...], tmp_path: Path) -> dict[str, Any]:
-    """The results of one user."""
+    """Return the results of a run with one user."""
     load = ("--concurrency", "1", "--request-count", "12", "--isl", "20")
     command = [*own_network, sys.executable, str(PROGRAM), str(ONE_WAY_MS), *load, *QUIET]
     done = subprocess.run(
@@ -44,12 +44,11 @@ def measured(own_network: tuple[str, ...], tmp_path: Path) -> dict[str, Any]:
 def test_network_part_of_ttft_is_known(measured: dict[str, Any]) -> None:
     shortest, connect = measured["network_rtt"], measured["network_connect"]
     assert shortest["count"] == connect["count"] >= 1
-    # All of the way is in it, and nothing of the server: its kernel alone takes part in a connect,
-    # whose round trip is one of those of which the shortest counts.
+    # The value includes the whole network delay and no server time: only the server's kernel takes
+    # part in a TCP connect, whose round trip is among those of which the minimum counts.
     assert shortest["min"] >= 2 * ONE_WAY_MS
     assert shortest["min"] <= connect["min"]
     assert shortest["max"] <= connect["max"]
-    # A request may be on its way for less than each round trip that the kernel has measured, but
-    # not for less than the packets are held.
+    # A request may be faster than any round trip that the kernel measured, but not than the delay.
     assert measured["time_to_first_token"]["min"] >= 2 * ONE_WAY_MS + TTFT_MS
     assert measured["network_smoothed_rtt"]["avg"] >= shortest["avg"]

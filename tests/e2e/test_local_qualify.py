@@ -1,4 +1,4 @@
-"""A qualification with ranks of this machine as nodes, and a command that prints their speed."""
+"""A qualification with ranks of this machine as nodes and a command that prints their speed."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ SLOW = "test $AIPERF_RANK -eq 5 && echo speed: 80 || echo speed: 100"
 
 
 def config(script: str = SLOW, *, count: int = 8, **spec: Any) -> dict[str, Any]:
-    """Nodes alone, then pairs; a pair is as fast as its slower node."""
+    """Return a config that measures nodes, then pairs. A pair is as fast as its slower node."""
     command = {"kind": "command", "command": ["sh", "-c", script]}
     return {
         "workload": {
@@ -42,7 +42,7 @@ def config(script: str = SLOW, *, count: int = 8, **spec: Any) -> dict[str, Any]
     }
 
 
-def started(
+def launch(
     folder: Path, content: dict[str, Any], *flags: str, path: str = os.environ["PATH"]
 ) -> Command:
     (folder / "input.jsonl").write_text(json.dumps(content))
@@ -56,7 +56,7 @@ def nodes(folder: Path) -> dict[str, str]:
 
 
 def test_slow_rank_fails_and_leaves_the_pairs(tmp_path: Path) -> None:
-    command = started(tmp_path, config())
+    command = launch(tmp_path, config())
     printed = command.finish()
     assert command.code is ExitCode.SLO_MISSED, command.errors
     command.assert_nothing_is_left()
@@ -78,7 +78,7 @@ def test_slow_rank_fails_and_leaves_the_pairs(tmp_path: Path) -> None:
 
 def test_slow_pairs_find_their_common_node(tmp_path: Path) -> None:
     stages = config()["workload"]["stages"][1:]
-    command = started(tmp_path, config(stages=stages))
+    command = launch(tmp_path, config(stages=stages))
     printed = command.finish()
     assert command.code is ExitCode.SLO_MISSED, command.errors
     result = printed["results"]["qualification"]
@@ -100,10 +100,10 @@ def test_iperf_finds_node_with_a_slow_link(tmp_path: Path) -> None:
             limits=[{"check": "iperf_bandwidth", "min": "30Mbit/s"}],
             env=env,
         )
-        command = started(tmp_path, content)
+        command = launch(tmp_path, content)
         printed = command.finish()
     assert command.code is ExitCode.SLO_MISSED, command.errors
-    # A busy machine makes the other links slower, but not as slow as the limit.
+    # A busy machine slows the other links, but not below the limit.
     assert nodes(tmp_path) == {"0": "pass", "1": "pass", "2": "fail", "3": "pass"}
     result = printed["results"]["qualification"]
     (bad,) = (each["checks"][0] for each in result["nodes"] if each["verdict"] == "fail")
@@ -131,7 +131,7 @@ def test_tool_is_a_stage(
     tool: str, package: str, stage: dict[str, Any], check: str, tmp_path: Path
 ) -> None:
     needs(tool, package)
-    command = started(tmp_path, config(stages=[stage], count=2), path=SYSTEM_PATH)
+    command = launch(tmp_path, config(stages=[stage], count=2), path=SYSTEM_PATH)
     printed = command.finish()
     assert command.code is ExitCode.OK, command.errors
     command.assert_nothing_is_left()
@@ -145,11 +145,11 @@ def test_tool_is_a_stage(
 
 def test_interrupted_qualification_resumes_with_next_round(tmp_path: Path) -> None:
     results = "artifacts/*/trials/*/results.json"
-    # The trials after the first two last until they are stopped.
+    # Trials after the first two last until they are stopped.
     count = f"ls {tmp_path / results} 2>/dev/null | wc -l"
     hold = f"test -e {tmp_path}/resumed || test $({count}) -lt 2 || exec sleep 600"
     content = config(f"{hold}; echo speed: 100", count=4)
-    first = started(tmp_path, content)
+    first = launch(tmp_path, content)
     wait_until(first, lambda: len(list(tmp_path.glob(results))) >= 2)
     first.process.send_signal(signal.SIGINT)
     first.finish()
@@ -161,7 +161,7 @@ def test_interrupted_qualification_resumes_with_next_round(tmp_path: Path) -> No
     assert done < {1, 3, 4, 5}
     before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/results.json")}
     (tmp_path / "resumed").touch()
-    again = started(tmp_path, content, "--resume", str(folder))
+    again = launch(tmp_path, content, "--resume", str(folder))
     printed = again.finish()
     assert again.code is ExitCode.OK, again.errors
     assert [each["number"] for each in printed["results"]["trials"]] == [1, 3, 4, 5]
@@ -172,7 +172,7 @@ def test_interrupted_qualification_resumes_with_next_round(tmp_path: Path) -> No
 
 def test_rank_with_failed_tool_is_not_measured(tmp_path: Path) -> None:
     script = "test $AIPERF_RANK -ne 2 || exit 3; echo speed: 100"
-    command = started(tmp_path, config(script, count=4))
+    command = launch(tmp_path, config(script, count=4))
     printed = command.finish()
     assert command.code is ExitCode.SLO_MISSED, command.errors
     assert nodes(tmp_path) == {"0": "pass", "1": "pass", "2": "not-measured", "3": "pass"}

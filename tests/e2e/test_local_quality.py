@@ -1,4 +1,4 @@
-"""A quality gate after the load: its score and its exit code."""
+"""A quality gate after the load, with its score and its exit code."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ WRONG = {"prompt": "?", "grader": "exact", "expected": "nobody says this"}
 
 
 def write_gate(folder: Path, *questions: dict[str, str]) -> Path:
-    """Write the questions, and return the folder of a run that names them."""
+    """Write the questions and return the folder of a run that uses them."""
     (folder / "gate.jsonl").write_text("".join(f"{json.dumps(q)}\n" for q in questions))
     within = folder / "run"
     within.mkdir()
@@ -47,7 +47,7 @@ def test_score_below_the_minimum_has_exit_code_4(tmp_path: Path) -> None:
     with running(MockServerConfig(ttft="5ms", itl="1ms", tokens=8)) as server:
         command = Command(folder, server.url, *FLAGS, "--quality-min-score", "90")
         content = command.finish()
-    # 10 of 10 are right, but they show no more than 72%. A busy machine makes the run invalid.
+    # 10 of 10 answers are right, which proves at most 72%. On a busy machine the run is invalid.
     assert command.code in (ExitCode.SLO_MISSED, ExitCode.VERDICT_INVALID), command.errors
     assert not content["results"]["aiperf_svc"]["quality"]["is_met"]
     if command.code == ExitCode.SLO_MISSED:

@@ -1,4 +1,4 @@
-"""The command as a user runs it: real processes, compared with what the server says it did."""
+"""Runs real processes as a user does and compares the results with the server's own record."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_times_match_the_server_within_a_millisecond(
 @pytest.mark.parametrize(
     "flags", [("--layout", "per-service"), ("--workers-min", "3", "--record-processors", "2")]
 )
-def test_every_layout_gives_the_same_results(
+def test_every_layout_has_the_same_results(
     mock: RunningMockServer, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     command = Command(tmp_path, mock.url, "--concurrency", "60", "--request-count", "300", *flags)
@@ -100,7 +100,7 @@ def test_every_layout_gives_the_same_results(
     command.assert_nothing_is_left()
 
 
-def test_tcp_with_curve_gives_the_same_results(mock: RunningMockServer, tmp_path: Path) -> None:
+def test_tcp_with_curve_has_the_same_results(mock: RunningMockServer, tmp_path: Path) -> None:
     config = tmp_path / "secure.yaml"
     config.write_text(
         json.dumps(
@@ -136,7 +136,7 @@ def test_killed_worker_is_accounted_and_not_valid(mock: RunningMockServer, tmp_p
 def test_killed_record_processor_costs_no_record(mock: RunningMockServer, tmp_path: Path) -> None:
     flags = ("--concurrency", "20", "--duration", "7", "--grace-period", "1")
     pools = ("--workers-min", "2", "--record-processors", "2")
-    # With a low priority the other one may be silent for as long as a lost one.
+    # At a low priority, the other processor could be silent for as long as a lost one.
     command = Command(tmp_path, mock.url, *flags, *pools, preparation=("keep_priority",))
     command.wait_for_requests(mock, 60)
     os.kill(command.service("record-processor-1"), signal.SIGKILL)
@@ -150,12 +150,12 @@ def test_killed_record_processor_costs_no_record(mock: RunningMockServer, tmp_pa
     assert ours["lost_services"] == ["record-processor-1"]
     log = (artifacts(tmp_path) / "logs" / "worker-manager.log").read_text()
     (seen,) = [line for line in map(json.loads, log.splitlines()) if "is lost" in line["message"]]
-    # By the manager's clock, which does not count what a busy machine keeps it from hearing. It
-    # waits longer while it does not hear the other one either.
+    # Measured on the manager's clock, which excludes delays of a busy machine. The manager waits
+    # longer while it does not hear the other processor either.
     silence = re.fullmatch(r"record-processor-1 is lost: no heartbeat for (\S+) s", seen["message"])
     assert silence is not None
     assert float(silence[1]) < CONTROL_SILENCE_NS / 1e9 + 1
-    # Each request once, though what the dead one had was sent again.
+    # Each request counts once, although the dead processor's batches were sent again.
     lines = (artifacts(tmp_path) / "profile_export.jsonl").read_text().splitlines()
     requests = [json.loads(line)["metadata"]["x_request_id"] for line in lines]
     assert len(requests) == len(set(requests)) == accounts["records"]
@@ -167,10 +167,10 @@ def test_ctrl_c_once_stops_keeps_and_reports(mock: RunningMockServer, tmp_path: 
     command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "1000000")
     command.wait_for_requests(mock, 50)
     command.process.send_signal(signal.SIGINT)
-    said = command.finish()
-    results = said["results"]
-    assert said["exit_code"] == command.code == ExitCode.INTERRUPTED
-    assert said["reason"]
+    printed = command.finish()
+    results = printed["results"]
+    assert printed["exit_code"] == command.code == ExitCode.INTERRUPTED
+    assert printed["reason"]
     assert results["was_cancelled"] is True
     assert results["request_count"]["avg"] >= 45
     command.assert_nothing_is_left()
@@ -184,13 +184,13 @@ def test_ctrl_c_twice_exits_at_once_without_leftovers(
     command.wait_for_requests(mock, 5)
     command.process.send_signal(signal.SIGINT)
     command.process.send_signal(signal.SIGTERM)
-    said = command.finish()
-    assert said["exit_code"] == command.code == ExitCode.INTERRUPTED
-    assert said["reason"]
+    printed = command.finish()
+    assert printed["exit_code"] == command.code == ExitCode.INTERRUPTED
+    assert printed["reason"]
     command.assert_nothing_is_left()
 
 
-def test_killed_runner_takes_its_services_with_it(mock: RunningMockServer, tmp_path: Path) -> None:
+def test_services_end_with_a_killed_runner(mock: RunningMockServer, tmp_path: Path) -> None:
     command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "1000000")
     command.wait_for_requests(mock, 20)
     pidfds = [os.pidfd_open(pid) for pid in command.processes()]

@@ -1,4 +1,4 @@
-"""Several targets on this machine: a run for each with one start, or one run over all of them."""
+"""Several targets on this machine: one run per target with a common start, or one run over all."""
 
 import hashlib
 import json
@@ -26,10 +26,10 @@ def mock() -> Iterator[RunningMockServer]:
         yield server
 
 
-def started(
+def launch(
     folder: Path, mock: RunningMockServer, *flags: str, experiment: Any = None, **load: Any
 ) -> Command:
-    """Two targets, which are the same server."""
+    """Start a command with two targets that are the same server."""
     content = {
         "name": "two",
         "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
@@ -49,12 +49,12 @@ def started(
 def test_targets_start_together_and_the_total_is_exact(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
-    command = started(tmp_path, mock, requests=400)
-    said = command.finish()
+    command = launch(tmp_path, mock, requests=400)
+    printed = command.finish()
     assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
     folder = artifacts(tmp_path)
     joint = json.loads((folder / "joint.json").read_bytes())
-    assert said["results"] == joint
+    assert printed["results"] == joint
     own = [
         json.loads((folder / name / "profile_export_aiperf.json").read_bytes()) for name in NAMES
     ]
@@ -82,12 +82,12 @@ def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: P
         path = tmp_path.parent / f"{tmp_path.name}.yaml"
         path.write_text(yaml.safe_dump(content))
         command = Command(tmp_path, None, words=("profile", "--config", str(path)))
-        said = command.finish()
+        printed = command.finish()
         served = {"fast": mock.truth()["requests"] - before, "slow": slow.truth()["requests"]}
     assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
     folder = artifacts(tmp_path)
     joint = json.loads((folder / "joint.json").read_bytes())
-    assert said["results"] == joint
+    assert printed["results"] == joint
     trials = joint["total"]["trials"]
     assert [each["parameters"]["load.request_rate"] for each in trials] == [10, 40]
     sent = Counter[str]()
@@ -101,7 +101,7 @@ def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: P
         assert total["request_latency_count"] == total["request_count_avg"]
         one = json.loads((folder / "trials" / trial["folder"] / "joint.json").read_bytes())
         own_ms = [each["metrics"]["time_to_first_token"]["p50"] for each in one["members"]]
-        # Of the slow server, but on a busy machine the other one may be slower.
+        # Usually the slow server's value, but on a busy machine the other server may be slower.
         assert min(own_ms) < total["time_to_first_token_p50"] < max(own_ms)
         runs = [folder / name / "trials" / trial["folder"] for name in ("fast", "slow")]
         check_spread(start, *runs)
@@ -113,9 +113,9 @@ def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: P
 
 def test_killed_experiment_over_targets_resumes(tmp_path: Path) -> None:
     experiment = {"product": {"load.concurrency": [2, 1]}}
-    # Five seconds for the trial that is killed, in which little is done.
+    # The trial that is killed takes five seconds and does little.
     with running(MockServerConfig(truth=True, ttft="500ms", tokens=2)) as slow:
-        first = started(tmp_path, slow, experiment=experiment, requests=10)
+        first = launch(tmp_path, slow, experiment=experiment, requests=10)
         wait_for_trials(first, 1)
         first.wait_for_requests(slow, 2 * 10 + 1)
         kill(first)
@@ -124,8 +124,8 @@ def test_killed_experiment_over_targets_resumes(tmp_path: Path) -> None:
         assert [set(each) for each in ended] == [{1}, {1}]
         seen = slow.truth()["requests"]
         resume = ("--resume", str(folder))
-        second = started(tmp_path, slow, *resume, experiment=experiment, requests=10)
-        said = second.finish()
+        second = launch(tmp_path, slow, *resume, experiment=experiment, requests=10)
+        printed = second.finish()
         assert second.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), second.errors
         assert slow.truth()["requests"] == seen + 2 * 10
         for name, before in zip(NAMES, ended, strict=True):
@@ -133,14 +133,14 @@ def test_killed_experiment_over_targets_resumes(tmp_path: Path) -> None:
             assert set(after) == {1, 2}
             assert after[1] == before[1]
             assert len(list((folder / name / "trials").glob("*-unfinished1"))) == 1
-        trials = said["results"]["total"]["trials"]
+        trials = printed["results"]["total"]["trials"]
         assert [each["values"]["request_count_avg"] for each in trials] == [20, 20]
-        assert [each["total_of"] for each in said["results"]["starts"]] == [list(NAMES)] * 2
+        assert [each["total_of"] for each in printed["results"]["starts"]] == [list(NAMES)] * 2
         (folder / "joint.json").unlink()
-        third = started(tmp_path, slow, *resume, experiment=experiment, requests=10)
+        third = launch(tmp_path, slow, *resume, experiment=experiment, requests=10)
         again = third.finish()["results"]
         assert slow.truth()["requests"] == seen + 2 * 10
-    # What the clocks were at each start is not known any more: the common time is less exact.
+    # The clocks at each start are no longer known, so the common time is less exact.
     for before, after in zip(trials, again["total"]["trials"], strict=True):
         assert after["values"] == pytest.approx(before["values"], rel=0.01)
     assert again == json.loads((folder / "joint.json").read_bytes())
@@ -148,14 +148,14 @@ def test_killed_experiment_over_targets_resumes(tmp_path: Path) -> None:
 
 
 def wait_for_trials(command: Command, number: int) -> None:
-    """Until so many trials have ended for both targets."""
+    """Wait until this many trials have ended for both targets."""
     wait_until(
         command, lambda: all(len(records_of(command.folder, name)) >= number for name in NAMES)
     )
 
 
 def records_of(folder: Path, name: str) -> dict[int, str]:
-    """The hash of the records of each trial that a target has ended, by its number."""
+    """Return the hash of the records of each ended trial of a target by trial number."""
     found = {}
     for path in folder.glob(f"artifacts/*/{name}/experiment.json"):
         for each in json.loads(path.read_bytes())["trials"]:
@@ -165,9 +165,8 @@ def records_of(folder: Path, name: str) -> dict[int, str]:
 
 
 def check_spread(start: dict[str, Any], *runs: Path) -> None:
-    """The first requests of two runs are due together. The time between them, and that in which
-    both runs have requests, is what their lines and clocks say. How long it is, the machine
-    decides."""
+    """Check that the first requests of two runs are due together. Compare the spread and the common
+    time with the runs' lines and clocks. Their size depends on the machine."""
     lines = [(run / "profile_export.jsonl").read_bytes().splitlines() for run in runs]
     requests = [[json.loads(line)["metadata"] for line in each] for each in lines]
     due, starts = (
@@ -183,15 +182,15 @@ def check_spread(start: dict[str, Any], *runs: Path) -> None:
 
 
 def accounts_of(folder: Path, trial: str) -> dict[str, Any]:
-    """The accounts of a trial in the folder of an experiment."""
+    """Return the accounts of a trial in an experiment's folder."""
     path = folder / "trials" / trial / "profile_export_aiperf.json"
     accounts: dict[str, Any] = json.loads(path.read_bytes())["aiperf_svc"]["accounts"]
     return accounts
 
 
 def wait_for_responses_to_both(command: Command, mock: RunningMockServer) -> None:
-    """Until the server has responded to each target some times since its account was reset, to one
-    of them in several parts."""
+    """Wait until the server has responded to each target several times since its record was reset,
+    to one of them in several parts."""
 
     def is_reached() -> bool:
         rows = mock.truth(rows=True)["rows"]
@@ -204,14 +203,14 @@ def wait_for_responses_to_both(command: Command, mock: RunningMockServer) -> Non
 def test_ctrl_c_keeps_results_of_all_targets(mock: RunningMockServer, tmp_path: Path) -> None:
     experiment = {"product": {"load.concurrency": [1, 2, 3]}}
     mock.reset()
-    command = started(tmp_path, mock, experiment=experiment, duration="10m")
+    command = launch(tmp_path, mock, experiment=experiment, duration="10m")
     wait_for_responses_to_both(command, mock)
     command.process.send_signal(signal.SIGINT)
-    said = command.finish()
+    printed = command.finish()
     assert command.code == ExitCode.INTERRUPTED
-    (trial,) = said["results"]["total"]["trials"]
+    (trial,) = printed["results"]["total"]["trials"]
     assert trial["left_out"].startswith("cancelled: there: interrupted by the user; same: ")
-    (start,) = said["results"]["starts"]
+    (start,) = printed["results"]["starts"]
     assert start["total_of"] == ["there", "same"]
     command.assert_nothing_is_left()
 
@@ -220,13 +219,13 @@ def test_ctrl_c_stops_all_targets_and_keeps_results(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     mock.reset()
-    command = started(tmp_path, mock, duration="10m")
+    command = launch(tmp_path, mock, duration="10m")
     wait_for_responses_to_both(command, mock)
     command.process.send_signal(signal.SIGINT)
-    said = command.finish()
+    printed = command.finish()
     assert command.code == ExitCode.INTERRUPTED
-    assert said["results"]["total_of"] == ["there", "same"]
-    assert said["results"]["total"]["request_count"]["avg"] > 0
+    assert printed["results"]["total_of"] == ["there", "same"]
+    assert printed["results"]["total"]["request_count"]["avg"] > 0
     command.assert_nothing_is_left()
 
 
@@ -235,9 +234,9 @@ def test_addresses_are_used_in_turn(mock: RunningMockServer, nobody: str, tmp_pa
         before = mock.truth()["requests"]
         flags = ("-u", nobody, "-u", other.url, "--concurrency", "4", "--request-count", "60")
         command = Command(tmp_path, mock.url, *flags, "--random-seed", "4")
-        said = command.finish()
+        printed = command.finish()
         served = [mock.truth()["requests"] - before, 0, other.truth()["requests"]]
-    results = said["results"]
+    results = printed["results"]
     targets = results["aiperf_svc"]["targets"]
     assert [each["url"] for each in targets] == [mock.url, nobody, other.url]
     assert [each["request_count"]["avg"] for each in targets] == served == [20, 0, 20]
@@ -298,8 +297,8 @@ def test_least_busy_address_and_model_weights_are_used(nobody: str, tmp_path: Pa
     errors = [each["error_request_count"]["avg"] for each in ours["targets"]]
     assert errors[:2] == [0, 0]
     assert errors[2] == 120 - sum(served)
-    assert 40 <= errors[2] < 60, "what is down has its turns, and is not taken for idle"
-    assert served[0] > 2 * served[1], "half of the users were at each, whose times differ"
+    assert 40 <= errors[2] < 60, "a down address gets its turns and does not look idle"
+    assert served[0] > 2 * served[1], "half of the users use each address, and latencies differ"
     inputs = json.loads((artifacts(tmp_path) / "inputs.json").read_bytes())["data"]
     asked = Counter(inputs[index % 24]["payloads"][0]["model"] for index in range(120))
     assert asked == {"base": 60, "lora-a": 30, "lora-b": 30}

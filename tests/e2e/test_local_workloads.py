@@ -1,4 +1,4 @@
-"""A tool on ranks of this machine: what is measured, what fails, what is left."""
+"""A tool on ranks of this machine: its measurements, its failures, and its leftovers."""
 
 import json
 import os
@@ -26,14 +26,14 @@ SPEED = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Starts a command workload, and sees that no process of it is left at the end."""
+    """Return a function that starts a command workload. Checks that no process is left."""
     started: list[Command] = []
 
     def run(script: str, *, repetitions: int = 1, ranks_on: Any = None, **keys: Any) -> Command:
         workload = {"kind": "command", "command": ["sh", "-c", script], "metrics": SPEED, **keys}
         deployment = {"ranks": ranks_on or {}}
         config = {"workload": workload, "repetitions": repetitions, "deployment": deployment}
-        path = tmp_path / "input.jsonl"  # The one name besides the artifacts that is expected.
+        path = tmp_path / "input.jsonl"  # The only expected name besides the artifacts.
         path.write_text(json.dumps(config))
         started.append(Command(tmp_path, None, "--config", str(path)))
         return started[-1]
@@ -73,7 +73,7 @@ def test_metrics_and_files_of_every_repetition_are_kept(
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "reason"),
     [
         ("echo broken >&2; exit 3", "sh ended with code 3: broken"),
         ("echo garbage", "nothing found; it ends with 'garbage"),
@@ -82,13 +82,13 @@ def test_metrics_and_files_of_every_repetition_are_kept(
     ],
 )
 def test_failed_step_has_reason_and_output(
-    start: Callable[..., Command], tmp_path: Path, script: str, said: str
+    start: Callable[..., Command], tmp_path: Path, script: str, reason: str
 ) -> None:
     command = start(script)
     printed = command.finish()
     assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
     ((_, _, _, problem),) = steps_of(printed)
-    assert said in problem
+    assert reason in problem
     assert printed["exit_code"] == command.code
     assert printed["reason"].startswith("step ")
     assert printed["results"]["verdict"] == "invalid"

@@ -1,5 +1,4 @@
-"""A real Prometheus reads a local run and has a response to every query of the dashboard; what the
-page has of other runs."""
+"""A real Prometheus scrapes a local run and answers every query of the dashboard."""
 
 import json
 import shutil
@@ -26,12 +25,12 @@ from tests.support.running_command import FINISHED, WAIT_S, Command, wait_for
 DASHBOARDS = Path(__file__).parents[2] / "aiperf_svc" / "stack" / "dashboards"
 USERS = 4
 NOT_HERE = ("aiperf_steps_", "aiperf_trials_", "aiperf_server_kv_cache_ratio")
-"""Of other kinds of runs and servers."""
+"""Prefixes of metrics of other kinds of runs and servers."""
 Json = dict[str, Any]
 
 
 class Prometheus:
-    """One that reads a page of this machine."""
+    """A Prometheus server that scrapes a page on this machine."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}/api/v1"
@@ -49,7 +48,7 @@ class Prometheus:
             return False
 
     def values(self, expression: str, since_s: float) -> list[float]:
-        """All values that an expression had since then, of all its series."""
+        """Return all values of all series of an expression since then."""
         span = {"start": str(since_s), "end": str(time.time()), "step": "0.25"}
         result = self.get("query_range", query=expression, **span)["result"]
         return [float(value) for series in result for _, value in series["values"]]
@@ -87,7 +86,7 @@ def prometheus(folder: Path, port: int, page_port: int) -> Iterator[Prometheus]:
 
 
 def queries() -> list[str]:
-    """Those of the dashboard, with its variables as Grafana fills them in."""
+    """Return the dashboard's queries with its variables filled in as by Grafana."""
     panels = json.loads((DASHBOARDS / "run.json").read_text())["panels"]
     found = [target["expr"] for panel in panels for target in panel["targets"]]
     filled = {"$__rate_interval": "2s", "$job": "benchmarks", "$instance": ".*"}
@@ -114,7 +113,7 @@ def test_prometheus_reads_a_local_run_for_the_dashboard(tmp_path: Path) -> None:
         )  # fmt: skip
 
         def is_drawn() -> bool:
-            """How often Prometheus gets to read the page is up to the machine."""
+            """Return whether Prometheus has scraped the page often enough for the query."""
             assert command.process.poll() is None, command.process.communicate()
             gauges = ("aiperf_requests_in_flight", "aiperf_server_requests_running")
             return all(USERS in found.values(gauge + label, began_s) for gauge in gauges) and all(
@@ -131,7 +130,7 @@ def test_prometheus_reads_a_local_run_for_the_dashboard(tmp_path: Path) -> None:
         assert 0 < max(completed) <= mock.truth()["completed"]
         assert max(found.values(f"aiperf_requests_in_flight{label}", began_s)) == USERS
         assert max(found.values(f"aiperf_server_requests_running{label}", began_s)) == USERS
-        # The alerts' rules can be evaluated too, and a run that is well sets none off.
+        # The alert rules can be evaluated, and a healthy run triggers none.
         rules = [rule for group in found.get("rules")["groups"] for rule in group["rules"]]
         assert {rule["health"] for rule in rules} == {"ok"}
         assert found.values('ALERTS{alertname=~"AiperfRunFailed|AiperfWorkersLost"}', began_s) == []

@@ -1,4 +1,4 @@
-"""The files of a scenario, made of a run as a user starts it, against what the server did."""
+"""The scenario files of a whole run, compared with the server's own record."""
 
 import itertools
 import json
@@ -57,7 +57,7 @@ def test_a_single_stream_run_agrees_with_the_server(tmp_path: Path) -> None:
     assert (summary["n_samples_completed"], summary["n_samples_failed"]) == (len(rows), 0)
     assert {gate.name: gate.is_met for gate in result.gates} == {"duration": False, "queries": True}
     assert "INVALID" in (folder / FOLDER / "mlperf_log_summary.txt").read_text()
-    # No latency is below what the server took, and the estimate is one of the slowest.
+    # No latency is below the server's time, and the estimate is one of the slowest.
     served = sorted(row["end_wall_ns"] - row["arrival_wall_ns"] for row in rows)
     assert summary["latency"]["min"] >= served[0]
     assert summary["latency"]["early_stopping_percentiles"]["90.0"] >= served[-1]

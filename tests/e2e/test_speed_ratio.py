@@ -1,6 +1,5 @@
-"""CPU of a request against that of `wrk` in one run: a regression shows on any machine, however
-fast it is. Rates would depend on what else the machine does: we are several processes, wrk is one.
-"""
+"""CPU time per request relative to `wrk` in the same run. A regression shows on any machine,
+however fast. Rates would depend on other load, because we are several processes and wrk is one."""
 
 import shutil
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from benchmarks.speed.cases import Figures, requests, streams
 
 pytestmark = pytest.mark.alone
 RECORDED = {"requests": 2.5, "streams": 2.2}
-"""Our CPU by wrk's, medians of quick runs."""
+"""Our CPU time divided by that of wrk: medians of short runs."""
 
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed (Debian package wrk)")

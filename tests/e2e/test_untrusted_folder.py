@@ -1,4 +1,4 @@
-"""Commands in a folder whose files have the names of modules: none of them is imported."""
+"""Commands in a folder whose files are named like modules import none of them."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_services_import_no_file_of_the_working_folder(
 def test_empty_pythonpath_entry_is_not_the_working_folder(
     folder: Path, mock: RunningMockServer
 ) -> None:
-    # Python itself imports these at its start, before any program of ours.
+    # Python imports these at startup, before any of our code runs.
     for name in ("aiperf_svc", "encodings", "sitecustomize", "usercustomize"):
         (folder / f"{name}.py").unlink()
     path = f"{os.pathsep}{folder / 'elsewhere'}"
@@ -88,7 +88,7 @@ def test_empty_pythonpath_entry_is_not_the_working_folder(
 
 
 def test_bench_imports_no_file_of_the_working_folder(folder: Path) -> None:
-    """Its services are forks, as those of `profile` are."""
+    """The services of `bench` are forks like those of `profile`."""
     done = finished(folder, "bench", "--request-count", "6", "--ui", "none")
     assert "6 issued = 6 completed" in done.stdout, done.stderr
     assert_nothing_was_imported(folder)
@@ -124,7 +124,7 @@ def test_stack_file_imports_no_file_of_its_folder(folder: Path, command: str) ->
 
 
 def test_module_command_forgets_the_working_folder(folder: Path, mock: RunningMockServer) -> None:
-    """Python looks for `aiperf_svc` itself there, and for what it needs to do so."""
+    """Python searches the folder for `aiperf_svc` and for the modules that this search needs."""
     (folder / "aiperf_svc.py").unlink()
     module = (sys.executable, "-m", "aiperf_svc")
     for name in ("encodings", "sitecustomize", "usercustomize", "token"):

@@ -1,8 +1,9 @@
-"""A small sample of `benchmarks/verdict_classifier.py`: runs whose client is starved for sure, and
-honest ones, judged by the server's account.
+"""A small sample of `benchmarks/verdict_classifier.py`: runs with a client that is certainly
+starved, and honest runs, judged by the server's own record.
 
-What is asserted holds on a busy machine too, where an honest run may be starved as well. Only the
-run whose neighbours take all cores has the machine for itself, for the sake of the others."""
+The assertions also hold on a busy machine, where an honest run may be starved too. Only the run
+whose neighbours take all cores has the machine to itself, to protect the other tests.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ DURATION_S = 1.5
 PATCH = "sitecustomize.py"
 QUICK: dict[str, Any] = {"tokens": 4, "duration_s": DURATION_S}
 LATER: dict[str, Any] = QUICK | {"duration_s": 4.0}
-"""Of loads in whose middle something happens, however late the test does it."""
+"""Settings of loads with an event in the middle, long enough even for a late test."""
 HONEST = (
     Trial(1, "honest-open", rate=120, pattern="poisson", ttft_ms=40, **QUICK),
     Trial(2, "honest-closed", users=8, ttft_ms=60, **QUICK),
@@ -38,7 +39,7 @@ STARVED = (
     Trial(5, "paused", users=20, ttft_ms=30, severity=0.3, **QUICK),
     Trial(6, "clock", rate=150, severity=-150.0, **LATER),
     Trial(7, "clock", rate=150, severity=150.0, **LATER),
-    # A worker has 256 descriptors that are not for connections, and starts with over 512.
+    # A worker reserves 256 descriptors for other uses and needs more than 512 to start.
     Trial(8, "fds", rate=400, ttft_ms=900, severity=514, **QUICK),
 )
 NASTY = (
@@ -53,13 +54,13 @@ PRIVILEGED = (
     Trial(10, "quota", rate=200, severity=0.05, **QUICK),
 )
 CERTAIN = ("clock", "fds", "ports")
-"""Of these any machine's client is starved so much that the server sees it."""
+"""Trials that starve the client on any machine so much that the server notices."""
 CROWDED = Trial(11, "neighbour", rate=200, severity=4, **QUICK)
 
 
 @pytest.fixture(autouse=True)
 def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clients begin as forks, with what the start of an executed one would give them."""
+    """Start clients as forks that are prepared like executed ones."""
 
     def started(command: list[str], *, env: dict[str, str], **_: Any) -> ForkedCommand:
         preparations: dict[str, Preparation] = {
@@ -77,7 +78,7 @@ def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def server(arguments: Sequence[str], owner_fd: int) -> ForkedServer:
         return ForkedServer(arguments, owner_fd, preparation=network())
 
-    # Before this thread enters a network of its own: all later forks of tests would be in it.
+    # Fork before this thread enters its own network, or all later forks of tests would be in it.
     forking.start()
     skip_without_rights(trial.kind)
     if trial.kind == "ports":
@@ -90,11 +91,11 @@ PROBES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "ports": lambda: fault_injection.few_ports(30),
     "quota": lambda: fault_injection.cpu_quota([], 0.5),
 }
-"""What root may do on a machine, but not in most containers, by the kind of trial that needs it."""
+"""Operations by kind of trial that root may perform on a machine, but in few containers."""
 
 
 def skip_without_rights(kind: str) -> None:
-    """Skip where such a trial is impossible."""
+    """Skip the test if such a trial is impossible here."""
     if kind not in PROBES:
         return
     try:
@@ -103,11 +104,11 @@ def skip_without_rights(kind: str) -> None:
     except OSError as error:
         if os.environ.get("CI"):
             raise  # CI must have the right to
-        pytest.skip(f"no network or cgroup of one's own here: {error}")
+        pytest.skip(f"cannot create a network or cgroup: {error}")
 
 
 def network() -> Preparation:
-    """To be in the network of this thread."""
+    """Return a preparation that enters the network of this thread."""
     return "enter_namespaces", f"/proc/{os.getpid()}/task/{get_native_id()}/ns/net"
 
 
@@ -116,7 +117,7 @@ def name(trial: Trial) -> str:
 
 
 def assert_not_deceived(finding: Finding) -> None:
-    """The rule that holds for every run: what the server's account refutes is not `valid`."""
+    """Check that a result which the server's record refutes is not `valid`."""
     assert finding.verdict, finding.fired
     assert not (finding.is_spoiled and finding.verdict == "valid"), finding
 

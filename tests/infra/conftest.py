@@ -1,10 +1,10 @@
-"""What the tests of the Pulumi program share."""
+"""Fixtures for tests of the Pulumi program."""
 
 import os
 
 import pytest
 
-# The program names its owner, and looks for a cluster unless there is none.
+# The program determines its owner, and looks for a cluster unless told that there is none.
 os.environ |= {"AIPERF_OWNER": "somebody@somewhere", "KUBECONFIG": "/nowhere"}
 
 from tests.support.recording import Recording, usual_stack
@@ -12,5 +12,5 @@ from tests.support.recording import Recording, usual_stack
 
 @pytest.fixture(scope="module")
 def usual() -> Recording:
-    """The stack with nothing but the default."""
+    """Return the recorded stack with default settings."""
     return usual_stack()

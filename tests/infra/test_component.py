@@ -1,4 +1,4 @@
-"""The component in a program of a user, next to resources of its own."""
+"""The component in a user's program, next to the user's own resources."""
 
 import json
 import runpy
@@ -39,7 +39,7 @@ def _recorded(**args: Any) -> Recording:
 
 
 def _recorded_by(make_args: Callable[[], BenchmarkArgs]) -> Recording:
-    """Outputs belong to the event loop of the program, so the program makes the arguments."""
+    """Record a program that makes the arguments, because outputs belong to its event loop."""
 
     def program() -> None:
         server = k8s.core.v1.Service("server", metadata={"name": "server"})
@@ -126,7 +126,7 @@ def test_output_that_decides_the_plan_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ({"config": {}}, "load: config: 2 problems"),
         ({"config": CONFIG, "name": "A B"}, "expected at most 40 lowercase letters"),
@@ -134,8 +134,8 @@ def test_output_that_decides_the_plan_is_refused(key: str) -> None:
         ({"config": CONFIG, "secrets": {"key": "k"}}, "does not need 'key'"),
     ],
 )
-def test_mistake_is_one_error(args: dict[str, Any], said: str) -> None:
-    with pytest.raises(pulumi.RunError, match=said):
+def test_mistake_is_one_error(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(pulumi.RunError, match=message):
         _recorded(**args)
 
 

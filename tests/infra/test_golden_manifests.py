@@ -1,6 +1,6 @@
-"""Every committed stack file gives exactly the manifests that are committed beside this test.
+"""Every committed stack file renders to exactly the manifests in `golden/`.
 
-After a deliberate change: pytest tests/infra --regenerate-golden, and review the diff.
+After an intended change, run `pytest tests/infra --regenerate-golden` and review the diff.
 """
 
 import base64
@@ -20,7 +20,7 @@ import yaml
 from aiperf_svc.adapters.cluster.preflight import quotas
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 from tests.support.recording import ROOT, SUFFIX, Manifest, normalised, record, stack_config
 
 STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.*.yaml"))
@@ -29,7 +29,7 @@ SECRETS = {"aiperf:targetApiKey": "sk-of-the-target", "aiperf:hubToken": "hf-of-
 
 
 class _Dumper(yaml.SafeDumper):
-    """Files inside manifests as blocks, so that a diff shows lines."""
+    """Writes files inside manifests as blocks, so that diffs show lines."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
@@ -63,13 +63,13 @@ COUNTED = {
     "PodDisruptionBudget": "poddisruptionbudgets.policy", "Service": "services",
     "RoleBinding": "rolebindings.rbac.authorization.k8s.io", "ServiceAccount": "serviceaccounts",
 }  # fmt: skip
-"""Resources of a quota by the kind of the object."""
+"""Quota resource of each kind of object."""
 
 
 @pytest.mark.parametrize("stack", ["bench-smoke", "bench-variants", "bench-monitored"])
 def test_preview_and_quotas_count_the_committed_manifests(stack: str) -> None:
     config = parse_benchmark(stack_config(stack)["aiperf:benchmark"], "")
-    plan, kinds = plan_it(config, stack=stack), Counter(each["kind"] for each in _committed(stack))
+    plan, kinds = to_plan(config, stack=stack), Counter(each["kind"] for each in _committed(stack))
     numbers = [int(part.split()[0]) for part in summary.objects_line(plan).split(", ")]
     assert (len(numbers), sum(numbers)) == (len(kinds), kinds.total())
     requested = quotas.quota_requests(plan)
@@ -94,7 +94,7 @@ def test_golden_files_and_stack_files_match() -> None:
 
 @pytest.fixture(scope="module")
 def pulumi_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Environment with the real Pulumi and an empty state; no cluster and no kubeconfig."""
+    """Yield an environment with a real Pulumi and an empty state, without a cluster."""
     folder = tmp_path_factory.mktemp("pulumi")
     (folder / "state").mkdir()
     path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -121,8 +121,8 @@ def pulumi_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 
 
 def _target_and_placement() -> dict[str, Any]:
-    """A target with GPUs, a secret and prices, and pods that choose their nodes. One stack has all,
-    because an engine's start and its checkpoints take seconds."""
+    """Return a target with GPUs, a secret and prices, and pods with node selectors. One stack
+    combines them, because an engine takes seconds for its start and checkpoints."""
     config = stack_config("bench-vllm")
     placed = stack_config("bench-spot")["aiperf:benchmark"]
     benchmark = config["aiperf:benchmark"]
@@ -158,15 +158,15 @@ def test_real_pulumi_renders_the_recorded_manifests(
             text=True,
             check=False,
         )
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said
-        return said
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output
+        return output
 
     pulumi("stack", "init", stack)
     secrets = [f"{key}={value}" for key, value in SECRETS.items()]
     pulumi("config", "set-all", *(part for each in secrets for part in ("--secret", each)))
-    said = pulumi("up", "--yes", "--skip-preview", "--refresh=false")
-    assert "is expected to have version" not in said, "a provider of another version is asked for"
+    output = pulumi("up", "--yes", "--skip-preview", "--refresh=false")
+    assert "is expected to have version" not in output, "another provider version is required"
     manifests = [
         _read_rendered(path, stack) for path in sorted((rendered / "1-manifest").iterdir())
     ]

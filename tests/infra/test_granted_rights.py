@@ -1,4 +1,4 @@
-"""The Roles of a stack grant what preflight asks for, and nothing else."""
+"""The Roles of a stack grant exactly the permissions that preflight checks."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.preflight.rights import granted_rights
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 from tests.support.recording import record, stack_config
 
 
@@ -15,7 +15,7 @@ def test_job_stack_roles_match_creator_rights(mode: str) -> None:
     config: dict[str, Any] = stack_config("bench-variants")
     deployment = config["aiperf:benchmark"]["deployment"]
     deployment["namespace"] = {"mode": mode, "name": "own"}
-    plan = plan_it(parse_benchmark(config["aiperf:benchmark"], ""), stack="s", version="1")
+    plan = to_plan(parse_benchmark(config["aiperf:benchmark"], ""), stack="s", version="1")
     rules = [
         rule
         for manifest in record("s", config).manifests

@@ -1,4 +1,4 @@
-"""Plain `pulumi up` leaves a stack alone that somebody works on or another state has made."""
+"""Plain `pulumi up` does not touch a stack that is in use or belongs to another state."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ Use = Callable[[Users], None]
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
-    """Chooses who uses the stack in the cluster of the program; nobody until it is called."""
+    """Return a function that sets the users of the stack. Without a call there are none."""
     found = Users()
 
     def choose(users: Users) -> None:
@@ -51,7 +51,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The warnings about other stacks, of which the program has others too."""
+    """Collect the warnings about other stacks. The program emits other warnings too."""
     lines = list[str]()
 
     def warn(text: str) -> None:
@@ -92,13 +92,13 @@ def test_plain_up_changes_live_stack_of_its_state(use: Use, warned: list[str]) -
     assert warned == []
 
 
-def test_plain_up_names_what_a_killed_one_left(use: Use) -> None:
+def test_plain_up_names_leftovers_of_a_killed_one(use: Use) -> None:
     metadata = {"name": "aiperf-bench-1", "uid": "own"}
     state = {"ns": {"type": "kubernetes:core/v1:Namespace", "outputs": {"metadata": metadata}}}
     use(Users(unfinished={"uid-of-anchor": "aiperf-bench-1"}))
     with pytest.raises(pulumi.RunError, match=f"killed or .* aiperf-svc gc {STACK}. Nothing was"):
         _up(state)
-    # Another namespace is not an obstacle, nor is an anchor of this state.
+    # Neither another namespace nor an anchor of this state is an obstacle.
     for other in ({"uid-of-anchor": "aiperf-bench-2"}, {"own": "aiperf-bench-1"}):
         use(Users(unfinished=other))
         assert _up(state).manifests
@@ -147,7 +147,9 @@ def test_plain_up_takes_over_no_cluster_role(
     assert record(STACK, config).manifest("ClusterRole", "c")
 
 
-def test_runner_and_manifests_look_for_no_users(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_and_manifests_skip_the_user_check(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(Users(holder=HELD))
     for name, value in ((HOLDER, "alice@build process 42 a1"), ("AIPERF_RENDER_TO", "/manifests")):
         with monkeypatch.context() as patch:

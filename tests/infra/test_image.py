@@ -1,4 +1,4 @@
-"""The image's name and lock file. Building it is for the tests on a cluster."""
+"""The image's name and lock file. Tests on a cluster build the image."""
 
 import re
 import subprocess
@@ -46,7 +46,7 @@ BASE = "registry.example/python:3.12@sha256:" + "0a" * 32
 
 
 def _build(folder: Path, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """The build script with a tool that only writes down what it is asked for."""
+    """Run the build script with a fake tool that records its arguments."""
     tool, asked = folder / "tool", folder / "asked"
     tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{asked}\n')
     tool.chmod(0o700)
@@ -127,12 +127,12 @@ def test_workload_image_has_the_rank_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "said"), [("iprf", "kinds with an image: fio iperf"), ("nccl", "BASE=...")]
+    ("workload", "message"), [("iprf", "kinds with an image: fio iperf"), ("nccl", "BASE=...")]
 )
-def test_workload_without_recipe_is_refused(tmp_path: Path, workload: str, said: str) -> None:
+def test_workload_without_recipe_is_refused(tmp_path: Path, workload: str, message: str) -> None:
     done, asked = _build(tmp_path, WORKLOAD=workload)
     assert (done.returncode, asked) == (1, [])
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_runner_image_is_built_from_services_image(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_runner_image_is_built_from_services_image(tmp_path: Path) -> None:
     assert {f"BUILDER={BASE}", f"PULUMI={digest}", name} <= set(second)
 
 
-def test_tagged_pulumi_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+def test_tagged_pulumi_is_refused_before_the_build(tmp_path: Path) -> None:
     refused, asked = _build(tmp_path, BASE=BASE, RUNNER="1", PULUMI="p:3", REQUIRE_DIGESTS="1")
     assert (refused.returncode, asked) == (1, [])
     assert refused.stderr.splitlines()[-1] == "error: REQUIRE_DIGESTS is set and p:3 has none"

@@ -1,4 +1,4 @@
-"""How long the objects of a stack are there: namespace, anchor, deadline pod, disruption budget."""
+"""Lifetimes of a stack's namespace, anchor, deadline pod and disruption budget."""
 
 import json
 
@@ -21,13 +21,13 @@ from tests.support.recording import (
 
 @pytest.fixture(scope="module")
 def guest() -> Recording:
-    """A stack in a namespace that is there, whose pods have a minute to start."""
+    """Return a stack in an existing namespace whose pods have a minute to start."""
     return recorded(namespace={"mode": "existing", "name": "team"}, ready_timeout="1m")
 
 
 @pytest.fixture(scope="module")
 def unlimited() -> Recording:
-    """A stack in a namespace whose name is given, with a load that has no duration."""
+    """Return a stack in a named namespace, with a load without duration."""
     deployed = benchmark(namespace={"mode": "create", "name": "team"})
     load = {"concurrency": 1, "requests": 9}
     return record(STACK, {"aiperf:benchmark": deployed | {"load": load}})
@@ -82,7 +82,7 @@ def test_objects_except_deployments_are_deleted_with_own_namespace(
 ) -> None:
     namespaces = {made.deleted_with.rpartition("::")[2] for made in usual.objects.values()}
     assert namespaces == {"", f"aiperf-{STACK}"}
-    # Pods end before, all but the one that keeps the deadline.
+    # Pods end earlier, except the deadline pod.
     on_their_own = {made.name for made in usual.objects.values() if not made.deleted_with}
     deployments = {
         made.name for made in usual.objects.values() if made.type == "kubernetes:apps/v1:Deployment"
@@ -153,11 +153,11 @@ def test_budget_covers_start_and_load_of_one_run(usual: Recording, guest: Record
     names = {_budget(each)["metadata"]["name"] for each in (usual, guest)}
     assert names == {f"benchmark-{each.outputs['runId'][:8]}-{STACK}" for each in (usual, guest)}
     assert len(names) == 2
-    # Two budgets at a time would make every eviction an error.
+    # With two budgets at a time, every eviction would be an error.
     assert usual.registration("PodDisruptionBudget", "benchmark").is_deleted_before_replaced
     env = _deadline_environment(guest)
     assert env["AIPERF_BUDGET"] == _budget(guest)["metadata"]["name"]
-    # The target's 5 m, the services' 1 m, the load's 15 s.
+    # 5 m for the target, 1 m for the services, 15 s for the load.
     assert env["AIPERF_BUDGET_SECONDS"] == "375"
 
 
@@ -201,10 +201,10 @@ def test_only_pods_wait_for_deadline_pod(usual: Recording) -> None:
     pods = {
         urn for urn, made in usual.objects.items() if made.type == "kubernetes:apps/v1:Deployment"
     }
-    # The time of the budget is counted from its creation, by that pod.
+    # The pod measures the budget's time from the budget's creation.
     budget = {urn for urn, made in usual.objects.items() if made.name == "benchmark"}
     assert after == pods - {holder} | budget
-    # It is not ready before it has reached the API server, which somebody else's policies may deny.
+    # The pod is ready only after it has reached the API server, which policies may prevent.
     known = kinds_and_names(usual, usual.objects[holder].dependencies)
     assert ("NetworkPolicy", "deadline") in known
 
@@ -214,7 +214,7 @@ def test_deadline_pod_is_ready_after_api_response(usual: Recording) -> None:
     probe = pods["deadline"]["containers"][0]["startupProbe"]
     ready_file = _deadline_environment(usual)["AIPERF_READY_FILE"]
     assert probe["exec"]["command"] == ["cat", ready_file]
-    # It is never killed for it: its log says why the stack does not come up.
+    # It is never killed for this, because its log has the reason why the stack does not start.
     patience_s = probe["periodSeconds"] * probe["failureThreshold"]
     holder = usual.manifest("Deployment", f"deadline-{STACK}")
     assert patience_s > holder["spec"]["progressDeadlineSeconds"]

@@ -1,4 +1,4 @@
-"""The manifests that the runner tries in a cluster are those of the program."""
+"""The manifests that the runner tries as a dry run equal those of the program."""
 
 import asyncio
 import base64

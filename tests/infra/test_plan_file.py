@@ -1,4 +1,4 @@
-"""The plan that the runner hands to the Pulumi program."""
+"""The plan that the runner passes to the Pulumi program."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def test_program_makes_same_objects_from_handed_plan(
 
 @pytest.fixture
 def resumed_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """The second of two shapes, of which one trial is left, with a folder for uploads."""
+    """Return the second of two shapes, with one remaining trial and a folder for uploads."""
     product: dict[str, Any] = {"deployment.target.args": [["--ttft", "5ms"], ["--ttft", "9ms"]]}
     product["load.concurrency"] = [1, 2]
     data = benchmark(ttl="2h", raw_route="direct") | {"experiment": {"product": product}}

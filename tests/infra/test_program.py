@@ -1,4 +1,4 @@
-"""What the Pulumi program promises beyond the manifests: names, order, layouts, safe pods."""
+"""Guarantees of the Pulumi program besides the manifests: names, order, layouts, and safe pods."""
 
 import re
 from typing import Any
@@ -28,13 +28,13 @@ PROVIDER = "pulumi:providers:kubernetes"
 
 @pytest.fixture(scope="module")
 def compact() -> Recording:
-    """One pod for all services of which there is one, and nothing that can be left out."""
+    """Return a stack with one pod for all single services and without optional objects."""
     return recorded(layout="compact", raw_route="direct", network_policies=False, hold_drains=False)
 
 
 @pytest.fixture(scope="module")
 def next_generation() -> Recording:
-    """Another run of the usual benchmark, with all keys of a cluster."""
+    """Return another run of the default benchmark, with all cluster keys."""
     keys = {
         "aiperf:generation": "2",
         "aiperf:kubeconfig": "/somewhere/config",
@@ -91,7 +91,7 @@ def test_provider_gets_the_path_and_the_clusters_identity(next_generation: Recor
 
 
 def test_provider_has_the_locked_version(usual: Recording) -> None:
-    """Another one would be downloaded beside it, and the CLI would warn of the difference."""
+    """The CLI would download any other version in addition and warn about the difference."""
     lock = (INFRA.parent / "requirements.lock").read_text()
     locked = re.search(r"^pulumi-kubernetes==(\S+)", lock, re.MULTILINE)
     assert locked is not None

@@ -1,5 +1,5 @@
-"""Secrets of a stack: who reads them, and that nothing else has them. Keys of a stack file that
-would show one are refused, as are others that the program cannot do."""
+"""Secrets of a stack: which pods read them, and that nothing else contains them. Keys of a stack
+file that would expose a secret are rejected, as are keys that the program cannot support."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ UPLOAD_ID, UPLOAD_KEY = "AKIA-of-the-bucket", "sk-of-the-bucket"
 
 @pytest.fixture(scope="module")
 def keyed() -> Recording:
-    """A stack with all keys that a benchmark may have."""
+    """Return a stack with all keys that a benchmark can have."""
     deployed = _behind_a_key()
     deployed["artifacts"] = {"s3": {"url": "s3://bucket/runs"}}
     deployed["telemetry"] = {"server_metrics": ["https://x.example"], "key_env": "MY_PAGES"}
@@ -64,7 +64,7 @@ def test_no_key_is_in_clear_text(key: str, keyed: Recording) -> None:
 
 
 def _readers(recording: Recording, secret: str) -> list[tuple[str, str]]:
-    """The components that get a value of a Secret, and the variables that have it."""
+    """Return the components that get a value of a Secret, and the names of their variables."""
     return [
         (component_of(template), name)
         for template in pod_templates(recording)

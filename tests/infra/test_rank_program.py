@@ -1,4 +1,4 @@
-"""The objects of ranks: where they may run, what their containers may do, what goes with them."""
+"""The objects of ranks: placement, container permissions, and what is deleted with them."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def recorded(workload: dict[str, Any] | None = None, **ranks: Any) -> Recording:
 
 @pytest.fixture(scope="module")
 def anywhere() -> Recording:
-    """Ranks on any nodes, whose containers have a network, devices and a secret."""
+    """Return ranks on any nodes, with a network, devices and a secret in their containers."""
     return recorded(
         {"secret_env": {"TOKEN": "hubToken"}},
         nodes="any",
@@ -35,20 +35,20 @@ def anywhere() -> Recording:
 
 @pytest.fixture(scope="module")
 def apart() -> Recording:
-    """Ranks on nodes of their own, each with a claim."""
+    """Return ranks on separate nodes, each with a claim."""
     volume = {"kind": "claim", "size": "3Gi", "storage_class": "fast"}
     return recorded(nodes="apart", volume=volume)
 
 
 @pytest.fixture(scope="module")
 def together() -> Recording:
-    """Ranks on one node, with one claim for all."""
+    """Return ranks on one node that share one claim."""
     return recorded(nodes="together", volume={"kind": "shared-claim"})
 
 
 @pytest.fixture(scope="module")
 def on_named_nodes() -> Recording:
-    """A rank on each of two nodes, with a folder of the node."""
+    """Return a rank on each of two nodes, with a folder of the node."""
     return recorded(nodes=["a", "b"], volume={"kind": "host-path", "path": "/mnt/nvme"})
 
 
@@ -96,7 +96,7 @@ def test_rank_on_named_node_is_own_set(on_named_nodes: Recording) -> None:
         assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_claim_of_each_rank_goes_with_its_set(apart: Recording) -> None:
+def test_claim_of_each_rank_is_deleted_with_set(apart: Recording) -> None:
     spec = apart.manifest("StatefulSet", "rank-s")["spec"]
     (claim,) = spec["volumeClaimTemplates"]
     assert claim["metadata"]["labels"]["aiperf.dev/stack"] == "s"

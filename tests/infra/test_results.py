@@ -1,4 +1,4 @@
-"""How the results of a stack are reached, and what a Prometheus reads of it."""
+"""Access to a stack's results, and the metrics that a Prometheus scrapes."""
 
 import re
 from types import SimpleNamespace
@@ -26,14 +26,14 @@ MONITORING_LABELS = {"release": "prometheus"}
 
 @pytest.fixture(scope="module")
 def node_port() -> Recording:
-    """Results on a port of each node, and annotations for a Prometheus."""
+    """Return a stack with results on a NodePort and annotations for Prometheus."""
     results = {"expose": "NodePort", "node_port": 30090}
     return recorded(results=results, monitoring="annotations")
 
 
 @pytest.fixture(scope="module")
 def load_balancer() -> Recording:
-    """Results on a load balancer, and objects for a Prometheus operator."""
+    """Return a stack with results on a load balancer and objects for a Prometheus operator."""
     results = {"expose": "LoadBalancer", "allow_cidrs": ["192.0.2.0/24"]}
     return recorded(
         results=results, monitoring="prometheus-operator", monitoring_labels=MONITORING_LABELS
@@ -42,7 +42,7 @@ def load_balancer() -> Recording:
 
 @pytest.fixture(scope="module")
 def ingress() -> Recording:
-    """Results on an Ingress and in a bucket, and prices."""
+    """Return a stack with results on an Ingress and in a bucket, and with prices."""
     deployed = benchmark(
         results={"expose": "Ingress", "host": "bench.example", "tls_secret": "cert"},
         prices={"cpu": 0.5, "currency": "EUR"},
@@ -53,7 +53,7 @@ def ingress() -> Recording:
 
 
 def _own_objects(recording: Recording) -> list[Manifest]:
-    """Objects that only the way to the results needs."""
+    """Return the objects that only the access to results needs."""
     return [
         m
         for m in recording.manifests
@@ -119,7 +119,7 @@ def test_cost_output_needs_prices(usual: Recording, ingress: Recording) -> None:
 
 
 def _with_the_page(recording: Recording) -> Manifest:
-    """The pod with the results, which has the page of metrics."""
+    """Return the pod with the results and the metrics page."""
     (template,) = (t for t in pod_templates(recording) if component_of(t) == "records-manager")
     return template
 

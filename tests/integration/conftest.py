@@ -1,4 +1,4 @@
-"""Fixtures of several modules."""
+"""Fixtures that several modules share."""
 
 import ssl
 import tarfile
@@ -15,7 +15,7 @@ STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the stored results, which the tests of a module may change."""
+    """Copy the stored results, so that the tests of a module may change them."""
     folder = tmp_path_factory.mktemp("stored")
     with tarfile.open(STORED) as archive:
         archive.extractall(folder, filter="data")
@@ -37,5 +37,5 @@ def server_side(certificate: tuple[Path, Path]) -> ssl.SSLContext:
 
 @pytest.fixture
 def trust(certificate: tuple[Path, Path]) -> dict[str, Any]:
-    """Settings of an endpoint that trusts the server's certificate."""
+    """Return settings of an endpoint that trusts the server's certificate."""
     return {"tls": {"ca_file": str(certificate[0])}}

@@ -1,4 +1,4 @@
-"""Clients that leave before their response has ended, against a server that counts them itself."""
+"""Clients that disconnect before their response has ended, compared with the server's own count."""
 
 import itertools
 import json
@@ -17,15 +17,17 @@ from tests.support.in_one_loop import config, lines, results_of, server, stack
 
 
 def chosen(count: int, share: float, turns: int = 1) -> set[tuple[int, int]]:
-    """The conversations and turns of the requests that are to be abandoned, by the seed 0."""
+    """Return conversation and turn of the requests to abandon with seed 0."""
     choice = Abandonment(share=share, delay_ns=0, seed=0)
     return {(i, turn) for i in range(count) for turn in range(turns) if choice.is_chosen(i, turn)}
 
 
-def stalled(folder: Path, leaving: set[tuple[int, int]], count: int, turns: int = 1) -> Any:
-    """A dataset of `count` conversations to which a mock server responds at once. Of a response to
-    `leaving` it sends one half and never the other, so that it cannot end before its client leaves.
-    """
+def stalling_dataset(
+    folder: Path, leaving: set[tuple[int, int]], count: int, turns: int = 1
+) -> Any:
+    """Return a dataset of `count` conversations to which a mock server responds immediately. It
+    sends only one half of responses to `leaving`, so they cannot end before their clients
+    disconnect."""
     rows = []
     for conversation, turn in itertools.product(range(count), range(turns)):
         model = "mock-stall" if (conversation, turn) in leaving else "mock"
@@ -41,7 +43,7 @@ async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> No
     with server(tokens=25) as mock:
         load: dict[str, Any] = {"concurrency": 60, "requests": 120}
         load["cancellation"] = {"rate": "20%", "delay": "100ms"}
-        settings = config(mock.url, dataset=stalled(tmp_path, leaving, 120), **load)
+        settings = config(mock.url, dataset=stalling_dataset(tmp_path, leaving, 120), **load)
         async with stack(settings | {"workers": {"min": 2}}, tmp_path, workers=2) as run:
             assert run.topology.workers == 2
             summary = await run.results()
@@ -53,7 +55,7 @@ async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> No
     assert truth["requests"] == accounts["requests_sent"] == 120
     assert summary["abandoned_request_count"]["avg"] == len(leaving)
     assert summary["error_request_count"]["avg"] == summary["cancelled_request_count"]["avg"] == 0
-    # The latencies have no request that was to be abandoned and was complete before.
+    # Latencies exclude requests that were to be abandoned but completed first.
     assert summary["request_latency"]["count"] == 120 - len(leaving)
     by_index = {line["metadata"]["session_num"]: line for line in lines(tmp_path / "artifacts")}
     cancelled = {i for i, line in by_index.items() if line["metadata"]["was_cancelled"]}
@@ -76,7 +78,7 @@ async def test_response_before_the_delay_is_complete(tmp_path: Path) -> None:
     accounts = summary["aiperf_svc"]["accounts"]
     assert truth["disconnected"] == accounts["abandoned"] == 0
     assert accounts["completed"] == summary["request_count"]["avg"] == 100
-    # Of such clients only the fast ones complete, so latencies are not theirs.
+    # Among such clients, only those with fast responses complete, so their latencies are excluded.
     assert "request_latency" not in summary
 
 
@@ -85,7 +87,7 @@ async def test_each_target_sees_its_abandonments(tmp_path: Path) -> None:
     with server(tokens=1) as one, server(tokens=1) as other:
         load: dict[str, Any] = {"concurrency": 50, "requests": 100}
         load["cancellation"] = {"rate": "40%", "delay": "20ms"}
-        settings = config(one.url, dataset=stalled(tmp_path, leaving, 100), **load)
+        settings = config(one.url, dataset=stalling_dataset(tmp_path, leaving, 100), **load)
         settings["endpoint"] |= {"urls": [other.url], "url_strategy": "least_in_flight"}
         summary = await results_of(settings, tmp_path)
         left = [one.truth()["disconnected"], other.truth()["disconnected"]]
@@ -100,7 +102,7 @@ async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> No
     with server(tokens=1) as mock:
         load: dict[str, Any] = {"concurrency": 30, "requests": 90}
         load |= {"cancellation": {"rate": "30%", "delay": "10ms"}}
-        dataset = stalled(tmp_path, leaving, 30, turns=3)
+        dataset = stalling_dataset(tmp_path, leaving, 30, turns=3)
         summary = await results_of(config(mock.url, dataset=dataset, **load), tmp_path)
         truth = mock.truth()
     last = [min(turn for turn in (0, 1, 2) if turn == 2 or (i, turn) in leaving) for i in range(30)]
@@ -112,27 +114,27 @@ async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> No
 
 
 async def test_clients_leave_in_grace_period_but_not_warmup(tmp_path: Path) -> None:
-    # The last three are those of the warmup.
-    dataset = stalled(tmp_path, {(index, 0) for index in range(300)}, 303)
+    # The last three requests belong to the warmup.
+    dataset = stalling_dataset(tmp_path, {(index, 0) for index in range(300)}, 303)
     with server(tokens=25) as mock:
-        # Each client leaves after the end of the load, since it stays for as long as that lasts.
+        # Each client would leave after the load, because its delay is as long as the load.
         load: dict[str, Any] = {"request_rate": 100, "duration": "1500ms"}
         load |= {"cancellation": {"rate": "100%", "delay": "1500ms"}, "warmup": {"requests": 3}}
         summary = await results_of(config(mock.url, dataset=dataset, **load), tmp_path)
         truth = mock.truth()
     accounts = summary["aiperf_svc"]["accounts"]
-    # What a busy machine could not write before the end of the load is unsent.
+    # Requests that a busy machine could not write before the end of the load are unsent.
     assert accounts["abandoned"] == accounts["issued"] - accounts["unsent"] > 0
     assert truth["disconnected"] == accounts["abandoned"]
     assert truth["completed"] == 3
 
 
-# --- the times -----------------------------------------------------------------------------------
+# --- timing --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Carrier:
-    """A connection."""
+    """A fake connection."""
 
     request: Request | None = None
     unsent: memoryview | None = None
@@ -140,7 +142,7 @@ class Carrier:
 
 @dataclass
 class NotingClient:
-    """Gives each request a connection and writes nothing."""
+    """Assigns a connection to each request and writes nothing."""
 
     carriers: list[Carrier] = field(default_factory=list)
     abandoned: list[Request] = field(default_factory=list)
@@ -174,8 +176,8 @@ def written(request: Request, at_ns: int) -> Request:
     return request
 
 
-def look(made: Abandonments) -> int:
-    """Looks when it is time; returns that time."""
+def run_check(made: Abandonments) -> int:
+    """Run a check at its time and return this time."""
     now = made.next_wall_ns
     assert now is not None
     made.run(now)
@@ -195,7 +197,7 @@ def test_delay_counts_from_the_write(waited_ns: int) -> None:
     while not client.abandoned:
         if made.next_wall_ns is not None and made.next_wall_ns >= write:
             written(request, write)
-        now = look(made)
+        now = run_check(made)
     assert now == write + DELAY_NS
 
 
@@ -203,14 +205,14 @@ def test_abandonment_waits_for_the_last_written_bytes() -> None:
     made = sender(client := NotingClient())
     request = sent_by(made)
     client.carriers[0].unsent = memoryview(b"rest")
-    now = look(made)
+    now = run_check(made)
     written(request, now)
-    now = look(made)
+    now = run_check(made)
     assert client.abandoned == []
     client.carriers[0].unsent = None
     request.sent_wall_ns = now + 1
-    assert look(made) == now + DELAY_NS
-    assert look(made) == now + 1 + DELAY_NS
+    assert run_check(made) == now + DELAY_NS
+    assert run_check(made) == now + 1 + DELAY_NS
     assert client.abandoned == [request]
 
 
@@ -219,7 +221,7 @@ def test_moved_request_leaves_its_new_connection() -> None:
     request = written(sent_by(made), 1)
     client.carriers[0].request = None
     client.send(request)
-    look(made)
+    run_check(made)
     assert client.abandoned == [request]
 
 
@@ -229,7 +231,7 @@ def test_ended_or_revoked_requests_are_ignored() -> None:
     sent_by(made)
     client.carriers[1].request = None
     while made.next_wall_ns is not None:
-        look(made)
+        run_check(made)
     assert client.abandoned == []
 
 
@@ -242,10 +244,10 @@ def test_no_client_leaves_during_warmup() -> None:
 def test_waiting_request_is_checked_each_millisecond() -> None:
     made = sender(client := NotingClient(), delay_ns=0)
     request = sent_by(made)
-    now = look(made)
+    now = run_check(made)
     assert made.next_wall_ns == now + LEAST_LOOK_NS
     written(request, now + 10)
-    look(made)
+    run_check(made)
     assert client.abandoned == [request]
 
 

@@ -1,6 +1,7 @@
-"""The files of each kind of run keep their names, keys and columns, and docs/results.md names them.
+"""Output files of each kind of run keep their names, keys and columns, and docs/results.md
+documents them.
 
-`artifact_keys.json` has those of one run of each kind; `pytest --write-samples` writes it again.
+`artifact_keys.json` contains those of one run of each kind. `pytest --write-samples` rewrites it.
 """
 
 import json
@@ -38,14 +39,14 @@ from tests.support.in_one_loop import results_of
 KEYS = Path(__file__).with_name("artifact_keys.json")
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 OF_THE_CONFIG = ("config", "input_config", "payloads", "topology")
-"""Objects whose keys are those of the config, the prompts or the plan."""
+"""Objects whose keys come from the config, the prompts or the plan."""
 MAPS = ("finish_reasons", "histogram", "labels", "buckets", "parameters", "statistics")
 """Objects whose keys are data."""
 OF_THE_LOAD = ("reasons", "stats", "system.metrics")
-"""What depends on how busy the machine is: which checks did not pass, how often a page was read."""
+"""Keys that depend on the load of the machine: failed checks, and the number of page reads."""
 
 FEW = ("request_throughput", "time_to_first_token_p99")
-"""Metrics whose columns are listed; an inference benchmark of one run lists all."""
+"""Metrics whose columns are listed. An inference benchmark of one run lists all."""
 OF_OTHER_KINDS = (
     ("experiment", "experiment.json"),
     ("several clusters", "joint.json"),
@@ -54,11 +55,11 @@ OF_OTHER_KINDS = (
     ("tool", "results.json"),
     ("tool", "series.parquet"),
 )
-"""Kind of run and file whose keys or columns the page names."""
+"""Kinds of runs and their files whose keys or columns the page documents."""
 
 
 def keys_of(content: Any, path: str = "") -> set[str]:
-    """The paths of all keys; those below a metric begin with `METRIC`."""
+    """Return the paths of all keys. Paths inside a metric begin with `METRIC`."""
     if isinstance(content, list):
         return {key for each in content for key in keys_of(each, f"{path}[]")}
     if not isinstance(content, dict):
@@ -77,12 +78,12 @@ def keys_of(content: Any, path: str = "") -> set[str]:
 
 @cache
 def is_metric(name: str) -> bool:
-    """Whether a name is the tag of a metric, or begins with it, as an experiment's columns do."""
+    """Return whether a name is or begins with the tag of a metric, like an experiment's columns."""
     return name in CATALOG or any(name.startswith(f"{tag}_") for tag in CATALOG)
 
 
 def names_in(file: Path) -> list[str]:
-    """Keys of a JSON file, columns of a Parquet file, header lines of a CSV file."""
+    """Return the keys of a JSON file, columns of a Parquet file, or header lines of a CSV file."""
     if file.suffix == ".json":
         return sorted(keys_of(json.loads(file.read_text())))
     if file.suffix == ".jsonl":
@@ -97,8 +98,8 @@ def names_in(file: Path) -> list[str]:
 
 
 def without_most_metrics(names: list[str]) -> list[str]:
-    """Paths of keys, columns and header lines, with those of few metrics only: every statistic of
-    every metric is a column of an experiment."""
+    """Return paths of keys, columns and header lines for a few metrics only. An experiment has a
+    column for every statistic of every metric."""
 
     def is_kept(name: str) -> bool:
         return name.startswith(FEW) or not is_metric(name)
@@ -108,7 +109,7 @@ def without_most_metrics(names: list[str]) -> list[str]:
 
 
 def names_below(folder: Path) -> dict[str, list[str]]:
-    """Those of each file, by its path; links, trials and the folders of joint runs are left out."""
+    """Return the names in each file by its path, except in links, trials and joint runs."""
     files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*"))}
     left_out = ("trials/", "profile_runs/", "eu/", "us/")
     return {
@@ -119,7 +120,7 @@ def names_below(folder: Path) -> dict[str, list[str]]:
 
 
 def write_an_experiment(folder: Path) -> None:
-    """Two combinations with two repetitions, and a trial that failed."""
+    """Write two combinations with two repetitions each, and a failed trial."""
     measured = [write_run(folder / "trials" / str(count), "r", count) for count in (200, 100)]
     trials = [Trial(n, {"load.concurrency": 1 + n % 2}, 1 + n // 3) for n in (1, 2, 3, 4)]
     outcomes = [TrialOutcome(each, "done", "", measured[each.number % 2]) for each in trials]
@@ -128,13 +129,13 @@ def write_an_experiment(folder: Path) -> None:
 
 
 def write_a_joint_run(folder: Path) -> None:
-    """A run on each of two clusters."""
+    """Write a run on each of two clusters."""
     found = [(name, write_run(folder / name, name, 200)) for name in ("eu", "us")]
     finish_joint(folder, dict(found))
 
 
 def write_a_joint_experiment(folder: Path) -> None:
-    """An experiment on each of two clusters."""
+    """Write an experiment on each of two clusters."""
     found = [(name, write_trials(folder / name, 200, 100)) for name in ("eu", "us")]
     finish_joint(folder, dict(found))
 
@@ -155,7 +156,7 @@ def finish_joint(folder: Path, found: Mapping[str, Results]) -> None:
 
 
 def write_a_scenario(folder: Path) -> None:
-    """The files that a scenario adds to those of a run."""
+    """Write the additional files of a scenario."""
     run = folder / "trials"
     write_run(run, "r", 200)
     write_scenario(run, Scenario.SINGLE_STREAM, fake_run.config())
@@ -163,7 +164,7 @@ def write_a_scenario(folder: Path) -> None:
 
 
 def write_a_tools_run(folder: Path) -> None:
-    """A step of two metrics with a series and a table, and one that failed."""
+    """Write a step with two metrics, a series and a table, and a failed step."""
     table = Table(name="t", columns=(Column("size", "bytes"),), rows=((1.0,),))
     series = Series(name="bandwidth", unit="bit/s", times_s=(0.5,), values=(1.0,))
     done = fake_steps.record(fake_steps.reading(series=(series,), tables=(table,)))
@@ -186,8 +187,8 @@ async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
             "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
             "load": {
                 "request_rate": 300,
-                # However late this machine is, the last request waits for an earlier one, so that
-                # there is a steady rate.
+                # Even on a slow machine the last request waits for an earlier one, for a steady
+                # rate.
                 "concurrency": 10,
                 "arrival": {"pattern": "constant"},
                 "requests": 200,
@@ -207,7 +208,7 @@ async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
 
 
 def compare(kind: str, found: dict[str, list[str]], *, is_written: bool) -> None:
-    """With the known names; with `--write-samples` they are written first."""
+    """Compare with the stored names. `--write-samples` writes them first."""
     known = json.loads(KEYS.read_text())
     if is_written:
         known[kind] = found

@@ -1,4 +1,4 @@
-"""Runs of every night in a bucket: their history, and a webhook with the comparison."""
+"""Nightly runs in a bucket: their history, and a webhook with the comparison."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ NEW = "f" * 16
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Folders of two nights, of a third whose upload has not ended, and of a new run."""
+    """Write folders of two nights, of a third with an unfinished upload, and of a new run."""
     folder = tmp_path_factory.mktemp("runs")
     made = [
         inference_run(folder / night, f"{number:016x}", seed=number)
@@ -48,7 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def nightly(
     bucket_server: Store, runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
-    """A bucket with the three nights."""
+    """Yield a bucket with the three nights."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket_server.url)
     with bucket_server.empty_bucket(monkeypatch):
         for number, (night, folder) in enumerate(zip(NIGHTS, runs, strict=False)):
@@ -58,10 +58,10 @@ def nightly(
 
 @dataclass
 class Receiver:
-    """A server that takes or refuses what is posted."""
+    """A server that accepts or refuses webhook posts."""
 
     statuses: list[int] = field(default_factory=list)
-    """Statuses of the next responses; then 204."""
+    """Statuses of the next responses. Later responses have status 204."""
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
@@ -151,8 +151,8 @@ def test_wrong_endpoint_is_named_by_its_variable(
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     assert main(["history", f"s3://{BUCKET}/nightly"]) == 2
-    said = "AWS_ENDPOINT_URL: 'localhost:9000': expected an address such as http://host:8000"
-    assert said in capsys.readouterr().err
+    expected = "AWS_ENDPOINT_URL: 'localhost:9000': expected an address such as http://host:8000"
+    assert expected in capsys.readouterr().err
 
 
 def test_missing_keys_of_a_bucket_are_named(

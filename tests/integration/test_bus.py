@@ -1,4 +1,4 @@
-"""One contract for every transport: within a loop, over ipc, over TCP, over TCP with CURVE."""
+"""All transports fulfil one contract: within a loop, over ipc, TCP, and TCP with CURVE."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def test_a_message_passes_from_push_to_pull(bus: Bus) -> None:
     assert decode((await receive(pull))[0]) == MESSAGE
 
 
-async def test_a_router_replies_to_the_dealer_that_asked(bus: Bus) -> None:
+async def test_router_replies_to_the_requesting_dealer(bus: Bus) -> None:
     router = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
     dealer = bus.connect(zmq.DEALER, Port.CREDIT_DROP, identity=b"worker")
     await dealer.send(encode(WorkerAttached("run", "worker", 1)))
@@ -111,7 +111,7 @@ async def test_the_event_proxy_carries_both_topics(bus: Bus) -> None:
         subscribers[topic].setsockopt(zmq.SUBSCRIBE, topic)
     for topic, sock in subscribers.items():
         received = asyncio.ensure_future(receive(sock))
-        # State is published until it is seen: a subscription takes a moment to reach the publisher.
+        # State is published until it is received, because subscriptions take effect with a delay.
         while not received.done():
             await publisher.send_multipart([topic, encode(MESSAGE)])
             await asyncio.wait([received], timeout=0.02)
@@ -148,7 +148,7 @@ async def test_malformed_raw_records_are_dropped(tmp_path: Path, frames: list[by
     processor = bus.connect(zmq.DEALER, Port.RAW_BACK, identity=b"p")
     worker = bus.connect(zmq.DEALER, Port.RAW_FRONT)
     received = asyncio.ensure_future(receive(processor))
-    # The first ones may come before the processor has connected.
+    # The first messages may arrive before the processor has connected.
     async with asyncio.timeout(WAIT_S):
         while not received.done():
             await worker.send_multipart(frames)
@@ -158,7 +158,7 @@ async def test_malformed_raw_records_are_dropped(tmp_path: Path, frames: list[by
     await bus.close()
 
 
-async def test_hanging_processor_blocks_others_until_given_up(tmp_path: Path) -> None:
+async def test_hanging_processor_blocks_others_until_timeout(tmp_path: Path) -> None:
     bus = Bus(addresses("ipc", tmp_path))
     proxies = Proxies(bus)
     proxies.start()
@@ -169,7 +169,7 @@ async def test_hanging_processor_blocks_others_until_given_up(tmp_path: Path) ->
         while not await sock.poll(20):
             await worker.send_multipart([name, b"are you there?"])
     sending = asyncio.create_task(_send_without_end(worker, b"hung"))
-    # Every queue on the way is full when the worker's own takes nothing more.
+    # All queues on the way are full when the worker's own queue accepts no more.
     while await worker.poll(200, zmq.POLLOUT):  # type: ignore[call-arg]
         pass
     proxies.give_up(["hung"])
@@ -197,13 +197,13 @@ async def test_subscriber_closes_without_lingering(tmp_path: Path) -> None:
     await receive(publisher)
     await publishing.close()
     await receive(monitor)
-    subscriber.get(zmq.EVENTS)  # It detects the lost connection.
+    subscriber.get(zmq.EVENTS)  # Makes ZeroMQ notice the lost connection.
     subscriber.disable_monitor()
     monitor.close()
     await asyncio.wait_for(subscribing.close(linger_ms=int(3_000 * WAIT_S)), WAIT_S)
 
 
-async def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
+async def test_used_port_is_one_clear_error(tmp_path: Path) -> None:
     where = addresses("tcp", tmp_path)
     first, second = Bus(where), Bus(where)
     first.bind(zmq.PULL, Port.RECORDS)

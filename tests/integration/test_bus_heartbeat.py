@@ -1,4 +1,4 @@
-"""Heartbeats of a peer with a key must not look like messages."""
+"""Heartbeats of a peer with CURVE keys must not look like messages."""
 
 import zmq
 import zmq.asyncio
@@ -18,7 +18,7 @@ async def test_heartbeat_makes_no_socket_readable() -> None:
         peer.curve_serverkey, own = keys.to_connect(Port.RECORDS)
         peer.curve_publickey, peer.curve_secretkey = own.public, own.secret
         peer.connect(bus.advertised(received))
-        # Thirty heartbeats; one is enough where this goes wrong.
+        # The time for thirty heartbeats. One is enough to show the defect.
         assert await received.poll(300) == 0
         await peer.send(b"a message")
         assert await received.recv() == b"a message"

@@ -1,4 +1,4 @@
-"""The connection to a cluster, against an API server that says what a test wants it to say."""
+"""The connection to a cluster, with an API server whose responses the test defines."""
 
 import base64
 import stat
@@ -30,7 +30,7 @@ HTML = "<html>hello</html>"
 
 
 class ApiServer:
-    """Serves GETs from a table; a status in place of a response is an error."""
+    """Serves GET requests from a table. A status code instead of a response is an error."""
 
     def __init__(self) -> None:
         self.responses: Responses = dict(FINE)
@@ -75,8 +75,8 @@ async def api() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """Writes a kubeconfig with the context `there`, and the `current` one if that is another; its
-    path."""
+    """Return a function that writes a kubeconfig with the context `there` and another `current`
+    context, and returns its path."""
 
     def make(
         url: str, *, user: dict[str, Any] | None = None, current: str = "there", **cluster: Any
@@ -208,7 +208,7 @@ async def test_refused_credentials_are_named(api: ApiServer, write: Callable[...
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
-    """A credential plugin: its tokens are numbered, and it fails while a file `broken` exists."""
+    """Write a credential plugin with numbered tokens. It fails while a file `broken` exists."""
     count, broken, path = tmp_path / "count", tmp_path / "broken", tmp_path / "plugin"
     path.write_text(
         f"#!/bin/sh\ntest ! -e {broken} || exit 1\necho x >> {count}\nn=$(wc -l < {count})\n"
@@ -240,7 +240,7 @@ async def test_failed_renewal_of_a_token_is_repeated(
     async with connect(kubeconfig=write(api.url, user=user_of(plugin))) as cluster:
         api.accepted = "token-2"
         broken.touch()
-        # As an API server that does not respond, it ends no watch of a run.
+        # Like an unresponsive API server, this does not end a run's watch.
         with pytest.raises(Unreachable, match="cannot be used"):
             await cluster.get("/version")
         broken.unlink()
@@ -253,7 +253,7 @@ async def test_renewed_token_is_of_the_same_context(
 ) -> None:
     async with connect(kubeconfig=write(api.url, user={"token": "token-1"})) as cluster:
         api.accepted = "token-2"
-        # As `kubectl config use-context` does while a stack runs.
+        # Simulates `kubectl config use-context` during a run.
         write(api.url, user={"token": "token-2"}, current="elsewhere")
         await cluster.get("/version")
         assert (cluster.context, cluster.server) == ("there", api.url)
@@ -310,7 +310,7 @@ async def test_failed_list_does_not_hide_a_stack(
             await find_roots(cluster, stack="s", or_namespace="n")
 
 
-async def test_applied_object_owns_what_it_sets(api: ApiServer, write: Callable[..., str]) -> None:
+async def test_applied_object_owns_its_fields(api: ApiServer, write: Callable[..., str]) -> None:
     path, body = "/api/v1/namespaces/n/configmaps/a", {"kind": "ConfigMap"}
     api.responses[path] = [201, {}]
     async with connect(kubeconfig=write(api.url)) as cluster:

@@ -1,4 +1,4 @@
-"""The scripts of tests/cluster do nothing when they are asked what they do, or asked nonsense."""
+"""The scripts of tests/cluster change nothing if called for help or with invalid arguments."""
 
 import subprocess
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_script_with_unknown_option_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (("up", "--nodes", "0"), "--nodes wants a number from 1 to 4"),
         (("with", "--nodes", "2"), "usage: tests/cluster/with"),
@@ -30,11 +30,11 @@ def test_script_with_unknown_option_changes_nothing(
     ],
 )
 def test_script_with_incomplete_arguments_changes_nothing(
-    tmp_path: Path, command: tuple[str, ...], said: str
+    tmp_path: Path, command: tuple[str, ...], message: str
 ) -> None:
     ended = call(tmp_path, *command)
     assert (ended.returncode, list(tmp_path.iterdir())) == (1, [])
-    assert said in ended.stderr
+    assert message in ended.stderr
 
 
 def test_build_lists_parts_and_times_without_building(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_env_needs_only_the_parts_on_its_path(tmp_path: Path) -> None:
     assert "export PATH=" in call(tmp_path, "env").stdout
 
 
-def test_cluster_in_use_is_not_taken_down(tmp_path: Path) -> None:
+def test_cluster_in_use_is_not_stopped(tmp_path: Path) -> None:
     (tmp_path / "aiperf-svc" / "clusters").mkdir(parents=True)
     ended = bash(tmp_path, "use_cluster pytest -k drain; (refuse_if_used) || echo refused")
     assert ended.stdout == "refused\n"
@@ -67,12 +67,12 @@ def test_cluster_in_use_is_not_taken_down(tmp_path: Path) -> None:
 
 
 def part(home: Path, name: str) -> Path:
-    """The folder of a part in the cache."""
+    """Return the folder of a part in the cache."""
     return Path(bash(home, f"part {name}").stdout.strip())
 
 
 def bash(home: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """How a script ends that uses what all scripts share."""
+    """Run a script that sources the shared functions and return its result."""
     whole = f'. "{SCRIPTS}/lib/common.sh"; {script}'
     environ = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(home), "HOME": str(home)}
     command = ("bash", "-c", whole, str(SCRIPTS / "env"))
@@ -80,7 +80,7 @@ def bash(home: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 
 def call(home: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """How a script ends that finds nothing in its user's folders."""
+    """Run a script of tests/cluster with empty user folders and return its result."""
     environ = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(home), "HOME": str(home)}
     command = (str(SCRIPTS / name), *arguments)
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What a comparison of large runs needs."""
+"""Memory of a comparison of large runs."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from benchmarks.compare.__main__ import make_run, measure
 
 
 def peak_mib(folder: Path, requests: int) -> float:
-    """The largest memory of a comparison of two single runs."""
+    """Return the peak memory of a comparison of two single runs."""
     sides = [folder / name for name in ("base", "new")]
     folder.mkdir()
     for seed, side in enumerate(sides):

@@ -1,4 +1,4 @@
-"""Servers that contradict themselves: a check after the load names each."""
+"""Servers with contradictory responses. A check after the load names each contradiction."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Conversations of several turns, in whole runs."""
+"""Multi-turn conversations in whole runs."""
 
 import itertools
 from pathlib import Path
@@ -55,7 +55,7 @@ async def test_conversations_cut_by_duration_have_an_outcome(
     load: dict[str, int], tmp_path: Path
 ) -> None:
     dataset = talks(tmp_path, *({"text": f"question {i}"} for i in range(10)), count=5)
-    # A conversation takes four seconds, so that none which has begun can be over at the stop.
+    # A conversation takes four seconds, so none that has begun can end before the stop.
     with server(ttft="400ms", tokens=2) as mock:
         settings = config(mock.url, dataset=dataset, duration=2, **load)
         summary = await results_of(settings, tmp_path, workers=2)
@@ -78,6 +78,5 @@ async def test_think_time_past_the_end_holds_concurrency(
     assert summary["request_count"]["avg"] == 4
     reasons = summary["aiperf_svc"]["reasons"]
     missing = sum(each["measured"] for each in reasons if each["check"] == "concurrency")
-    # Without the time in which they think, users would be missing for 98% of the run. A busy
-    # machine may send their requests late.
+    # Without think time, users would be missing for 98% of the run. A busy machine sends late.
     assert missing < 0.9

@@ -1,4 +1,4 @@
-"""What a courier sends at the end of a step: the output of its commands, and always a report."""
+"""A courier sends the output of its commands at the end of a step, and always a report."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from tests.support import fake_steps
 
 
 class Sent:
-    """A socket that keeps what is sent."""
+    """A socket that records sent messages."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -44,7 +44,7 @@ class Sent:
 
 
 class Shell:
-    """Commands that have ended, without any output, and what they were told."""
+    """Commands that have ended without output. Records the calls."""
 
     restarts = 0
     unended: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Shell:
 
 @pytest_asyncio.fixture
 async def courier(tmp_path: Path) -> AsyncIterator[Courier]:
-    """The courier of rank 0, whose sockets keep what is sent."""
+    """Yield the courier of rank 0, whose sockets record sent messages."""
     context = fake_steps.context_of("rank-0", tmp_path)
     bus = Bus(context.addresses)
     made = Courier(context, bus)
@@ -92,7 +92,7 @@ def place_of(courier: Courier) -> RankPlace:
 
 
 def commands_of(courier: Courier, *keeps: str) -> StepCommands:
-    """A step of one command that keeps these files and was not started."""
+    """Return a step that has one command, keeps these files, and was not started."""
     command = Command(rank=0, argv=("x",), keeps=keeps)
     step = Step(name="only", commands=(command,), timeout_ns=60 * 10**9)
     assert courier._shell is not None
@@ -109,7 +109,7 @@ def commands_of(courier: Courier, *keeps: str) -> StepCommands:
 
 
 async def finished(courier: Courier, step: StepCommands) -> list[StepOutput]:
-    """What the courier sends at the end of a step."""
+    """Return the messages that the courier sends at the end of a step."""
     plan = msgspec.json.encode(step.plan)
     await courier._finish(step, StepOrder(*courier.header, 1, StepStage.FINISH, "", plan))
     return cast(Sent, courier._raw).messages
@@ -257,7 +257,7 @@ async def test_own_folder_of_a_host_path_is_removed(courier: Courier, tmp_path: 
     disk.mkdir()
     (disk / "of others").touch()
     place = local_place(tmp_path, "rank-0", str(disk))
-    for _ in range(2):  # Ranks of one machine share it.
+    for _ in range(2):  # Ranks on one machine share it.
         courier._place = own = with_own_volume(place, "run")
     (own.volume / "aiperf-0.0.0").write_text("data")
     courier._shell = None
@@ -281,7 +281,7 @@ async def test_launch_without_output_is_answered(courier: Courier) -> None:
     assert ended.stderr == b"rank 0: launch-1-7 left no output\n"
 
 
-async def test_step_ends_what_it_has_launched(courier: Courier) -> None:
+async def test_step_ends_its_launched_commands(courier: Courier) -> None:
     courier._launch(CommandLaunched(*courier.header, 1, "1-7", "sleep 1000"))
     await finished(courier, commands_of(courier))
     assert cast(Shell, courier._shell).signals == [("launch-1-7", "TERM")]

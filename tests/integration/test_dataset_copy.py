@@ -1,4 +1,4 @@
-"""inputs.json as it is made from the blocks that another pod serves."""
+"""inputs.json is built from the blocks that another pod serves."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ BUILT = BuiltDataset(
 
 @contextlib.asynccontextmanager
 async def served(*, without: int = -1, silent: int = -1) -> AsyncIterator[zmq.asyncio.Socket]:
-    """A socket to a dataset manager with BUILT in blocks of two entries."""
+    """Yield a socket to a dataset manager that serves BUILT in blocks of two entries."""
     parts = BUILT.blocks(max_entries=2)
     with zmq.asyncio.Context() as context:
         server, client = context.socket(zmq.REP), context.socket(zmq.REQ)

@@ -1,4 +1,4 @@
-"""Downloads against a server on this machine that cuts, changes, refuses and overdoes."""
+"""Downloads from a server that breaks connections, changes files, refuses, and sends too much."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ NEW = b"NEWER" * 90_000
 
 @dataclass
 class Server:
-    """One file, and how it is served. Switches named `…s` are used up, one a request."""
+    """Serves one file. Each request consumes one unit of the switches named `…s`."""
 
     content: bytes = OLD
     validators: dict[str, str] = field(default_factory=lambda: {"ETag": '"old"'})
@@ -31,14 +31,14 @@ class Server:
     is_chunked: bool = False
     wrong_range: bool = False
     cuts: list[int] = field(default_factory=list)
-    """Bytes after which the connection breaks."""
+    """Number of bytes after which the connection breaks."""
     statuses: list[int] = field(default_factory=list)
     requests: list[tuple[str, int]] = field(default_factory=list)
-    """Range asked for and bytes sent, of every request."""
+    """Requested range and sent bytes of every request."""
     url: str = ""
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
-        """Serves a range when it is of the current version, else all."""
+        """Serve the range if it refers to the current version, or else the whole file."""
         assert request.headers["Accept-Encoding"] == "identity"
         wanted = request.headers.get("Range", "")
         if self.statuses:
@@ -73,7 +73,7 @@ class Server:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """A running server on a free port."""
+    """Run a server on a free port."""
     state = Server()
     async with served("/data.json", state.respond) as url:
         state.url = f"{url}/data.json"
@@ -149,7 +149,7 @@ async def test_later_run_resumes_an_earlier_download(server: Server, tmp_path: P
 
 
 async def _broken_run(server: Server, folder: Path) -> None:
-    """Leaves a part of 150,000 bytes behind: one cut, then nothing but refusals."""
+    """Leave a part of 150,000 bytes behind: one broken response, then only refusals."""
     server.cuts = [150_000]
 
     def progress(have: int, total: int) -> None:
@@ -205,7 +205,7 @@ async def test_a_refusal_is_final_and_named(server: Server, tmp_path: Path, stat
     assert len(server.requests) == 1
 
 
-async def test_failing_server_is_asked_a_few_times(server: Server, tmp_path: Path) -> None:
+async def test_failing_server_is_retried_a_few_times(server: Server, tmp_path: Path) -> None:
     server.statuses = [503, 429, 500]
     assert_whole(await fetch(server, tmp_path), OLD)
     server.content, server.statuses = NEW, [503] * 100
@@ -255,12 +255,12 @@ async def test_a_public_dataset_is_built_from_its_url(
     config = small_config(
         "http://localhost:1", dataset={"kind": "sharegpt", "public": "sharegpt", "url": server.url}
     )
-    said: list[str] = []
-    dataset = await build_dataset(config, progress=said.append)
+    messages: list[str] = []
+    dataset = await build_dataset(config, progress=messages.append)
     assert [len(entry.turns) for entry in dataset.conversations] == [2]  # type: ignore[union-attr]
     assert dataset.report.source == server.url
     assert dataset.report.source_sha256 == hashlib.sha256(server.content).hexdigest()
-    assert said[0].startswith(f"downloading {server.url}: ")
+    assert messages[0].startswith(f"downloading {server.url}: ")
 
 
 async def test_file_with_another_hash_is_deleted(server: Server, tmp_path: Path) -> None:
@@ -278,6 +278,6 @@ async def test_cached_file_with_another_hash_is_fetched_again(
     await fetch(server, tmp_path)
     server.content, server.validators = NEW, {"ETag": '"new"'}
     assert_whole(await fetch(server, tmp_path, sha256=hashlib.sha256(NEW).hexdigest()), NEW)
-    # Which is then there, and is not fetched again.
+    # The file now exists and is not fetched again.
     await fetch(server, tmp_path, sha256=hashlib.sha256(NEW).hexdigest())
     assert len(server.requests) == 2

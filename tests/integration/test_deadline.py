@@ -1,4 +1,4 @@
-"""The deadline against an API server that knows two objects."""
+"""The deadline pod with an API server that has two objects."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ BUDGET = "/apis/policy/v1/namespaces/bench/poddisruptionbudgets/benchmark-x"
 
 
 class FakeApi(ThreadingHTTPServer):
-    """Serves objects under their paths, keeps its own time, and writes down deletions."""
+    """Serves objects by path with its own clock, and records deletions."""
 
     daemon_threads = True
 
@@ -40,17 +40,17 @@ class FakeApi(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.now_s = CREATED_S
         self.created_s = {PATH: CREATED_S}
-        """When each object was created, by its path."""
+        """Creation time of each object by path."""
         self.statuses: list[int] = []
-        """Responses to give before the good ones."""
+        """Responses to send before the regular ones."""
         self.authorizations: list[str] = []
         self.deletions: list[dict[str, Any]] = []
         self.renewals: list[str] = []
-        """Times that were written into the Lease."""
+        """Renewal times written to the Lease."""
         self.annotations: dict[str, str] = {}
         """Annotations of each object."""
         self.broken: list[bytes] = []
-        """Whole responses to give before the good ones."""
+        """Raw responses to send before the regular ones."""
 
     @property
     def url(self) -> str:
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class FakeTime:
-    """Stands in for waiting: time passes on the server, and after some waits it is over."""
+    """Replaces waiting: advances the server's clock, and reports a stop on the last of `waits`."""
 
     def __init__(self, api: FakeApi, *, waits: int) -> None:
         self._api = api
@@ -165,7 +165,7 @@ def test_stack_past_its_deadline_is_deleted_at_once(api: FakeApi, account: Path)
     assert len(api.deletions) == 1
 
 
-def test_a_long_sleep_is_interrupted_to_look_again(api: FakeApi, account: Path) -> None:
+def test_long_sleep_is_interrupted_to_check_again(api: FakeApi, account: Path) -> None:
     clock = _keep(api, account, ttl_s=2 * RECHECK_S + 7, waits=4)
     assert clock.pauses == [RECHECK_S, RECHECK_S, 7, RETRY_S]
     assert len(api.deletions) == 1
@@ -306,17 +306,17 @@ def test_budget_and_stack_end_at_their_own_times(api: FakeApi, account: Path) ->
     ] * 3
 
 
-def test_missing_budget_is_looked_for_until_the_end(api: FakeApi, account: Path) -> None:
+def test_missing_budget_is_searched_until_the_end(api: FakeApi, account: Path) -> None:
     assert _keep_both(api, account, waits=5).pauses == [60, 60, 60, 20, RETRY_S]
     assert [deletion["path"] for deletion in api.deletions] == [PATH]
     assert (account / "kept").exists()
 
 
-def test_budget_made_between_looks_has_its_full_time(api: FakeApi, account: Path) -> None:
+def test_budget_created_between_checks_has_its_full_time(api: FakeApi, account: Path) -> None:
     clock = FakeTime(api, waits=3)
 
     def wait(seconds: float) -> bool:
-        # An `up` makes it when this pod is ready.
+        # An `up` creates it when this pod is ready.
         api.created_s.setdefault(BUDGET, api.now_s + 7)
         return clock.wait(seconds)
 
@@ -331,7 +331,7 @@ def test_undeletable_budget_does_not_keep_the_stack(
 ) -> None:
     api.created_s[BUDGET] = CREATED_S
     api.now_s = CREATED_S + 200
-    # The stack is seen and deleted, the budget is seen and not deleted.
+    # The stack is found and deleted; the budget is found and cannot be deleted.
     api.statuses = [200, 200, 200, status]
     assert _keep_both(api, account, waits=1).pauses == [RETRY_S]
     assert [deletion["path"] for deletion in api.deletions] == [PATH, BUDGET]
@@ -392,10 +392,10 @@ GRAPH = "/apis/example.com/v1/namespaces/bench/graphs/graph"
 @pytest.mark.parametrize(
     ("operator_s", "namespace_s"), [(3, 4), (None, 10)], ids=["operator", "no operator"]
 )
-def test_custom_resources_go_before_the_namespace(
+def test_custom_resources_are_deleted_before_the_namespace(
     operator_s: int | None, namespace_s: int, api: FakeApi, account: Path
 ) -> None:
-    """The namespace goes with the next look after the resource is gone, or when its time is up."""
+    """The namespace goes at the next check after the resource is gone, or when time is up."""
     api.created_s[GRAPH] = CREATED_S
     over_s = CREATED_S + 100
     deadline = Deadline(

@@ -28,7 +28,7 @@ FRAMINGS = {
 
 
 def never_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no time pass between `[DONE]` and the end of the wait for the framing."""
+    """Set the time to wait for the end of the framing after `[DONE]` to zero."""
     monkeypatch.setattr(response_reader, "FIRST_DONE_WAIT_NS", 0)
     monkeypatch.setattr(response_reader, "DONE_WAIT_NS", 0)
 
@@ -41,7 +41,7 @@ async def until(b: Bench, is_true: Callable[[], bool]) -> None:
 
 
 async def one(b: Bench, *, index: int) -> Rows:
-    """Send a request for a stream, and wait for its end."""
+    """Send a request for a stream and wait for its end."""
     request = b.request(index=index)
     request.flags |= int(Flag.STREAMED)
     b.client.send(request)
@@ -97,7 +97,7 @@ async def test_later_streams_end_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_connection_is_reused_if_framing_ends_after_done(
     monkeypatch: pytest.MonkeyPatch, waits_ns: int
 ) -> None:
-    """Whether its request waits for that end. After the first one, all wait."""
+    """Whether the request waits for the framing's end. After the first such end, all wait."""
     monkeypatch.setattr(response_reader, "FIRST_DONE_WAIT_NS", waits_ns)
     monkeypatch.setattr(response_reader, "DONE_WAIT_NS", 60_000_000_000)
     header, parts = FRAMINGS["no last chunk"]
@@ -182,7 +182,7 @@ async def test_http2_stream_is_reset_and_connection_reused(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("flags", [0, int(Flag.STREAMED)])
 async def test_done_in_a_failed_response_is_ignored(flags: int) -> None:
-    """Without a requested stream, or with an error status, the framing decides."""
+    """Without a requested stream, or with an error status, the framing marks the end."""
     status = b"200 OK" if not flags else b"500 Oops"
     head = b"HTTP/1.1 %b\r\nTransfer-Encoding: chunked\r\n\r\n" % status
 

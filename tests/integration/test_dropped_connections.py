@@ -17,8 +17,7 @@ from tests.support.scripted_server import RESPONSE
 
 @asynccontextmanager
 async def dropping_server(after_s: float) -> AsyncIterator[str]:
-    """A server that closes each connection `after_s` after its second request, without a
-    response."""
+    """Run a server that closes each connection `after_s` after its second, unanswered request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -54,7 +53,7 @@ async def test_request_dropped_late_is_an_error(tmp_path: Path) -> None:
 async def test_retries_are_in_accounts_and_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However late this machine reads that the connection is closed.
+    # Independent of how late this machine notices the closed connection.
     monkeypatch.setattr(request_writer, "race_window_ns", lambda _sock: 10**12)
     summary = await summary_of(tmp_path, after_s=0, requests=12)
     ours = summary["aiperf_svc"]

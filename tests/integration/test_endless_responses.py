@@ -1,4 +1,4 @@
-"""Servers whose responses never end: nothing grows while they last, and the run says so."""
+"""Servers with endless responses. No memory grows meanwhile, and the run reports them."""
 
 import asyncio
 import time
@@ -19,13 +19,13 @@ from tests.support.in_one_loop import Stack, config, results_of, server, stack
 
 PAGE = Path(__file__).parents[2] / "docs/decisions/0026-every-queue-is-bounded.md"
 FULL_BYTES = 4 * MIB
-"""Less than what a worker keeps: its record processor reads all of it before the run ends."""
+"""Less than what a worker keeps: its record processor reads everything before the run ends."""
 IN_QUEUES = 16 * MIB
 """At most 16 batches between two sockets."""
 IN_SOCKETS = IN_QUEUES + 2 * sum(
     int(Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()[2]) for name in ("rmem", "wmem")
 )
-"""These, and what the kernel may keep of two connections."""
+"""Plus the kernel buffers of two connections."""
 
 
 def rss_bytes() -> int:
@@ -40,7 +40,7 @@ def worker_of(run: Stack) -> Worker:
 
 
 async def wait_while_growing(count: Callable[[], int], *, look_every_s: float) -> None:
-    """Until a count is the same at two looks."""
+    """Wait until two consecutive reads of a count are equal."""
     last = -1
     async with asyncio.timeout(60):
         while last != (newest := count()):
@@ -50,7 +50,7 @@ async def wait_while_growing(count: Callable[[], int], *, look_every_s: float) -
 
 @pytest.fixture
 def may_read(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Record processors read nothing until it is set."""
+    """Return an event. Record processors read nothing until it is set."""
     event = asyncio.Event()
     process = RecordProcessor._process
 
@@ -97,12 +97,12 @@ async def test_held_back_requests_are_late_and_not_lost(
     monkeypatch.setattr("aiperf_svc.core.records.outbox.ROOM_BYTES", 10_000)
     monkeypatch.setattr("aiperf_svc.adapters.messaging.bus.RAW_HIGH_WATER", 1)
     with server(ttft="1ms", tokens=20) as mock:
-        # A few responses fill the outbox, long before the last request is due.
+        # A few responses fill the outbox long before the last request is due.
         settings = config(mock.url, request_rate=100, requests=300, arrival={"pattern": "constant"})
         async with stack(settings, tmp_path) as run:
             worker = worker_of(run)
             await run.wait_until(lambda: worker._records.is_holding_back)
-            # 50 of them get due in that time.
+            # 50 of them become due in that time.
             await wait_while_growing(lambda: mock.truth()["requests"], look_every_s=0.5)
             assert worker._records.is_holding_back
             may_read.set()
@@ -133,7 +133,7 @@ async def test_endless_response_is_cut_off_with_a_reason(
     before = rss_bytes()
     with lowered_bounds(), endless_server(kind) as endless:
         settings = config(endless.url, concurrency=1, requests=1)
-        # It would read from the same server.
+        # The endpoint probe would read from the same server.
         settings["telemetry"] = {"target": False}
         summary = await results_of(settings, tmp_path)
     (entry,) = summary["error_summary"]
@@ -154,14 +154,14 @@ async def test_record_is_awaited_while_its_processor_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiperf_svc.services.records_manager.MISSING_S", 1.2)
-    # What has been read is told by heartbeats.
+    # Heartbeats report how much was read.
     monkeypatch.setattr("aiperf_svc.services.base.HEARTBEAT_S", 0.1)
     process, batches = RecordProcessor._process, count()
 
     async def slow(self: RecordProcessor, *args: Any) -> None:
         await asyncio.sleep(0.2)
         if next(batches) == 3:
-            # All services share this loop: nothing is silent while none of them runs.
+            # All services share this loop, so none is considered silent while the loop is blocked.
             time.sleep(1.5)  # noqa: ASYNC251
         await asyncio.sleep(0.2)
         await process(self, *args)

@@ -1,5 +1,5 @@
-"""The controller of an experiment: what it publishes, and how it goes on after a restart, with the
-file of the ended trials and without it; and what the results say of ended trials."""
+"""The controller of an experiment publishes trials and continues after a restart, with or without
+the file of ended trials. The results describe the ended trials."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ CONFIG = {
 async def controller(
     folder: Path,
 ) -> AsyncIterator[tuple[ExperimentController, zmq.asyncio.Socket]]:
-    """A controller that publishes, and a socket that hears it."""
+    """Yield a controller that publishes, and a subscribed socket."""
     context = controller_context(CONFIG, folder, run_id="0123456789ab")
     assert context.config.experiment is not None
     async with started_bus(context) as bus:
@@ -92,7 +92,7 @@ async def test_a_stop_between_two_trials_is_the_end(tmp_path: Path) -> None:
 
 
 def published(epoch: int, serial: int) -> TrialPublished:
-    """A trial by a controller that was started at `epoch`."""
+    """Return a trial of a controller that was started at `epoch`."""
     return TrialPublished(
         "run", "system-controller", epoch,
         serial=serial, number=serial, parameters={}, repetition=1, attempt=1, total=9,
@@ -114,7 +114,7 @@ async def test_controller_that_forgot_trials_ends_the_experiment(tmp_path: Path)
             assert (last.state, last.reason) == (RunState.FAILED, FORGOTTEN)
 
 
-async def test_missing_files_of_a_trial_are_said(tmp_path: Path) -> None:
+async def test_missing_files_of_a_trial_are_reported(tmp_path: Path) -> None:
     context = controller_context(CONFIG, tmp_path, run_id="run")
     results = ExperimentResults(replace(context, api_port=0))
     ends = (

@@ -1,4 +1,4 @@
-"""Whole runs against servers that fail most of the load: what is left may not look good."""
+"""Runs against servers that fail most of the load, whose other results must not look good."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def stream_at_once(_: int, writer: asyncio.StreamWriter) -> None:
 
 
 def ended(summary: dict[str, Any]) -> ExitCode:
-    """The exit code of a run with these results."""
+    """Return the exit code of a run with these results."""
     outcome = RunOutcome(
         run_id="test", state="done", reason="", results=decoded(summary), artifacts=None
     )
@@ -48,7 +48,7 @@ def ended(summary: dict[str, Any]) -> ExitCode:
 
 
 def findings(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The checks that did not pass, by name."""
+    """Return the failed checks by name."""
     return {reason["check"]: reason for reason in summary["aiperf_svc"]["reasons"]}
 
 
@@ -73,7 +73,7 @@ async def test_two_successes_among_98_refusals_hold_no_objective(tmp_path: Path)
     assert "leaves out 98 of 100 requests (98 failed)" in latency["reason"]
     assert "p99 needs 100 values, there are 2" in latency["reason"]
     assert throughput["reason"] == "below the limit"
-    # A hundred arrivals at 100 a second take about a second, whenever the two successes were.
+    # A hundred arrivals at 100 per second take about a second, whenever the two successes occurred.
     assert summary["benchmark_duration"]["avg"] > 0.5
     assert summary["request_throughput"]["avg"] < 4
     assert summary["goodput"]["avg"] < 4
@@ -95,7 +95,7 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
 
     async with serving(forget_a_third) as server:
         settings = config(server.url, concurrency=30, requests=60)
-        # Longer than a busy machine may keep the server from responding.
+        # Longer than a busy machine may delay the server's response.
         settings["endpoint"]["request_timeout"] = "7s"
         settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
         summary = await results_of(settings, tmp_path)
@@ -103,7 +103,7 @@ async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
     assert summary["timed_out_request_count"]["avg"] == 20
     latency, throughput = summary["aiperf_svc"]["slo"]
     assert "leaves out 20 of 60 requests (20 timed out)" in latency["reason"]
-    # 40 successes in at least the time that the time-outs took.
+    # 40 successes in at least the duration of the timeouts.
     assert summary["benchmark_duration"]["avg"] >= 7
     assert summary["request_throughput"]["avg"] <= 40 / 7
     assert throughput["measured"] == summary["request_throughput"]["avg"]
@@ -120,7 +120,7 @@ async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
         if number < 25:
             await stream_at_once(number, writer)
         else:
-            # Of those that have come together with the last one.
+            # Successes that arrived together with the last one.
             writer.transport.abort()
         if number == 24:
             served.set()
@@ -138,20 +138,20 @@ async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
     successes = summary["request_count"]["avg"]
     assert 20 <= successes <= 25
     accounts = summary["aiperf_svc"]["accounts"]
-    # One that a busy machine could not write before the end of the load is unsent.
+    # A request that a busy machine could not write before the end of the load is unsent.
     sent = accounts["issued"] - accounts["unsent"]
     assert summary["error_request_count"]["avg"] == sent - successes
     assert summary["benchmark_duration"]["avg"] >= seconds
     assert summary["request_throughput"]["avg"] == successes / summary["benchmark_duration"]["avg"]
     assert [objective["ok"] for objective in summary["aiperf_svc"]["slo"]] == [False, False]
-    # Nothing was written to a server that was not there.
+    # Nothing was sent to a server that was down.
     assert accounts["requests_sent"] < sent
     assert summary["achieved_rate"]["avg"] < (accounts["requests_sent"] + 1) / seconds
     assert summary["aiperf_svc"]["cause"] == "target-failing"
     found = findings(summary)
     assert "connect" in found["errors"]["text"]
     assert "whether it ran during the whole load" in found["errors"]["remedy"]
-    # A busy machine sends late, which is a finding of its own.
+    # A busy machine sends late, which is a separate finding.
     assert "rate" not in found or "schedule_lag" in found
     assert "more CPU" not in advice(summary)
     assert ended(summary) is ExitCode.VERDICT_INVALID
@@ -160,7 +160,7 @@ async def test_server_that_dies_in_mid_run_is_named(tmp_path: Path) -> None:
 async def test_absent_target_gives_no_client_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It was there when the worker looked.
+    # The server was up when the worker probed it.
     monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
     server = ScriptedServer(stream_at_once)
     await server.start()
@@ -186,9 +186,9 @@ async def test_few_failures_within_the_budget_are_no_reason(tmp_path: Path) -> N
 
 async def test_unfinished_handshake_is_blamed_on_the_server(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
-        # A server of plain HTTP waits for the end of a ClientHello that it takes for a request.
+        # A plain HTTP server waits for the rest of the ClientHello, which it reads as a request.
         settings = config(server.url.replace("http", "https"), request_rate=50, duration="2s")
-        # It would wait for the same server.
+        # The readiness probe would wait for the same server.
         settings["telemetry"] = {"target": False}
         summary = await results_of(settings, tmp_path)
     found = findings(summary)
@@ -224,8 +224,8 @@ async def test_count_reached_before_the_duration_ends_the_window(tmp_path: Path)
     assert length_s < WAIT_S
     held = sum(each["request_end_ns"] - each["request_start_ns"] for each in times) / 1e9 / length_s
     assert summary["effective_concurrency"]["avg"] == pytest.approx(held, rel=0.01)
-    # Over the hour asked for, it would be a thousandth of this.
+    # Over the requested hour, the rate would be a thousandth of this.
     assert held / 8 < summary["concurrency_achievement"]["avg"] <= 1
-    # When the last of 80 requests starts, at most 4 have not ended.
+    # When the last of 80 requests starts, at most 4 are still running.
     steady = summary["steady_state_request_throughput"]["avg"]
     assert steady > 0.8 * summary["request_throughput"]["avg"]

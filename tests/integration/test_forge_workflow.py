@@ -1,4 +1,4 @@
-"""The workflow for a forge's CI, with a shell in place of the forge."""
+"""The workflow for a forge's CI, run by a shell instead of the forge."""
 
 import os
 import subprocess
@@ -27,17 +27,17 @@ STACK = {
             "dataset": {"entries": 10, "input_tokens": {"mean": 32}},
             "slo": {"objectives": [{"metric": "request_latency", "max": "1ns"}]},
             "experiment": {"repetitions": 3},
-            # Slow enough that the pauses of a busy machine are a small share of it.
+            # Slow enough that pauses of a busy machine are a small share of the latency.
             "deployment": {"target": {"kind": "mock", "args": ["--ttft", "1s"]}},
         }
     }
 }
-"""Its SLO does not hold, which is not a failure of a night."""
+"""Its SLO is missed, which does not fail a nightly run."""
 
 
 @pytest.fixture
 def forge(tmp_path: Path) -> Path:
-    """The place of a job: a stack file, and a command that posts comments to a file."""
+    """Create a job's folder: a stack file, and a command that writes comments to a file."""
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "Pulumi.nightly.yaml").write_text(yaml.safe_dump(STACK))
     (tmp_path / "post").write_text('#!/bin/sh\ncat "$1" >> comments.md\n')
@@ -54,7 +54,8 @@ SETTINGS = {
 
 
 def step(forge: Path, name: str, *, is_executed: bool = False) -> int:
-    """Run one step as a job does; its exit code. Its commands are forks, or the installed one."""
+    """Run one step as a job does and return its exit code. Commands run as forks, or the installed
+    program is executed."""
     path, orders = forked_path(forge)
     if is_executed:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -78,7 +79,7 @@ def forked_path(forge: Path) -> tuple[str, int]:
 
 
 def action_step(forge: Path, number: int, inputs: Mapping[str, str], **environ: str) -> int:
-    """Run a step of the action as a runner of the forge does; its exit code."""
+    """Run a step of the action as a forge's runner does and return its exit code."""
     path, orders = forked_path(forge)
     steps, known = action_steps(inputs)
     values = {**os.environ, "PATH": path, **environ}
@@ -86,7 +87,7 @@ def action_step(forge: Path, number: int, inputs: Mapping[str, str], **environ: 
 
 
 def failures(file: Path) -> list[str]:
-    """Name of the cases of a file that failed; none is an error."""
+    """Return the names of a file's failed cases. Fails if a case is an error."""
     broken = [case for suite in JUnitXml.fromfile(str(file)) for case in suite if case.result]
     assert all(isinstance(case.result[0], Failure) for case in broken)
     return [case.name for case in broken]
@@ -150,7 +151,7 @@ def test_worse_night_fails_and_keeps_last_good_run(forge: Path) -> None:
 
 
 def night(forge: Path, number: int, *, ttft_ms: float) -> int:
-    """A night whose run was made up, and its comparison."""
+    """Run a night with a fake run and its comparison."""
     made_up_runs(forge, number, ttft_ms=ttft_ms)
     return step(forge, "compare")
 

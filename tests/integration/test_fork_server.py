@@ -1,4 +1,4 @@
-"""Services as forks of one process: whose children they are, what they know, and how they end."""
+"""Services as forks of one process: their parents, their environment, and their exit."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 
 def order(folder: Path, service: str, **environ: str) -> Order:
-    """A service that ends at once: its environment names no run."""
+    """Return an order for a service that exits immediately because its environment names no run."""
     output = str(folder / f"{service}.stderr")
     return Order([service], environ, output, [*SERVICE_COMMAND, service])
 
@@ -37,7 +37,7 @@ def start(server: ForkServer, orders: list[Order]) -> list[int]:
 def children() -> list[int]:
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
-        # A thread may end between the listing and the reading.
+        # A thread may end between listing and reading.
         with suppress(FileNotFoundError, ProcessLookupError):
             found += map(int, (task / "children").read_text().split())
     return found
@@ -52,7 +52,7 @@ def test_fork_is_a_child_with_its_own_environment(tmp_path: Path) -> None:
     )
     with fork_server.starting() as server:
         assert server is not None
-        # It waits for the topology until somebody writes one.
+        # The service waits until a topology is written.
         environ = {
             "AIPERF_RUN_ID": "run",
             "AIPERF_SERVICE_ID": "worker-0",
@@ -92,7 +92,7 @@ def test_variables_not_needed_at_start_are_withheld(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     with fork_server.starting() as server:
         assert server is not None
-        # It is empty until the kernel has set up the program.
+        # The environment is empty until the kernel has set up the program.
         path = Path(f"/proc/{server.child.pid}/environ")
         while not (environ := path.read_bytes().split(b"\0"))[0]:
             assert server.child.poll() is None
@@ -121,7 +121,7 @@ def test_dead_server_is_an_environment_error(tmp_path: Path) -> None:
 
 
 def test_service_imports_start_no_thread() -> None:
-    """A fork of several threads is not safe, and aiohttp takes long to import."""
+    """Forking a process with several threads is unsafe, and aiohttp takes long to import."""
     code = "import sys; from aiperf_svc.services import forks as f; f._import_services()"
     code += "; print(f._is_single_threaded(), 'aiohttp' in sys.modules)"
     environ = os.environ | PROCESS_ENVIRONMENT

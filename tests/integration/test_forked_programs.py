@@ -1,4 +1,4 @@
-"""Programs that tests start as forks, and what becomes of them."""
+"""Programs that tests start as forks, and their end."""
 
 import os
 import select

@@ -1,5 +1,5 @@
-"""Each earlier response of a conversation goes back as the server sent it: the mock server compares
-them and refuses what a real API refuses."""
+"""Earlier responses of a conversation are sent back unchanged. The mock server compares them and
+rejects what a real API rejects."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ TURNS: list[dict[str, Any]] = [
     {"text": "Thanks", "role": "user"},
 ]
 REQUESTS = 4
-"""Requests of such a conversation: the two results are one, the last one has a text behind it."""
+"""Requests of such a conversation: the two results share one, and a text follows the last one."""
 
 
 async def run_of(folder: Path, url: str, endpoint: dict[str, Any], **dataset: Any) -> Any:
@@ -55,7 +55,7 @@ async def test_server_gets_its_responses_back_unaltered(
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
-async def test_refusals_go_back_unaltered(streaming: bool, tmp_path: Path) -> None:
+async def test_refusals_are_sent_back_unaltered(streaming: bool, tmp_path: Path) -> None:
     with server(check_history=True, refusals=True, tokens=5) as mock:
         summary = await run_of(tmp_path, mock.url, {"streaming": streaming})
     assert summary["error_summary"] == []
@@ -94,7 +94,7 @@ WITH_TOOLS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("api", TOOLS)
-async def test_recorded_responses_go_into_the_history(api: str, tmp_path: Path) -> None:
+async def test_recorded_responses_are_added_to_the_history(api: str, tmp_path: Path) -> None:
     settings = config("", dataset=talks(tmp_path, *WITH_TOOLS, count=3), concurrency=2, requests=9)
     settings["endpoint"] |= {"type": api}
     settings["dataset"]["history"] = "recorded"
@@ -105,7 +105,7 @@ async def test_recorded_responses_go_into_the_history(api: str, tmp_path: Path) 
     assert summary["request_count"]["avg"] == 9
     turns = summary["aiperf_svc"]["cache"]["turns"]
     assert [turn["requests"] for turn in turns] == [3, 3, 3]
-    # Words of the texts; in some APIs those of tools are no content.
+    # Words of the texts. In some APIs, tool texts are not content.
     words = 9
     assert turns[0]["prompt_tokens"] == 3
     assert turns[2]["prompt_tokens"] >= 3 * words

@@ -1,4 +1,4 @@
-"""A hook before a phase, and a run that ends while it is waited for."""
+"""A hook before a phase, and a run that ends while the hook is awaited."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def test_stop_at_a_hook_timeout_is_no_failure() -> None:
         assert limit is not None
         over = loop.time() + 0.05
         limit.reschedule(over)
-        # Both in one turn of the loop, in this order.
+        # Both happen in one turn of the event loop, in this order.
         loop.call_at(over + 1e-9, calls.stop)
         try:
             await task
@@ -62,7 +62,7 @@ MODEL_RESPONSE = {
 
 
 class Server:
-    """Notes the paths of requests in the order in which they are responded to."""
+    """Records the paths of requests in the order of their responses."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -70,7 +70,7 @@ class Server:
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
-        if request.method == "GET":  # a look for a page of metrics
+        if request.method == "GET":  # a search for a metrics page
             raise web.HTTPNotFound
         if request.path != CHAT:
             self.was_called.set()

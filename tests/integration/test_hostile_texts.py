@@ -1,5 +1,5 @@
-"""A server whose texts are meant for the terminal, the spreadsheet and the browser of their reader:
-nothing that a run prints or writes carries them as they are."""
+"""A server sends texts that attack the reader's terminal, spreadsheet or browser. All output of a
+run escapes them."""
 
 import csv
 import json
@@ -27,11 +27,11 @@ FORGED = "\nerror: forged line\r\n"
 TURNED = "\u202eknil\u2066"
 HOSTILE = f"{FORMULA}{TITLE}{ERASE}{MARKUP}{HTML}{FORGED}{TURNED}\x00\x7f" + "long " * 20_000
 OWN_SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-"""What our own display writes: colours, cursor movements. None of them is in HOSTILE alone."""
+"""Colours and cursor movements of our own display. HOSTILE alone contains none of them."""
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Refuses in four ways, each with the same text."""
+    """Rejects requests in four ways with the same text."""
 
     protocol_version = "HTTP/1.1"
     count = 0
@@ -55,7 +55,7 @@ class Hostile(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Suppress log output."""
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def server() -> Iterator[str]:
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> str:
-    """Everything that the command writes to the terminal that it runs on."""
+    """Return everything that the command writes to its terminal."""
     ours, theirs = pty.openpty()
     environ = os.environ | {"HOME": str(folder), "TERM": "xterm-256color", "COLUMNS": "120"}
     process = ForkedCommand(arguments, cwd=folder, env=environ, terminal_fd=theirs)
@@ -77,7 +77,7 @@ def on_a_terminal(folder: Path, *arguments: str) -> str:
                 try:
                     written += os.read(ours, 65536)
                 except OSError:
-                    break  # the last process that had the terminal open has closed it
+                    break  # the last process has closed the terminal
         process.wait(timeout=max(1.0, end - time.monotonic()))
     finally:
         process.kill()
@@ -87,7 +87,7 @@ def on_a_terminal(folder: Path, *arguments: str) -> str:
 
 
 def assert_harmless(text: str, *, breaks: str = "\n") -> None:
-    """No character that a terminal obeys, but for line breaks."""
+    """Fail if the text contains control characters other than line breaks."""
     for line in re.split(f"[{breaks}]", text):
         assert line.isprintable(), ascii(line[:300])
 
@@ -118,7 +118,7 @@ def test_server_texts_are_safe_wherever_shown(server: str, tmp_path: Path, ui: s
     page = (folder / "report.html").read_text()
     assert "&lt;script&gt;" in page
     assert HTML not in page
-    # The page's own scripts are data of its plots, and what zooms them.
+    # The page's own scripts contain data of its plots and the zoom code.
     openings = re.findall(r"<script.{0,40}", page)
     own = ('<script type="application/json">', "<script>/* uPlot:")
     assert all(opening.startswith(own) for opening in openings), openings

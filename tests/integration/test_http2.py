@@ -1,4 +1,4 @@
-"""The inference client over HTTP/2, with a server on the library h2."""
+"""The inference client over HTTP/2, with a server based on the h2 library."""
 
 import asyncio
 import ssl
@@ -84,7 +84,7 @@ async def test_responses_are_complete_and_connections_reused(
 async def test_events_have_the_stamp_of_their_last_read(
     server_side: ssl.SSLContext, trust: dict[str, Any], is_tls: bool
 ) -> None:
-    """The server sends an event when the client has read the previous one, and records both
+    """The server sends an event when the client has read the previous one. It records both
     times."""
     sent: list[int] = []
     read: list[int] = []
@@ -181,7 +181,7 @@ async def test_early_response_does_not_delay_the_sent_time() -> None:
 async def test_headers_trailers_padding_and_interim_responses_are_understood() -> None:
     async def respond(peer: Peer) -> None:
         peer.h2.send_headers(peer.stream, [(b":status", b"103"), (b"link", b"</x>")])
-        # More than one frame holds.
+        # Larger than one frame.
         await peer.head(JSON, (b"x-long", b"z" * 40_000))
         await peer.data(b"hello", pad=100)
         peer.h2.send_headers(peer.stream, [(b"x-sum", b"1")], end_stream=True)
@@ -252,7 +252,7 @@ async def test_response_continues_after_a_goaway() -> None:
         streams.append(peer.stream)
         await peer.head(SSE)
         await peer.data(EVENTS[0])
-        # A GOAWAY that h2 does not know of, since it sends nothing after its own.
+        # A GOAWAY without h2's knowledge, because h2 sends nothing after its own GOAWAY.
         peer.writer.write(b"\0\0\x08\x07\0\0\0\0\0" + b"\x7f\xff\xff\xff" + b"\0\0\0\0")
         await peer.data(EVENTS[1])
         await peer.data(EVENTS[2], end=True)

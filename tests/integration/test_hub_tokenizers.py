@@ -1,6 +1,6 @@
-"""Tokenizers of a hub: found, refused or out of reach, before anything starts and within seconds.
+"""Tokenizers of a hub are found, rejected or unreachable before anything starts, within seconds.
 
-The hub is a server of the test's own, which HF_ENDPOINT names.
+The hub is a local server in HF_ENDPOINT.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.support.small_configs import small_config
 from tests.support.threaded_server import in_thread
 
 BOUND_S = 60.0
-"""Of the whole command, on a busy machine; looking for the tokenizer takes at most 8 s of it."""
+"""Time limit of the command on a busy machine. The tokenizer search takes at most 8 s."""
 COMMIT = "c" * 40
 MODEL = Options(name="some/model")
 
@@ -43,7 +43,7 @@ def content() -> bytes:
 
 @contextmanager
 def hub(body: bytes | None, *, status: int = 404, error: str = "RepoNotFound") -> Iterator[str]:
-    """A hub that has one file, or none; its address."""
+    """Run a hub that has one file or none, and yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -62,7 +62,7 @@ def hub(body: bytes | None, *, status: int = 404, error: str = "RepoNotFound") -
             self.wfile.write(body or b"")
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Suppress log output."""
 
     with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
         yield url
@@ -70,21 +70,21 @@ def hub(body: bytes | None, *, status: int = 404, error: str = "RepoNotFound") -
 
 @contextmanager
 def silent_hub() -> Iterator[str]:
-    """One that takes connections and says nothing."""
+    """Run a hub that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 @contextmanager
 def closed_hub() -> Iterator[str]:
-    """A port where nobody listens, kept from others."""
+    """Reserve a port on which nothing listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 def profile(folder: Path, address: str) -> "subprocess.CompletedProcess[str]":
-    """A run whose server nobody will ever ask."""
+    """Run a command whose inference server is never contacted."""
     usual = ("PROXY", "_OFFLINE")
     hidden = {k: v for k, v in os.environ.items() if not k.upper().endswith(usual)}
     hub = {"HF_ENDPOINT": address, "HF_HOME": str(folder / "hub"), "HOME": str(folder)}
@@ -102,10 +102,10 @@ UseHub = Callable[..., None]
 
 @pytest.fixture
 def use_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UseHub:
-    """Has this process take tokenizers from a hub, with a cache of the test's own: what the hub's
-    client reads of its environment when it is imported."""
+    """Return a function that makes this process use a hub with its own cache. It changes what the
+    hub's client reads from the environment at import."""
     monkeypatch.setenv("NO_PROXY", "*")
-    # The client's progress bar has a thread that stays.
+    # The client's progress bar starts a thread that stays.
     monkeypatch.setattr(tqdm, "monitor_interval", 0)
 
     def use(address: str, cache: str = "cache", *, is_offline: bool = False) -> None:
@@ -119,7 +119,7 @@ def use_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UseHub:
 
 
 def count(options: Options) -> int:
-    """Tokens of a text of two."""
+    """Return the number of tokens of a two-token text."""
     return load_token_counter(options).count("one one")  # type: ignore[union-attr]
 
 
@@ -174,8 +174,8 @@ def test_hub_tokenizer_is_fetched_once_and_cached(use_hub: UseHub) -> None:
         assert (resolve_tokenizer(MODEL), count(MODEL)) == ("", 2)
     with closed_hub() as address:
         use_hub(address)
-        said = resolve_tokenizer(MODEL)
-        assert said.startswith("tokenizer.name: 'some/model' is the cache's: ")
+        note = resolve_tokenizer(MODEL)
+        assert note.startswith("tokenizer.name: 'some/model' is the cache's: ")
         assert count(MODEL) == 2
 
 
@@ -184,8 +184,8 @@ def test_disabled_hub_is_not_contacted(use_hub: UseHub) -> None:
         use_hub(address)
         assert resolve_tokenizer(MODEL) == ""
         use_hub(address, is_offline=True)
-        said = resolve_tokenizer(MODEL)
-        assert said.startswith("tokenizer.name: 'some/model' is the cache's: HF_HUB_OFFLINE")
+        note = resolve_tokenizer(MODEL)
+        assert note.startswith("tokenizer.name: 'some/model' is the cache's: HF_HUB_OFFLINE")
         use_hub(address, "empty", is_offline=True)
         with pytest.raises(ConfigError, match="cannot be reached: HF_HUB_OFFLINE is set; "):
             resolve_tokenizer(MODEL)

@@ -1,4 +1,4 @@
-"""The hot path: the end of a response, the arrival of its bytes, and broken responses."""
+"""The hot path: the end of a response, arrival times of its bytes, and invalid responses."""
 
 import asyncio
 from time import time_ns
@@ -87,7 +87,7 @@ async def test_stamp_is_the_arrival_for_a_late_read() -> None:
         while not b.client.requests_sent:
             await asyncio.sleep(0)
             b.client.run_ready()
-        # The response arrives while the client does not read; the socket shows when it is there.
+        # The response arrives while the client does not read. Polling the socket shows its arrival.
         (conn,) = b.connections
         readable = asyncio.Event()
         loop.add_reader(conn.fd, readable.set)

@@ -1,4 +1,4 @@
-"""The connection of a request: its choice, its life, and its end."""
+"""Connections of requests: selection, life cycle and end."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ Certificate = tuple[Path, Path]
 NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]
 """A port without a listener."""
 AHEAD_NS = 5 * 10**9
-"""Age of a connect that has not timed out."""
+"""Age of a connection attempt that has not timed out."""
 
 
 async def test_missing_server_is_a_connect_error() -> None:
@@ -94,7 +94,7 @@ async def test_stopped_client_reads_before_timing_out(size: int) -> None:
 async def test_connection_with_unrequested_bytes_is_not_reused(
     certificate: Certificate, unasked: bytes, is_tls: bool
 ) -> None:
-    """A close, or an unrequested response, which would be taken for that of the next request."""
+    """A close, or an unrequested response that would be mistaken for that of the next request."""
     may_come = asyncio.Event()
     numbers = count()
 
@@ -114,7 +114,7 @@ async def test_connection_with_unrequested_bytes_is_not_reused(
     async with bench(script, server_side=side, **trust) as b:
         await b.one(index=1)
         loop = asyncio.get_running_loop()
-        # It has arrived and is unread: the next request would meet it.
+        # The bytes have arrived unread, so the next request would meet them.
         loop.remove_reader(b.client.fd)
         may_come.set()
         (conn,) = b.connections
@@ -194,8 +194,8 @@ async def test_late_end_of_reused_connection_is_an_error(is_reset: bool) -> None
 
 
 async def test_request_is_retried_at_most_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server closes when a request arrives. On the reused connection this may be the race, on
-    the new one it cannot."""
+    """The server closes when a request arrives. On the reused connection this may be a race; on the
+    new connection it cannot be."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await read_request(reader) and not served:
@@ -214,7 +214,7 @@ async def test_request_is_retried_at_most_once(monkeypatch: pytest.MonkeyPatch) 
         assert (b.client.requests_sent, b.client.retries) == (3, 1)
 
 
-async def test_a_new_connection_for_each_request_when_asked() -> None:
+async def test_each_request_can_use_a_new_connection() -> None:
     async with bench(responses(LENGTH), connections="per-request") as b:
         first, second = await b.one(), await b.one()
         assert not (first["flags"] | second["flags"]) & Flag.REUSED

@@ -1,4 +1,4 @@
-"""The inference client over TLS: the same responses, and failures before them."""
+"""The inference client over TLS: equal responses, and failures before a response."""
 
 import asyncio
 import socket
@@ -142,7 +142,7 @@ def test_server_without_tls_gets_a_url_hint() -> None:
 async def test_close_notify_ends_a_body(
     server_side: ssl.SSLContext, trust: dict[str, Any], parts: tuple[bytes, ...]
 ) -> None:
-    """The server's socket stays open: it waits half a minute for our `close_notify`."""
+    """The server's socket stays open for half a minute to wait for our `close_notify`."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

@@ -1,4 +1,4 @@
-"""Lines that are made from records.parquet against those that are written with the results."""
+"""Lines exported from records.parquet equal those written with the results."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def lines(path: Path) -> dict[str, dict[str, Any]]:
     return by_id
 
 
-def without_what_no_record_keeps(line: dict[str, Any]) -> dict[str, Any]:
+def without_unrecorded_keys(line: dict[str, Any]) -> dict[str, Any]:
     assert line["metadata"].pop("record_processor_id").startswith("record-processor-")
     line["metadata"]["record_processor_id"] = ""
     line["metrics"].pop("inter_chunk_latency", None)
@@ -48,7 +48,7 @@ async def run_once(folder: Path, *, model: str = "mock", **load: Any) -> Path:
     [
         ("mock", {"concurrency": 8, "requests": 150, "warmup": {"requests": 20}}),
         ("mock-error-429", {"concurrency": 3, "requests": 9}),
-        # Some of these are due, and never sent.
+        # Some of these become due but are never sent.
         ("mock", {"request_rate": 500, "concurrency": 2, "duration": "10m"}),
     ],
 )
@@ -59,9 +59,7 @@ async def test_exported_lines_equal_the_runs(
     assert main(["export", str(folder), "--jsonl"]) == 0
     written = lines(folder / "profile_export.jsonl")
     exported = lines(folder / ALL)
-    assert exported == {
-        request: without_what_no_record_keeps(line) for request, line in written.items()
-    }
+    assert exported == {request: without_unrecorded_keys(line) for request, line in written.items()}
     assert any(line["metrics"] for line in exported.values())
 
 

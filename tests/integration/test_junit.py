@@ -1,4 +1,4 @@
-"""JUnit files of real results, read by a parser that this project did not write."""
+"""JUnit files of real results, read by a third-party parser."""
 
 import shutil
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.support.runs_to_compare import inference_run, side
 
 
 def cases(file: Path) -> dict[tuple[str, str], TestCase]:
-    """The cases of a file by suite and name, whose counts are checked."""
+    """Return the cases of a file by suite and name. Checks the file's counts."""
     whole = JUnitXml.fromfile(str(file))
     found = {(suite.name, case.name): case for suite in whole for case in suite}
     broken = [each for case in found.values() for each in case.result]
@@ -39,7 +39,7 @@ def cases(file: Path) -> dict[tuple[str, str], TestCase]:
 
 
 def broken(file: Path) -> dict[str, str]:
-    """Name and message of the cases that did not pass."""
+    """Return name and message of the cases that did not pass."""
     return {name: case.result[0].message for (_, name), case in cases(file).items() if case.result}
 
 

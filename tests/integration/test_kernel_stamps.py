@@ -36,7 +36,7 @@ def test_first_bytes_are_stamped_after_each_start(listener: socket.socket) -> No
             assert has_stamp(listener)
 
 
-def test_process_that_was_not_scheduled_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unscheduled_process_checks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(KernelStamps()) as running:
         assert running.has_started
         seconds = count()

@@ -1,4 +1,4 @@
-"""`make bench` leaves the command behind, also before the package is installed."""
+"""`make bench` links the command even before the package is installed."""
 
 import subprocess
 import sys

@@ -1,5 +1,4 @@
-"""A quality gate of lm-evaluation-harness. Instead of it, a program of its name leaves the files of
-a real run."""
+"""A quality gate of lm-evaluation-harness, with a fake program that leaves recorded files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +42,7 @@ def config(**quality: Any) -> BenchmarkConfig:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """What writes the program, which is first on PATH."""
+    """Return a function that writes the program, which comes first on PATH."""
     path = tmp_path / "lm_eval"
     path.touch(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

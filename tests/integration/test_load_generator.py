@@ -1,4 +1,4 @@
-"""Stops and late grants, with a client that only takes note."""
+"""Stops and late grants, with a client that only records requests."""
 
 import itertools
 import tracemalloc
@@ -26,7 +26,7 @@ PAST = 1_000
 
 
 class NotingClient:
-    """Takes requests and never responds to them."""
+    """Accepts requests and never responds."""
 
     def __init__(self) -> None:
         self.requests_sent = self.retries = self.unasked = self.in_flight = self.held_back_ns = 0
@@ -187,7 +187,7 @@ def test_late_open_loop_sends_nothing_after_the_stop(monkeypatch: pytest.MonkeyP
 
 
 def held_bytes() -> int:
-    """Memory that the code under test and this module hold; threads of other tests are left out."""
+    """Return the memory of the code under test and this module, without other threads."""
     own = [tracemalloc.Filter(True, "*/aiperf_svc/*"), tracemalloc.Filter(True, __file__)]
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(own).traces)
 
@@ -201,7 +201,7 @@ def test_closed_loop_memory_is_bounded_for_any_reports() -> None:
     held = []
     tracemalloc.start()
     for second in range(1, 4):
-        # 33,000 requests in a second of this worker's clock, and two reports 10 us apart.
+        # 33,000 requests within a second on this worker's clock, and two reports 10 us apart.
         for part in range(50):
             for grant in ledger.closed_loop_grants():
                 made.grant(granted(grant.first, grant.count), 0)
@@ -319,7 +319,7 @@ def test_turns_without_connection_end_their_conversations(
 
 
 def ramped(made: LoadGenerator, *, users: int, ramp_s: int) -> int:
-    """Opens a phase whose users begin evenly over so many seconds; its beginning, in an hour."""
+    """Open a phase in an hour whose users start evenly over a ramp. Return its start."""
     start = time_ns() + 3600 * 10**9
     ramp_ns = ramp_s * 10**9
     made.open_phase(

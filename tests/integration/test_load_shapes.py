@@ -1,4 +1,4 @@
-"""When a run's requests are sent: on schedule, under a cap, over a ramp, until its time is up."""
+"""When a run sends requests: on schedule, under a cap, over a ramp, until time is up."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from tests.support.in_one_loop import config, lines, results_of, server, stack, 
 
 
 def due_times(folder: Path) -> dict[str, int]:
-    """When each request was due, by its id, in ns on the wall clock."""
+    """Return the due time of each request by its id, in ns on the wall clock."""
     found = (line["metadata"] for line in lines(folder / "artifacts"))
     return {each["x_request_id"]: each["credit_issued_ns"] for each in found}
 
@@ -25,12 +25,12 @@ async def test_open_loop_sends_when_due(tmp_path: Path) -> None:
     assert summary["request_count"]["avg"] == truth["requests"] == 200
     arrivals = {row["request_id"]: row["arrival_wall_ns"] for row in truth["rows"]}
     due = due_times(tmp_path)
-    # The schedule is exact. How late a request is depends on the machine, but none is early.
+    # The schedule is exact. The lateness of a request depends on the machine, but none is early.
     offsets = (np.sort(list(due.values())) - min(due.values())) // 1_000_000
     assert set(offsets.tolist()) <= set(range(0, 1_000, 5))
     assert all(arrivals[request] >= due[request] for request in arrivals)
     assert summary["schedule_lag"]["min"] >= 0
-    # No request waits for the response to another.
+    # No request waits for the response of another.
     assert truth["max_in_flight"] > 1
 
 
@@ -43,7 +43,7 @@ async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
     due = due_times(tmp_path)
     gaps = np.diff(np.sort(list(due.values()))) / 1e9
     assert len(due) == 300
-    # Seeded: the schedule itself is the same in every run, however busy the machine is.
+    # The schedule is seeded, so it is the same in every run, however busy the machine is.
     assert gaps.mean() == pytest.approx(1 / 400, rel=0.15)
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.2)
     assert all(arrivals[request] >= due[request] for request in due)
@@ -63,7 +63,7 @@ async def test_duration_ends_sending_and_grace_ends_waiting(tmp_path: Path) -> N
 async def test_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> None:
     with server() as mock:
         settings = config(mock.url, concurrency=10, requests=10, ramp="500ms")
-        # None ends before the last user has begun, so each user has one.
+        # No request ends before the last user has started, so each user has one.
         settings["endpoint"]["model"] = "mock-hang"
         async with stack(settings, tmp_path) as run:
             await run.wait_until(lambda: bool(mock.truth()["requests"] == 10))
@@ -82,7 +82,7 @@ async def test_cap_delays_open_loop_requests_and_reports_it(tmp_path: Path) -> N
         truth = mock.truth(rows=True)
     assert truth["max_in_flight"] == 4
     assert truth["requests"] == 60
-    # 100 a second due, 40 a second possible: the wait shows in the intended latency only.
+    # 100 per second are due and 40 are possible. Only the intended latency shows the wait.
     due = due_times(tmp_path)
     times = [line["metadata"] for line in lines(tmp_path / "artifacts")]
     waits_ms = [(each["request_start_ns"] - due[each["x_request_id"]]) / 1e6 for each in times]
@@ -93,7 +93,7 @@ async def test_cap_delays_open_loop_requests_and_reports_it(tmp_path: Path) -> N
 
 async def test_request_count_ends_under_a_tight_cap(tmp_path: Path) -> None:
     with server(ttft="20ms", tokens=1) as mock:
-        # All are due before the first response; from then on only an end can free a place.
+        # All are due before the first response. From then on, only an end frees a slot.
         settings = config(mock.url, request_rate=50_000, concurrency=2, requests=40)
         summary = await results_of(settings, tmp_path)
         truth = mock.truth(rows=True)
@@ -105,7 +105,7 @@ async def test_request_count_ends_under_a_tight_cap(tmp_path: Path) -> None:
 
 async def test_briefly_reached_cap_delays_nothing(tmp_path: Path) -> None:
     with server(tokens=1) as mock:
-        # Few enough to be granted at once: after that nothing but their own timer wakes the worker.
+        # Few enough to be granted at once. Afterwards only their own timer wakes the worker.
         load: dict[str, Any] = {"request_rate": 200, "concurrency": 1, "requests": 20}
         load |= {"arrival": {"pattern": "constant"}}
         summary = await results_of(config(mock.url, **load), tmp_path)
@@ -155,7 +155,7 @@ async def test_stages_have_their_rates_on_the_servers_side(tmp_path: Path) -> No
     assert accounts["issued"] == 350
     assert summary["requested_rate"]["avg"] == pytest.approx(350 / 3)
     due = np.sort(list(due_times(tmp_path).values()))
-    # What a busy machine could not write before the stop is unsent, and has no line.
+    # Requests that a busy machine could not write before the stop are unsent and have no line.
     sent = [50, 300 - accounts["unsent"]]
     counts = np.histogram((due - due[0]) / 1e9, [0, 1, 3])[0]
     assert counts.tolist() == pytest.approx(sent, abs=1)
@@ -163,7 +163,7 @@ async def test_stages_have_their_rates_on_the_servers_side(tmp_path: Path) -> No
 
 
 def trace(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A trace of these rows as the dataset."""
+    """Write a trace of these rows and return its dataset."""
     path = folder / "trace.jsonl"
     lengths = {"input_length": 20, "output_length": 1}
     path.write_text("".join(json.dumps(lengths | row) + "\n" for row in rows))
@@ -179,7 +179,7 @@ async def test_replay_sends_each_row_at_its_scaled_time(tmp_path: Path) -> None:
         summary = await results_of(settings, tmp_path, workers=2)
         seen = mock.truth(rows=True)["rows"]
     due = due_times(tmp_path)
-    # Every row is due at its time to a microsecond, and the server has seen it then or later.
+    # Every row is due at its time, exact to a microsecond, and arrives at the server no earlier.
     planned = np.round((times_ms - times_ms[0]) / 2 * 1e6)
     ordered = np.sort(np.array(list(due.values())))
     assert np.abs(ordered - ordered[0] - planned).max() <= 1_000
@@ -218,7 +218,7 @@ async def test_replayed_session_sends_turns_at_trace_times(tmp_path: Path) -> No
     }
     assert after_ms["a"] == pytest.approx(200, abs=0.01)
     assert after_ms["c"] == pytest.approx(50, abs=0.01)
-    # A busy machine may need longer than that for the first turn.
+    # On a busy machine, the first turn may take longer than the interval.
     first_end = found["b", 0]["request_end_ns"]
     due = max(found["b", 0]["credit_issued_ns"] + 400 * 10**6, first_end)
     assert abs(found["b", 1]["credit_issued_ns"] - due) <= 10_000
@@ -236,6 +236,6 @@ async def test_a_warmup_with_fewer_places_than_workers_ends(tmp_path: Path) -> N
     assert truth["requests"] == 26
     assert summary["aiperf_svc"]["accounts"]["completed"] == 20
     rows = sorted(truth["rows"], key=lambda row: row["arrival_wall_ns"])
-    # One at a time in the warmup, whatever is due.
+    # During the warmup one request at a time, whatever is due.
     for before, after in itertools.pairwise(rows[:6]):
         assert after["arrival_wall_ns"] > before["chunk_wall_ns"][0]

@@ -1,4 +1,4 @@
-"""Events of a local run, done to real processes."""
+"""Events of a local run, applied to real processes."""
 
 import asyncio
 import http.client
@@ -36,7 +36,7 @@ def mock() -> Iterator[RunningMockServer]:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that no run has started."""
+    """Start a process that belongs to no run."""
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
             yield process
@@ -50,19 +50,19 @@ def server_of(url: str, **event: Any) -> LocalServer:
 
 
 def run_of(**event: Any) -> EventRun:
-    """An event that is due now."""
+    """Return an event that is due now."""
     return EventRun(0, Event.model_validate({"at": 0, **event}), changed=asyncio.Event())
 
 
 async def carry_out(url: str, **event: Any) -> EventReport:
-    """What is reported of an event."""
+    """Carry out an event and return its report."""
     run = run_of(**event)
     await run.carry_out(server_of(url, **event).perform)
     return run.report
 
 
 def complete(mock: RunningMockServer) -> dict[str, Any]:
-    """The response to one request."""
+    """Send one request and return its response."""
     body = json.dumps({"model": "mock", "messages": [{"role": "user", "content": "hello"}]})
     with closing(http.client.HTTPConnection("127.0.0.1", mock.port, timeout=WAIT_S)) as connection:
         connection.request("POST", "/v1/chat/completions", body)
@@ -71,13 +71,13 @@ def complete(mock: RunningMockServer) -> dict[str, Any]:
 
 
 def state(pid: int) -> str:
-    """State letter of a process."""
+    """Return the state letter of a process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def reaches(pid: int, wanted: str) -> None:
     async with asyncio.timeout(WAIT_S):
-        while state(pid) != wanted:  # noqa: ASYNC110 - the kernel tells nobody
+        while state(pid) != wanted:  # noqa: ASYNC110 - the kernel sends no notification
             await asyncio.sleep(0.01)
 
 
@@ -134,7 +134,7 @@ async def test_delay_counts_the_requests_that_it_delayed(
 ) -> None:
     async def hold(_: EventRun) -> None:
         async with asyncio.timeout(WAIT_S):
-            while not mock.truth()["delayed"]:  # noqa: ASYNC110 - the server tells nobody
+            while not mock.truth()["delayed"]:  # noqa: ASYNC110 - the server sends no notification
                 await asyncio.sleep(0.01)
 
     monkeypatch.setattr(EventRun, "hold", hold)
@@ -166,7 +166,7 @@ async def test_seed_chooses_one_of_several_processes() -> None:
 
 @asynccontextmanager
 async def requests_in_a_row(mock: RunningMockServer) -> AsyncIterator[None]:
-    """Send one request after the other while the context is open."""
+    """Send requests one after another inside the block."""
 
     async def send() -> None:
         while True:
@@ -195,7 +195,7 @@ def test_foreign_server_is_refused(httpd: str) -> None:
 
 @pytest.fixture
 def httpd() -> Iterator[str]:
-    """A server that is not ours."""
+    """Run a third-party server and yield its URL."""
     program = (
         "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), h.BaseHTTPRequestHandler)"
     )

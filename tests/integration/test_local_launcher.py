@@ -1,4 +1,4 @@
-"""The launcher against processes that do as they are told: every way in which a run can end."""
+"""The launcher with scripted processes: every way in which a run can end."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ Play = Callable[..., ExitCode]
 def play(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Play:
-    """Runs the launcher with the stub as all its services; nothing may be left but artifacts."""
+    """Return a function that runs the launcher with the stub. Only artifacts may be left."""
     temporary = Path(tempfile.mkdtemp(dir="/tmp", prefix="t"))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setattr(process_placement, "END_S", 0.2)
@@ -98,8 +98,8 @@ def test_failed_metrics_receiver_is_only_reported(
     assert {key for key, _ in came} == {"s3cret"}
     assert '"stringValue":"aiperf-svc"' in came[-1][1]
     out, err = capsys.readouterr()
-    said = f"the results were not sent to {url}: the receiver responds with status 500"
-    assert (said in err) is (status == 500)
+    expected = f"the results were not sent to {url}: the receiver responds with status 500"
+    assert (expected in err) is (status == 500)
     files = [path for path in artifacts_in(tmp_path).rglob("*") if path.is_file()]
     assert "s3cret" not in out + err + "".join(path.read_text("latin-1") for path in files)
 

@@ -1,4 +1,4 @@
-"""A worker that was declared lost, and goes on, as after SIGSTOP and SIGCONT."""
+"""A worker that was declared lost and continues, as after SIGSTOP and SIGCONT."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -32,12 +32,12 @@ async def bus(context: RunContext) -> AsyncIterator[Bus]:
 
 @pytest_asyncio.fixture
 async def context(tmp_path: Path) -> RunContext:
-    """The context of the worker."""
+    """Return the context of the worker."""
     made = controller_context(small_benchmark("http://127.0.0.1:1"), tmp_path, run_id="run")
     return replace(made, instance=NAME, epoch=1)
 
 
-async def test_lost_worker_is_told_when_heard_again(context: RunContext, bus: Bus) -> None:
+async def test_lost_worker_is_notified_when_it_reappears(context: RunContext, bus: Bus) -> None:
     manager = WorkerManager(context, bus)
 
     def beat(seen_roster: int) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs against a name with several addresses, and against one whose addresses change."""
+"""Whole runs against a host name with several addresses, and against one whose addresses change."""
 
 import asyncio
 import socket
@@ -15,13 +15,13 @@ from tests.support.scripted_server import RESPONSE, ScriptedServer
 
 
 class Replica(ScriptedServer):
-    """A server at one address."""
+    """A server on one address."""
 
     def __init__(self) -> None:
         super().__init__(self._serve_one)
         self.served = 0
         self.has_served = asyncio.Event()
-        """At least ten requests."""
+        """Set after ten requests."""
 
     async def _serve_one(self, number: int, writer: asyncio.StreamWriter) -> None:
         self.served = number + 1
@@ -33,7 +33,7 @@ class Replica(ScriptedServer):
 
 @asynccontextmanager
 async def replicas(*hosts: str) -> AsyncIterator[list[Replica]]:
-    """Servers at these addresses, all with one port."""
+    """Run servers on these addresses that share one port number."""
     found: list[Replica] = []
     try:
         for host in hosts:

@@ -1,4 +1,4 @@
-"""Network namespaces of tests, and what becomes of those whose test was killed."""
+"""Network namespaces of tests, and the removal of those of killed tests."""
 
 import os
 import subprocess
@@ -26,9 +26,9 @@ def test_next_test_removes_namespaces_of_a_killed_one(tmp_path: Path) -> None:
     second.mkdir()
     command = [sys.executable, "-c", KILLED, str(first)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
-        said, _ = killed.communicate()
-    # Another test that begins now may remove them too.
-    assert said.split() == [f"q{killed.pid}-{what}" for what in ("0", "br", "v0")]
+        output, _ = killed.communicate()
+    # Another test that starts now may remove them too.
+    assert output.split() == [f"q{killed.pid}-{what}" for what in ("0", "br", "v0")]
     with namespaces(second, ["1gbit"]):
         assert names_of(killed.pid) == set()
         assert names_of(os.getpid()) == {f"q{os.getpid()}-{what}" for what in ("0", "br", "v0")}

@@ -1,4 +1,4 @@
-"""The requests about queueing disciplines, against the kernel of this machine. Needs root."""
+"""Requests for queueing disciplines to the kernel of this machine. Needs root."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ LINK = (
     "ip link set here up && ip link set there up && "
     "ip neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev here"
 )
-# Not each kernel has netem; all have pfifo, whose requests differ in the name and the settings.
+# Some kernels lack netem. All have pfifo, whose requests differ only in name and settings.
 PROGRAM = """
 import socket
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""GPUs read through NVML, by a library with its C interface and known values."""
+"""GPUs are read through NVML, with a fake library that returns known values."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Preparation:
-    """Have a command find the library with known values as NVIDIA's."""
+    """Return a preparation that makes a command use the fake library."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -40,7 +40,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Preparation:
 
 
 def ended(folder: Path, library: Preparation, *words: str, **environ: str) -> tuple[int, str]:
-    """Exit code of a command, and what it wrote to its standard error."""
+    """Run a command and return its exit code and standard error."""
     env = os.environ | environ
     command = ForkedCommand(words, cwd=folder, env=env, preparation=library)
     _, errors = command.communicate(WAIT_S)
@@ -49,21 +49,21 @@ def ended(folder: Path, library: Preparation, *words: str, **environ: str) -> tu
 
 @pytest.fixture
 def page_url(library: Preparation, tmp_path: Path) -> Iterator[str]:
-    """The page of a running `nvml-exporter`."""
+    """Run `nvml-exporter` and yield the URL of its page."""
     words = ("nvml-exporter", "--host", "127.0.0.1", "--port", "0")
     ours, theirs = os.openpty()
     exporter = ForkedCommand(
         words, cwd=tmp_path, env=os.environ, preparation=library, terminal_fd=theirs
     )
-    with os.fdopen(ours) as said:
-        yield said.readline().split()[-1]
+    with os.fdopen(ours) as stream:
+        yield stream.readline().split()[-1]
         exporter.terminate()
         exporter.wait(WAIT_S)
     os.close(theirs)
 
 
 def profiled(library: Preparation, folder: Path, *flags: str) -> dict[str, Any]:
-    """The results of a run of two seconds."""
+    """Run for two seconds and return the results."""
     folder.mkdir(exist_ok=True)
     load = ("--duration", "2s", "--concurrency", "4", "--metrics-interval", "100ms")
     with server(ttft="20ms", itl="5ms", tokens=10) as mock:
@@ -83,7 +83,7 @@ def test_run_reads_the_gpus_of_this_machine(library: Preparation, tmp_path: Path
     length_s = result["benchmark_duration"]["avg"]
     assert metrics["gpu_energy"] == pytest.approx(700 * length_s, rel=0.05)
     texts = [check["text"] for check in system["checks"] if check["check"] == "gpu_throttling"]
-    # The first GPU counts a fifth of the time; all samples of the second one have the reason.
+    # The first GPU counts a fifth of the time. All samples of the second one are throttled.
     assert "power limits reduced the clock of GPU-00000001-aaaa" in texts[0]
     assert "100.0% of the time" in texts[0]
     (lines,) = tmp_path.rglob("gpu_telemetry_export.jsonl")
@@ -110,7 +110,7 @@ def test_page_has_the_names_of_dcgm(page_url: str) -> None:
     assert (values["gpu_power_usage"], values["gpu_power_limit"]) == (400, 700)
     assert (values["sm_clock_frequency"], values["max_sm_clock_frequency"]) == (1700, 1980)
     assert (values["gpu_utilization"], values["gpu_temperature"]) == (90, 60)
-    # What a GPU does not support is left out.
+    # Unsupported metrics of a GPU are omitted.
     assert "power_violation" not in found[1].fields
     assert found[0].labels["DCGM_FI_DRIVER_VERSION"] == "580.65.06"
 
@@ -136,7 +136,7 @@ async def test_start_of_nvml_is_not_in_page_times(monkeypatch: pytest.MonkeyPatc
         now_ns += seconds * 10**9
 
     class SlowGpus:
-        """GPUs whose driver takes ten seconds to start, and two for a page."""
+        """GPUs whose driver takes ten seconds to start and two seconds for a page."""
 
         def __init__(self, _wanted: object) -> None:
             advance(10)
@@ -146,7 +146,7 @@ async def test_start_of_nvml_is_not_in_page_times(monkeypatch: pytest.MonkeyPatc
             return "a page"
 
         def close(self) -> None:
-            """There is nothing to close."""
+            """Do nothing."""
 
     monkeypatch.setattr(nvml, "NvmlGpus", SlowGpus)
     for clock in ("time_ns", "monotonic_ns"):
@@ -180,7 +180,7 @@ def test_missing_gpus_are_named(
 
 
 class HangingGpus:
-    """GPUs whose driver hangs until it may go on."""
+    """GPUs whose driver hangs until the test releases it."""
 
     def __init__(self) -> None:
         self.reads = self.closes = 0

@@ -1,4 +1,4 @@
-"""The Lease of a stack, kept and taken over on an API server that has only this object."""
+"""The Lease of a stack is held and taken over, with an API server that has only this object."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ BOB = Holder(owner="bob@laptop", host="laptop", pid=7, token="b0", space="5a")
 
 
 class OneLease:
-    """Serves one Lease, and refuses a change of another version of it."""
+    """Serves one Lease and rejects changes of an outdated version."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -55,7 +55,7 @@ class OneLease:
 
     @property
     def listing(self) -> Cluster:
-        """The server as one whose Leases and ConfigMaps are listed."""
+        """Return the server with lists of Leases and ConfigMaps."""
 
         async def get(path: str, **_: Any) -> dict[str, Any]:
             if path in self.roots:
@@ -105,9 +105,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "NOTICE_S", 0.0)
 
 
-async def _claim(api: OneLease, me: Holder, said: list[str], **how: bool) -> None:
+async def _claim(api: OneLease, me: Holder, notes: list[str], **how: bool) -> None:
     await claim(
-        api.typed, "s", "n", me=me, say=said.append, **{"is_own": False, "take_over": False, **how}
+        api.typed, "s", "n", me=me, say=notes.append, **{"is_own": False, "take_over": False, **how}
     )
 
 
@@ -129,59 +129,59 @@ async def test_unread_lease_may_be_held() -> None:
     api.errors = [
         Refused(f"no ({status})", status=status, reason="") for status in (403, 500)
     ]  # fmt: skip
-    # Without the right to read it, nobody is asked.
+    # Without the permission to read it, the Lease is not checked.
     await refuse_held(api.typed, "s", "n", BOB)
     with pytest.raises(Refused, match="500"):
         await refuse_held(api.typed, "s", "n", BOB)
 
 
 async def test_renewal_continues_after_errors() -> None:
-    api, said = OneLease(), list[str]()
+    api, notes = OneLease(), list[str]()
     refused = Refused("no right to get leases", status=403, reason="Forbidden")
     api.errors = [refused, refused, KeyError("metadata")]
-    keeper = LeaseKeeper(api.typed, "s", ALICE, said.append)
+    keeper = LeaseKeeper(api.typed, "s", ALICE, notes.append)
     keeper.begin("n")
     await api.until_held_by(ALICE.identity)
-    assert said == [f"others cannot see that this process works on the stack: {refused}"]
+    assert notes == [f"others cannot see that this process works on the stack: {refused}"]
     await keeper.close(is_kept=False)
 
 
 async def test_lease_of_local_process_is_taken_by_pid() -> None:
-    api, said = OneLease(), list[str]()
+    api, notes = OneLease(), list[str]()
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
     keeper.begin("n")
     await api.until_held_by(ALICE.identity)
     beside = msgspec.structs.replace(BOB, space=ALICE.space)
     for me, pid, is_taken in ((beside, 43, False), (BOB, 42, False), (beside, 42, True)):
-        found = await take_from_process(api.typed, "s", ["n"], pid=pid, me=me, say=said.append)
+        found = await take_from_process(api.typed, "s", ["n"], pid=pid, me=me, say=notes.append)
         assert (found, api.holder == me.identity) == (is_taken, is_taken)
-    assert len(said) == 1
+    assert len(notes) == 1
     assert "bob@laptop (process 7)" in str(await keeper.taken())
     await keeper.close(is_kept=True)
 
 
 async def test_takeover_names_both_owners() -> None:
-    api, said = OneLease(), list[str]()
+    api, notes = OneLease(), list[str]()
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
     keeper.begin("n")
     await api.until_held_by(ALICE.identity)
     for is_own in (True, False):
         with pytest.raises(StackInUse, match="remove the stack anyway with --take-over"):
-            await _claim(api, BOB, said, is_own=is_own)
-    assert (api.holder, said) == (ALICE.identity, [])
+            await _claim(api, BOB, notes, is_own=is_own)
+    assert (api.holder, notes) == (ALICE.identity, [])
 
-    await _claim(api, BOB, said, take_over=True)
+    await _claim(api, BOB, notes, take_over=True)
     loss = await keeper.taken()
     assert str(loss).startswith("stack s was taken over by bob@laptop (process 7) at ")
     assert not loss.is_in_use
-    (told,) = said
+    (told,) = notes
     assert told.startswith("taking over: alice@build (process 42) works on stack s")
     await keeper.close(is_kept=True)
     assert api.holder == BOB.identity
 
 
 async def test_suspended_runner_loses_its_lease_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its last renewal counts no longer when it continues.
+    # When it continues, its last renewal has expired.
     monkeypatch.setattr(ownership, "HELD_S", -1)
     api = OneLease()
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
@@ -230,7 +230,7 @@ async def test_roots_without_a_lease_are_unfinished() -> None:
     assert found.unfinished == {"a": "n", "n1": "n"}
 
 
-async def test_new_root_is_given_time_for_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_root_has_time_to_create_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "POLL_S", 0.0)
     api, reads = OneLease(), list[str]()
     lease, api.is_there = api.get, False
@@ -251,15 +251,15 @@ async def test_new_root_is_given_time_for_its_lease(monkeypatch: pytest.MonkeyPa
 
 
 async def test_idle_foreign_stack_is_refused() -> None:
-    api, said = OneLease(), list[str]()
+    api, notes = OneLease(), list[str]()
     with pytest.raises(StackInUse, match=r"belongs to alice@build: .*; ask its owner"):
-        await _claim(api, BOB, said)
-    await _claim(api, BOB, said, is_own=True)
-    assert (api.holder, said) == (BOB.identity, [])
+        await _claim(api, BOB, notes)
+    await _claim(api, BOB, notes, is_own=True)
+    assert (api.holder, notes) == (BOB.identity, [])
 
 
 async def test_stack_without_a_lease_has_no_holder() -> None:
-    api, said = OneLease(), list[str]()
+    api, notes = OneLease(), list[str]()
     api.is_there = False
-    await _claim(api, BOB, said)
+    await _claim(api, BOB, notes)
     await refuse_held(api.typed, "s", "n", BOB)

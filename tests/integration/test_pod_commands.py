@@ -1,4 +1,4 @@
-"""Shell texts for containers, run by a shell of this machine."""
+"""Shell scripts for containers, run by a local shell."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from aiperf_svc.adapters.events.pod_commands import BUSY, STALL
 from tests.support.running_command import wait_ended, wait_for
 
 PROCESSES = "found=%d; states() { echo $1; }"
-"""Takes the place of what finds the processes of a container: here it would find this one."""
+"""Replaces the search for the container's processes, which would find this process."""
 
 DISTURBANCE = """
 from aiperf_svc.adapters.events import netem
@@ -32,7 +32,7 @@ netem.main(["1", "0"])
 
 @contextmanager
 def _shell(text: str, first: str) -> Iterator[subprocess.Popen[str]]:
-    """A shell that runs a text, of whose input it has the first line."""
+    """Start a shell that runs a script and send it the first line of its input."""
     command, pipe = ("sh", "-c", text), subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as shell:
         assert shell.stdin is not None
@@ -80,7 +80,7 @@ def test_stalled_processes_continue_without_their_runner() -> None:
         text = PROCESSES % server.pid + STALL[STALL.index("\ntrap") :]
         with _shell(text, "600") as shell:
             assert _next(shell) == "stopped"
-            wait_for(is_stopped)  # A process stops when it runs next.
+            wait_for(is_stopped)  # A process stops when it is next scheduled.
             (guard,) = _children(shell.pid)
         wait_ended(guard)
         wait_for(lambda: not is_stopped())

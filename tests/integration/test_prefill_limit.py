@@ -1,4 +1,4 @@
-"""A limit on requests that wait for their first token, against a server that says how many did."""
+"""A limit on requests that wait for their first token, compared with the server's own record."""
 
 import itertools
 import json
@@ -23,8 +23,8 @@ from tests.support.in_one_loop import config, lines, results_of, server, stack, 
 
 
 def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
-    """The most requests that had arrived at the server and whose first token had not arrived here,
-    both by the kernel's stamps."""
+    """Return the maximum number of requests that had arrived at the server and whose first token
+    had not arrived here, both according to kernel stamps."""
     edges = [(row["arrival_wall_ns"], 1) for row in rows]
     for line in lines(folder / "artifacts"):
         ttft_ns = line["metrics"]["time_to_first_token"]["value"] * 1e6
@@ -37,8 +37,8 @@ def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
 
 
 async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
-    # The role comes at once and is not a token.
-    # A busy machine takes some milliseconds from a first token to the next request.
+    # The role arrives immediately and is not a token. A busy machine takes some milliseconds from a
+    # first token to the next request.
     with server(ttft="200ms", itl="15ms", tokens=30, role_chunk=True) as mock:
         settings = config(mock.url, concurrency=24, requests=42, prefill_concurrency=3)
         summary = await results_of(settings, tmp_path)
@@ -47,11 +47,11 @@ async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
     assert accounts["completed"] == truth["completed"] == 42
     assert accounts["violations"] == []
     assert most_in_prefill(truth["rows"], tmp_path) == 3
-    # Decoding, 435 ms, is not limited, so more are in flight than in prefill; but 3 at a time for
-    # 200 ms are fewer than 24 users for 635 ms want, so users wait for a slot.
+    # Decoding (435 ms) is not limited, so more requests are in flight than in prefill. But three at
+    # a time for 200 ms are fewer than 24 users with 635 ms need, so users wait for a slot.
     assert 6 < truth["max_in_flight"] <= 24
     assert summary["capped_request_count"]["avg"] > 20
-    # Requests in flight are not what is limited, but the slots are full.
+    # The limit does not apply to requests in flight, but the slots are full.
     assert "concurrency_achievement" not in summary
     checks = json.loads((tmp_path / "artifacts" / "verdict.json").read_text())["checks"]
     (held,) = (check for check in checks if check["check"] == "concurrency")
@@ -72,7 +72,7 @@ async def test_prefill_limit_applies_to_open_loop_conversations(tmp_path: Path) 
     assert truth["completed"] == accounts["requests_sent"] == 90
     assert (accounts["completed"], accounts["violations"]) == (30, [])
     assert 2 < most_in_prefill(truth["rows"], tmp_path) <= 4
-    # What was due waits, and the intended latency says so.
+    # Due requests wait, and the intended latency includes the wait.
     assert summary["intended_time_to_first_token"]["max"] > summary["time_to_first_token"]["max"]
 
 
@@ -102,14 +102,14 @@ async def test_stop_ends_requests_waiting_for_a_slot(tmp_path: Path) -> None:
     assert accounts["requests_sent"] == truth["requests"] <= 24
 
 
-# --- the generator alone -------------------------------------------------------------------------
+# --- the generator by itself ---------------------------------------------------------------------
 
 HEAD = ("run", "timing-manager", 1)
 PAST = 1_000
 
 
 class NotingClient:
-    """Keeps the requests that it is to send."""
+    """Records the requests that it should send."""
 
     requests_sent = retries = unasked = in_flight = held_back_ns = clock_steps_ns = (
         ended_near_steps
@@ -135,7 +135,7 @@ class NotingClient:
 
 
 class TokensOnRequest:
-    """Says that a first token has come of the responses in `come`."""
+    """Reports a first token for the responses in `come`."""
 
     def __init__(self) -> None:
         self.come: list[Request] = []
@@ -174,7 +174,7 @@ def generator(*, turns: int = 1, **opened: Any) -> tuple[PrefillGenerator, Notin
 
 
 def read(made: PrefillGenerator, request: Request) -> None:
-    """A read after which the response goes on."""
+    """Simulate a read after which the response continues."""
     request.body_offset = 10
     made.on_part(request)
 
@@ -195,7 +195,7 @@ def test_first_token_frees_slot_for_next_user() -> None:
     read(made, first)
     assert len(client.sent) == 3
     assert first.kept is None
-    end(made, first)  # its slot is another's by now
+    end(made, first)  # its slot now belongs to another request
     assert len(client.sent) == 3
     assert client.sent[2].flags & Flag.CAPPED
     assert not first.flags & Flag.CAPPED
@@ -215,7 +215,7 @@ def test_each_turn_needs_a_slot_and_keeps_history() -> None:
     tokens.come.append(first)
     read(made, first)
     assert first.kept is not None
-    end(made, first)  # its next turn waits for a slot: two others have them
+    end(made, first)  # its next turn waits because two others hold the slots
     assert len(client.sent) == 3
     tokens.come.append(second)
     read(made, second)

@@ -1,4 +1,4 @@
-"""The share of cached tokens of a run is what the server truly had in its cache."""
+"""A run's share of cached tokens equals the server's actual cache hits."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_only_whole_blocks_from_the_beginning_are_found() -> None:
 async def test_cache_hits_by_turn_equal_the_servers(
     api: str, streaming: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The counters are those of the run only if a page is read before the load and one after it.
+    # The counters match the run only if a page is read before the load and one after it.
     monkeypatch.setattr(telemetry_reader, "FIRST_PAGES_S", WAIT_S)
     monkeypatch.setattr(telemetry_reader, "LAST_PAGE_S", WAIT_S)
     turns = [{"text": " ".join(f"w{turn}-{n}" for n in range(10))} for turn in range(TURNS)]
@@ -37,7 +37,7 @@ async def test_cache_hits_by_turn_equal_the_servers(
         settings["telemetry"] = {"server_metrics": [mock.url], "interval": "100ms"}
         summary = await results_of(settings, tmp_path)
     own = summary["aiperf_svc"]
-    # Turn n has 10 (n + 1) + 6 n words; of the second conversation all whole blocks are known.
+    # Turn n has 10 (n + 1) + 6 n words. All whole blocks of the second conversation are cached.
     words = [10 * (turn + 1) + 6 * turn for turn in range(TURNS)]
     first = [0, *(before - before % BLOCK for before in words[:-1])]
     second = [count - count % BLOCK for count in words]

@@ -1,4 +1,4 @@
-"""Requests through a proxy in front of the target."""
+"""Requests through a proxy to the target."""
 
 import asyncio
 import ssl
@@ -25,20 +25,20 @@ OPENED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 test\r\n\r\n"
 
 
 class Proxy:
-    """Records the head of each connection's first request, and forwards everything."""
+    """Records the head of each connection's first request and forwards everything."""
 
     def __init__(self, reply: bytes) -> None:
         self.heads: list[bytes] = []
         self.url = ""
         self._reply = reply
-        """Its response to CONNECT."""
+        """The response to CONNECT."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         self.heads.append(head)
         method, target, _ = head.split(b"\r\n")[0].split(b" ")
         if method == b"CONNECT":
-            # In two segments, of which neither is a whole head.
+            # In two segments, neither of which is a complete head.
             writer.write(self._reply[:20])
             await writer.drain()
             await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(65_536):
             writer.write(data)
     except ConnectionError:
-        pass  # either side may leave in the middle
+        pass  # either side may disconnect at any time
     finally:
         writer.close()
 
@@ -106,12 +106,10 @@ async def test_https_target_is_reached_through_a_tunnel(
     lines = head.split(b"\r\n")
     assert lines[0].startswith(b"CONNECT 127.0.0.1:")
     assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in lines
-    assert b"secret" not in head, "neither is the target's request outside of the tunnel"
+    assert b"secret" not in head, "the target's request is only inside the tunnel"
 
 
-async def test_http2_goes_through_a_tunnel(
-    server_side: ssl.SSLContext, trust: dict[str, Any]
-) -> None:
+async def test_http2_uses_a_tunnel(server_side: ssl.SSLContext, trust: dict[str, Any]) -> None:
     async def respond(peer: Peer) -> None:
         await peer.head()
         await peer.data(b"hello", end=True)

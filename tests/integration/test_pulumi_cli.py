@@ -1,4 +1,4 @@
-"""How the Pulumi CLI is run, seen with a program that stands for it."""
+"""Calls of the Pulumi CLI, with a fake program in its place."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 FAKE = """#!{python}
 import json, os, signal, subprocess, sys, time
-said = open("said", "a")
-def say(text):
-    said.write(text + "\\n"); said.flush()
-say(" ".join(sys.argv[1:3]) + f" sid={{os.getsid(0) == os.getppid()}}")
+calls = open("calls", "a")
+def log(text):
+    calls.write(text + "\\n"); calls.flush()
+log(" ".join(sys.argv[1:3]) + f" sid={{os.getsid(0) == os.getppid()}}")
 if "select" in sys.argv:
     open("stack", "w")
 if {{"export", "output", "get"}} & set(sys.argv) and not os.path.exists("stack"):
@@ -30,8 +30,8 @@ if {{"export", "output", "get"}} & set(sys.argv) and not os.path.exists("stack")
 if "export" in sys.argv:
     print('{{"version": 3}}')
 if "set" in sys.argv:
-    say("stdin " + sys.stdin.read())
-    say(f"argv {{sys.argv}}")
+    log("stdin " + sys.stdin.read())
+    log(f"argv {{sys.argv}}")
 if "get" in sys.argv:
     if "aiperf:locked" in sys.argv:
         print("error: incorrect passphrase", file=sys.stderr); sys.exit(1)
@@ -46,12 +46,12 @@ if "up" in sys.argv and os.path.exists("locked"):
 if "up" in sys.argv:
     ended = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda n, frame: ended.append(say("got " + signal.Signals(n).name)))
-    # As the Kubernetes provider leaves it, and a plugin in a process group of its own.
+        signal.signal(number, lambda n, frame: ended.append(log("got " + signal.Signals(n).name)))
+    # A file like that of the Kubernetes provider, and a plugin in its own process group.
     open(os.path.join(os.environ["TMPDIR"], "kubeconfig1"), "w").write("key")
     plugin = subprocess.Popen(["sleep", "300"], process_group=0)
-    say(f"tmp {{os.environ['TMPDIR']}}")
-    say(f"pids {{os.getppid()}} {{os.getpid()}} {{plugin.pid}}")
+    log(f"tmp {{os.environ['TMPDIR']}}")
+    log(f"pids {{os.getppid()}} {{os.getpid()}} {{plugin.pid}}")
     with open(sys.argv[sys.argv.index("--event-log") + 1], "a") as events:
         events.write(json.dumps({{"sequence": 0}}) + "\\n"); events.flush()
         while not ended:
@@ -106,8 +106,8 @@ async def test_interrupted_command_gets_one_signal_and_ends(cli: PulumiCli, tmp_
 
     ended = await cli.up(on_event, stop=stop)
     assert (ended.code, events) == (255, [0, 1])
-    assert (tmp_path / "said").read_text().splitlines()[0] == "up -y sid=True"
-    assert said(tmp_path, "got") == ["SIGINT"]
+    assert (tmp_path / "calls").read_text().splitlines()[0] == "up -y sid=True"
+    assert logged(tmp_path, "got") == ["SIGINT"]
 
 
 async def test_output_of_a_failed_up_is_kept(cli: PulumiCli, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_output_of_a_failed_up_is_kept(cli: PulumiCli, tmp_path: Path) -> 
 
 async def test_early_stop_ends_the_command(tmp_path: Path) -> None:
     cli, stop = cli_in(tmp_path), asyncio.Event()
-    # Not Python, which may lose a signal while it starts.
+    # Not Python, which may lose a signal during startup.
     (tmp_path / "bin" / "pulumi").write_text("#!/bin/sh\nexec sleep 300\n")
     stop.set()
     for _ in range(20):
@@ -142,9 +142,9 @@ async def test_output_that_is_no_json_is_an_error(tmp_path: Path) -> None:
 
 async def test_secret_is_neither_argument_nor_file(cli: PulumiCli, tmp_path: Path) -> None:
     await cli.set_secret("targetApiKey", "the key")
-    said = (tmp_path / "said").read_text()
-    assert "stdin the key" in said
-    assert "the key" not in said.partition("argv")[2]
+    calls = (tmp_path / "calls").read_text()
+    assert "stdin the key" in calls
+    assert "the key" not in calls.partition("argv")[2]
     assert not any("the key" in path.read_text() for path in (tmp_path / "logs").iterdir())
 
 
@@ -187,9 +187,9 @@ async def test_stale_lock_is_removed_and_command_retried(tmp_path: Path, may: bo
     assert (tmp_path / "locked").exists() is not may
 
 
-# --- what kills ----------------------------------------------------------------------------------
+# --- kills ---------------------------------------------------------------------------------------
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about processes")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="uses Linux process interfaces")
 RUNNER = """
 import asyncio, os, sys, threading
 from pathlib import Path
@@ -203,7 +203,7 @@ asyncio.run(cli.up(lambda e: print("up", flush=True), stop=asyncio.Event()))
 
 @contextlib.contextmanager
 def runner_of(folder: Path, *, threads: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A runner whose `up` goes on."""
+    """Start a runner whose `up` does not end."""
     with subprocess.Popen(
         (sys.executable, "-c", RUNNER, str(folder), str(threads)),
         cwd=Path(__file__).parents[2],
@@ -215,15 +215,15 @@ def runner_of(folder: Path, *, threads: int = 0) -> Iterator[subprocess.Popen[st
         yield runner
 
 
-def said(folder: Path, what: str) -> list[str]:
-    """What the fake said about something, word by word."""
-    lines = (folder / "said").read_text().splitlines()
+def logged(folder: Path, what: str) -> list[str]:
+    """Return the words that the fake CLI logged after `what`."""
+    lines = (folder / "calls").read_text().splitlines()
     return [word for line in lines if line.startswith(f"{what} ") for word in line.split()[1:]]
 
 
 @contextlib.contextmanager
 def ended_of(pids: Iterable[str]) -> Iterator[Callable[[], None]]:
-    """Waits until all of these processes have ended."""
+    """Yield a function that waits until all of these processes have ended."""
     with contextlib.ExitStack() as stack:
         descriptors = [os.pidfd_open(int(pid)) for pid in pids]
         for each in descriptors:
@@ -240,12 +240,12 @@ def ended_of(pids: Iterable[str]) -> Iterator[Callable[[], None]]:
 @pytest.mark.parametrize("threads", [0, 40])
 def test_killed_runners_cli_is_terminated_once(tmp_path: Path, threads: int) -> None:
     private = tmp_path / "private"
-    with runner_of(tmp_path, threads=threads) as runner, ended_of(said(tmp_path, "pids")) as wait:
+    with runner_of(tmp_path, threads=threads) as runner, ended_of(logged(tmp_path, "pids")) as wait:
         runner.send_signal(signal.SIGKILL)
         runner.wait()
         wait()
-    assert said(tmp_path, "got") == ["SIGTERM"]
-    assert said(tmp_path, "tmp")[0].startswith(f"{private}/")
+    assert logged(tmp_path, "got") == ["SIGTERM"]
+    assert logged(tmp_path, "tmp")[0].startswith(f"{private}/")
     assert not private.exists()
 
 
@@ -254,7 +254,7 @@ def test_locks_are_held_until_the_orphaned_cli_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("linger", str(tmp_path / "go"))
-    with runner_of(tmp_path) as runner, ended_of(said(tmp_path, "pids")) as wait:
+    with runner_of(tmp_path) as runner, ended_of(logged(tmp_path, "pids")) as wait:
         runner.send_signal(signal.SIGKILL)
         runner.wait()
         with (tmp_path / "lock").open("a") as lock:
@@ -267,13 +267,13 @@ def test_locks_are_held_until_the_orphaned_cli_ends(
 
 
 @LINUX
-async def test_killed_cli_takes_its_plugins_along(tmp_path: Path) -> None:
+async def test_plugins_end_with_a_killed_cli(tmp_path: Path) -> None:
     cli = cli_in(tmp_path)
     with contextlib.ExitStack() as stack:
 
         def kill(event: dict[str, Any]) -> None:
-            waits.append(stack.enter_context(ended_of(said(tmp_path, "pids"))))
-            os.kill(int(said(tmp_path, "pids")[1]), signal.SIGKILL)
+            waits.append(stack.enter_context(ended_of(logged(tmp_path, "pids"))))
+            os.kill(int(logged(tmp_path, "pids")[1]), signal.SIGKILL)
 
         waits: list[Callable[[], None]] = []
         ended = await cli.up(kill, stop=asyncio.Event())
@@ -289,13 +289,13 @@ async def test_cli_of_killed_supervisor_ends_and_is_awaited(tmp_path: Path) -> N
 
         def kill(event: dict[str, Any]) -> None:
             if not waits:
-                waits.append(stack.enter_context(ended_of(said(tmp_path, "pids"))))
-                os.kill(int(said(tmp_path, "pids")[0]), signal.SIGKILL)
+                waits.append(stack.enter_context(ended_of(logged(tmp_path, "pids"))))
+                os.kill(int(logged(tmp_path, "pids")[0]), signal.SIGKILL)
 
         waits: list[Callable[[], None]] = []
         ended = await cli.up(kill, stop=asyncio.Event())
         waits[0]()
-    assert (ended.killed_by, said(tmp_path, "got")) == (signal.SIGKILL, ["SIGTERM"])
+    assert (ended.killed_by, logged(tmp_path, "got")) == (signal.SIGKILL, ["SIGTERM"])
     assert not list((tmp_path / "private").iterdir())
 
 
@@ -306,10 +306,10 @@ async def test_signals_to_supervisor_do_not_reach_cli(tmp_path: Path) -> None:
     def signal_it(event: dict[str, Any]) -> None:
         if stop.is_set():
             return
-        supervisor = int(said(tmp_path, "pids")[0])
+        supervisor = int(logged(tmp_path, "pids")[0])
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(supervisor, number)
         stop.set()
 
     await cli.up(signal_it, stop=stop)
-    assert said(tmp_path, "got") == ["SIGINT"]
+    assert logged(tmp_path, "got") == ["SIGINT"]

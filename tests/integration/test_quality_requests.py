@@ -1,4 +1,4 @@
-"""Questions of a quality gate over real sockets: what is sent, and what becomes of failures."""
+"""Questions of a quality gate over real sockets: the requests, and the handling of failures."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any] | bytes]]
 
 @asynccontextmanager
 async def serving(reply: Reply) -> AsyncIterator[str]:
-    """A server that answers each body by `reply`, and closes the connection."""
+    """Run a server that answers each body with `reply` and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -54,14 +54,14 @@ def gate(folder: Path, *questions: dict[str, Any]) -> Path:
 
 
 def chat(text: str, **message: Any) -> dict[str, Any]:
-    said = {"role": "assistant", "content": text, **message}
-    return {"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+    answer = {"role": "assistant", "content": text, **message}
+    return {"choices": [{"index": 0, "message": answer, "finish_reason": "stop"}]}
 
 
 SUM = {"prompt": "2 + 2?", "grader": "number", "expected": 4, "max_tokens": 7}
 
 
-async def test_questions_are_asked_greedily_and_end_naturally(tmp_path: Path) -> None:
+async def test_questions_are_decoded_greedily_and_end_naturally(tmp_path: Path) -> None:
     bodies: list[dict[str, Any]] = []
 
     async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -143,7 +143,7 @@ async def test_tools_and_calls_go_through(tmp_path: Path) -> None:
     assert result.right == 1
 
 
-async def test_question_tools_take_the_form_of_the_api(tmp_path: Path) -> None:
+async def test_question_tools_are_converted_to_the_api(tmp_path: Path) -> None:
     function = {"name": "add", "parameters": {"type": "object"}}
     question = SUM | {"tools": [{"type": "function", "function": function}]}
     asked: list[Any] = []
@@ -220,7 +220,7 @@ async def test_answers_after_the_timeout_are_wrong(
         limits.append(make_limit(seconds))
         return limits[-1]
 
-    # The time is over when the other question has its answer, however busy the machine is.
+    # The timeout expires when the other question has its answer, however busy the machine is.
     monkeypatch.setattr(asyncio, "timeout", limit)
     ask = quality_requests._ask
 

@@ -1,5 +1,5 @@
-"""`rank_agent.sh` stands in for ssh: what it is asked to run reaches the courier, and what comes
-back is its own output and exit code."""
+"""`rank_agent.sh` replaces ssh. It passes a command to the courier and returns the command's output
+and exit code."""
 
 import asyncio
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`rank_loop.sh` runs commands as long as its courier is there, and the courier knows when a
-container has taken its commands along."""
+"""`rank_loop.sh` runs commands while its courier lives, and the courier notices when a container
+ends with its commands."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ Event = tuple[str, int]
 
 @asynccontextmanager
 async def loop_in(folder: Path, *how: str, within: Sequence[str] = ()) -> AsyncIterator[Process]:
-    """The loop, whom no signal tells to end."""
+    """Run the loop without any signal to end it."""
     program = (*within, "sh", str(folder / LOOP.name), str(folder), *how)
     loop = await asyncio.create_subprocess_exec(*program, stdin=asyncio.subprocess.PIPE)
     try:
@@ -50,10 +50,10 @@ async def test_loop_and_commands_end_with_a_vanished_courier(tmp_path: Path) -> 
     )
     async with loop_in(tmp_path, "child") as loop, asyncio.timeout(ENDED_S):
         os.write(orders, b"run 1-0\n")
-        said = ""
-        while not said.endswith("\n") or "started" not in said:
-            said += (await asyncio.to_thread(os.read, events, 4096)).decode()
-        command = os.pidfd_open(int(said.split()[-1]))
+        output = ""
+        while not output.endswith("\n") or "started" not in output:
+            output += (await asyncio.to_thread(os.read, events, 4096)).decode()
+        command = os.pidfd_open(int(output.split()[-1]))
         assert loop.stdin is not None
         loop.stdin.close()
         assert await loop.wait() == 0
@@ -83,19 +83,20 @@ async def test_commands_end_with_their_restarted_container(tmp_path: Path) -> No
             assert shell.restarts == 1
             await shell.close()
             assert await second.wait() == 0
-    # No container has taken it along. The command itself: its group may not be there yet.
+    # The command did not end with its container. Kill the command itself, because its process group
+    # may not exist yet.
     os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def container() -> tuple[str, ...]:
-    """The program that makes a command the first process of a pid namespace, as a container's."""
+    """Return the program that makes a command process 1 of a pid namespace, as in a container."""
     rights = () if os.geteuid() == 0 else ("--map-root-user",)
     program = ("unshare", "--pid", "--fork", "--kill-child", *rights)
     done = subprocess.run([*program, "true"], capture_output=True, text=True, check=False)
     if done.returncode:
         assert not os.environ.get("CI"), f"CI must be able to make a namespace: {done.stderr}"
-        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+        pytest.skip(f"cannot create namespaces: {done.stderr.strip()}")
     return program
 
 
@@ -163,21 +164,21 @@ async def test_prepared_command_waits_and_discarded_one_never_runs(tmp_path: Pat
             shell.prepare(command, ("sh", "-c", f"echo {command} >>{ran}; exit 7"), {}, tmp_path)
         shell.discard("1-0")
         assert await ended.get() == ("1-0", 0)
-        # The other one has been there for as long.
+        # The other command has been waiting for as long.
         assert started.empty()
         assert not ran.exists()
         shell.start("1-1")
         command, _ = await started.get()
         assert command == "1-1"
         assert await ended.get() == ("1-1", 7)
-        shell.start("1-1")  # It has ended meanwhile.
+        shell.start("1-1")  # It has already ended.
         await shell.close()
     assert ran.read_text() == "1-1\n"
     assert started.empty()
 
 
 BUSYBOX = 'kill() { command kill "$@" && [ "$1 $3" != "-s --" ]; }\n'
-"""Its `kill -s SIGNAL -- PID` signals the process, and returns an error for the `--`."""
+"""BusyBox's `kill -s SIGNAL -- PID` signals the process but fails because of the `--`."""
 
 
 @pytest.mark.parametrize("shell_has", ["", BUSYBOX])

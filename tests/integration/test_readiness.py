@@ -1,4 +1,4 @@
-"""When a target counts as ready, by its responses at each path."""
+"""When a target counts as ready, according to its response at each path."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ CHAT = "/v1/chat/completions"
 
 @contextmanager
 def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
-    """Serve these statuses by path, and 404 elsewhere. Yields the address and the paths asked."""
+    """Serve these statuses by path, else 404. Yield the address and the requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,7 +46,7 @@ async def reason(url: str, **endpoint: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "asked", "said"),
+    ("statuses", "asked", "expected"),
     [
         ({"/health": 200}, ["/health"], ""),
         ({"/health": 503, "/v1/models": 200}, ["/health"], "/health: status 503: loading"),
@@ -59,10 +59,10 @@ async def reason(url: str, **endpoint: object) -> str:
     ],
 )
 async def test_missing_path_leads_to_the_next(
-    statuses: dict[str, int], asked: list[str], said: str
+    statuses: dict[str, int], asked: list[str], expected: str
 ) -> None:
     with responding(statuses) as (url, found):
-        assert await reason(url) == said
+        assert await reason(url) == expected
     assert found == asked
 
 
@@ -73,7 +73,7 @@ async def test_paths_follow_the_base_of_the_url() -> None:
 
 
 @pytest.mark.parametrize("kind", ["messages", "cohere_rankings", "embeddings"])
-async def test_each_api_is_asked_at_its_own_path(kind: str) -> None:
+async def test_each_api_is_probed_at_its_own_path(kind: str) -> None:
     with responding({}) as (url, found):
         assert await reason(url, type=kind) == "a request: status 404: loading"
     assert found[-1] in ("/v1/messages", "/v2/rerank", "/v1/embeddings")

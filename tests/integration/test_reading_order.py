@@ -1,4 +1,4 @@
-"""Under load, urgent sockets are read before the many others."""
+"""Under load, urgent sockets are read before the others."""
 
 import select
 import socket
@@ -56,13 +56,13 @@ class Table:
         self.client.send(Request(turn, b"id", 1, index, time_ns(), int(Flag.LAST_TURN)))
 
     def run(self) -> None:
-        """One wake-up, if something is readable."""
+        """Process one wake-up if something is readable."""
         assert select.select([self.client.fd], [], [], WAIT_S)[0]
         self.client.run_ready()
 
 
 def index_of(conn: Connection) -> int:
-    """Record of the request that it carries."""
+    """Return the index of the connection's request."""
     assert conn.request is not None
     return conn.request.index
 
@@ -130,7 +130,7 @@ def test_arrivals_during_a_pause_are_uncertain(
     held_wall_ns = time_ns()
     begun.sendall(CHUNK)
     in_its_middle.sendall(CHUNK)
-    # The beginning of a response is read all the same.
+    # The start of a response is read nevertheless.
     table.servers[2].sendall(HEAD + CHUNK)
     table.run()
     assert [index for index, _ in read] == [2]

@@ -1,5 +1,4 @@
-"""Every number in every file of a run is the same, and that of its requests by the words of
-docs/metrics.md."""
+"""All numbers in all files of a run agree with its requests, according to docs/metrics.md."""
 
 import json
 import math
@@ -25,9 +24,9 @@ STATS = ("avg", "min", "max", "std", "sum", "count", *QUANTILES)
 PAGE_STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")
 OF_ACCOUNTS = {"unsent_request_count", "lost_request_count", "retried_request_count"}
 NOT_IN_LINES = {"credit_to_start_latency", "effective_latency"}
-"""AIPerf's lines do not have them: they are `schedule_lag` and `intended_request_latency`."""
+"""AIPerf's names of `schedule_lag` and `intended_request_latency`, which its lines omit."""
 ELSEWHERE = {
-    # Of the schedule and of users: tests of their own.
+    # Metrics of schedules and users have their own tests.
     "requested_rate", "achieved_rate", "rate_achievement", "concurrency_achievement",
     "benchmark_duration", "effective_concurrency", "max_concurrency",
     "steady_state_request_throughput", "goodput", "good_request_count", "blocked_request_count",
@@ -43,8 +42,8 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"load": {"concurrency": 4, "requests": 120}},
     ),
     "timeouts": (
-        # A quarter of them. In six seconds, for which a busy machine may not run the server, so
-        # few users cannot use up the others.
+        # A quarter of the users. Few users cannot use up the others' requests within six seconds,
+        # during which a busy machine may not run the server.
         {"ttft": "uniform:5ms,1300ms", "itl": "2ms", "tokens": 9, "usage": "always"},
         {
             "load": {"request_rate": 100, "requests": 200, "concurrency": 30},
@@ -111,7 +110,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Awaitable[Path]]:
-    """The folder of a finished run; each is made once, however many tests read it."""
+    """Return a function from the name of a run to its folder. Each run is made once."""
     folders: dict[str, Path] = {}
 
     async def folder_of(name: str) -> Path:
@@ -180,18 +179,18 @@ async def test_scenario_results_follow_from_the_requests(
 ) -> None:
     run = await finished(name)
     result = write_scenario(run, scenario, load_config(run / "config.yaml"))
-    said = json.loads((run / FOLDER / RESULT_SUMMARY).read_bytes())
+    summary = json.loads((run / FOLDER / RESULT_SUMMARY).read_bytes())
     rows = recomputed.profiling_rows(run)
     done = [row for row in rows if row["outcome"] == recomputed.COMPLETED]
     seconds = (
         max(row["end_wall_ns"] for row in done) - min(row["due_wall_ns"] for row in rows)
     ) / 1e9
-    assert said["duration_ns"] == pytest.approx(seconds * 1e9)
-    assert said["qps"] == pytest.approx(len(done) / seconds)
-    assert said["tps"] == pytest.approx(sum(row["output_tokens"] for row in done) / seconds)
-    assert said["n_samples_completed"] == len(done)
+    assert summary["duration_ns"] == pytest.approx(seconds * 1e9)
+    assert summary["qps"] == pytest.approx(len(done) / seconds)
+    assert summary["tps"] == pytest.approx(sum(row["output_tokens"] for row in done) / seconds)
+    assert summary["n_samples_completed"] == len(done)
     found = recomputed.scenario_series(rows, is_scheduled=scenario.has_limits)
-    failed = said["n_samples_failed"] - (len(rows) - len(done))  # they have no record
+    failed = summary["n_samples_failed"] - (len(rows) - len(done))  # they have no record
     for name, values in found.items():
         ordered = [*values, *[math.inf] * failed]
         for percent in (50.0, 90.0, 95.0, 99.0, 99.9):
@@ -202,19 +201,16 @@ async def test_scenario_results_follow_from_the_requests(
                 ("early_stopping_percentiles", estimate),
             ):
                 known = value is not None and math.isfinite(value)
-                assert said[name][key][str(percent)] == (pytest.approx(value) if known else None), (
-                    name,
-                    key,
-                    percent,
-                )
+                expected = pytest.approx(value) if known else None
+                assert summary[name][key][str(percent)] == expected, (name, key, percent)
     if scenario is Scenario.SINGLE_STREAM:
-        assert result.value == said["latency"]["early_stopping_percentiles"]["90.0"]
+        assert result.value == summary["latency"]["early_stopping_percentiles"]["90.0"]
     else:
-        assert result.value == said["tps"]
+        assert result.value == summary["tps"]
 
 
 def check_lines(run: Path, rows: list[Row]) -> None:
-    """The values of each line are those of its record."""
+    """Check that the values of each line equal those of its record."""
     lines = {
         (line["metadata"]["session_num"], line["metadata"]["turn_index"]): line
         for line in recomputed.lines_of(run)
@@ -234,7 +230,7 @@ def check_lines(run: Path, rows: list[Row]) -> None:
         }
         assert stated.keys() == values.keys() - NOT_IN_LINES
         for tag in stated:
-            # What `pytest.approx` does, at a tenth of its time.
+            # Equivalent to `pytest.approx` in a tenth of the time.
             assert math.isclose(stated[tag], values[tag], rel_tol=1e-6, abs_tol=2e-6), tag
         assert line["metadata"]["request_end_ns"] == row["end_wall_ns"]
 
@@ -242,7 +238,7 @@ def check_lines(run: Path, rows: list[Row]) -> None:
 def check_distributions(
     summary: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]], *, left_out: set[str]
 ) -> None:
-    """The statistics of a summary are those that were computed again; no more, no fewer."""
+    """Check that a summary has exactly the recomputed statistics."""
     tags = {tag for tag in CATALOG if tag in summary and CATALOG[tag].kind is not Kind.SCALAR}
     assert tags - left_out - {"effective_concurrency"} == found.keys()
     for tag, stats in found.items():
@@ -254,7 +250,7 @@ def check_distributions(
 def check_numbers(
     summary: Mapping[str, Any], found: Mapping[str, float], *, left_out: set[str]
 ) -> None:
-    """The same of single numbers."""
+    """Check that a summary has exactly the recomputed single numbers."""
     stated = {
         tag: summary[tag]["avg"]
         for tag in CATALOG
@@ -266,7 +262,7 @@ def check_numbers(
 
 
 def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> None:
-    """The load's length, and what follows from it."""
+    """Check the duration of the load and the metrics that depend on it."""
     done = [row for row in rows if row["outcome"] == recomputed.COMPLETED]
     good = sum(recomputed.values_of(row)["request_latency"] <= 40 for row in done)
     assert summary["good_request_count"]["avg"] == good
@@ -278,7 +274,7 @@ def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> N
     duration_ns = parse_duration_ns(duration) if duration else 0
     whole_ns = round(seconds * 1e9)
     if duration_ns:
-        # It ends by time, or with its last request if that is later.
+        # The load ends by time, or with its last request if that is later.
         begin = max(row["end_wall_ns"] for row in tried) - whole_ns
         stop = min(last, begin + duration_ns)
         assert whole_ns >= duration_ns
@@ -286,7 +282,7 @@ def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> N
         begin, stop = last - whole_ns, last
     assert begin <= first
     if whole_ns == duration_ns:
-        return  # Nobody knows by the records when it began.
+        return  # Its start is not in the records.
     held = recomputed.in_flight(rows, begin, stop)
     assert summary["effective_concurrency"]["avg"] == pytest.approx(held["avg"], rel=1e-6)
     assert summary["max_concurrency"]["avg"] == held["max"]
@@ -305,11 +301,11 @@ def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> N
         assert stated is not None
         assert stated["avg"] == pytest.approx(inside / ((until - begin) / 1e9), rel=1e-6)
     else:
-        assert stated is None  # A window that is shorter than a request has no rate.
+        assert stated is None  # A window shorter than a request has no rate.
 
 
 def check_gaps(stated: Mapping[str, Any], run: Path, rows: list[Row]) -> None:
-    """The times between chunks are those of all completed requests, within what is stated."""
+    """Check that the gaps are those of all completed requests, within the stated accuracy."""
     patient = {(r["index"], r["turn"]) for r in rows if not r["flags"] & recomputed.ABANDONS}
     gaps = np.concatenate(
         [
@@ -328,7 +324,7 @@ def check_gaps(stated: Mapping[str, Any], run: Path, rows: list[Row]) -> None:
 
 
 def check_csv(run: Path, summary: Mapping[str, Any]) -> None:
-    """The CSV has every number of the summary, to two decimals."""
+    """Check that the CSV has every number of the summary to two decimals."""
     wide, singles = recomputed.csv_blocks(run)
     for tag, metric in CATALOG.items():
         if tag not in summary:
@@ -346,7 +342,7 @@ def check_csv(run: Path, summary: Mapping[str, Any]) -> None:
 
 
 def check_page(run: Path, summary: Mapping[str, Any]) -> None:
-    """The report shows every number of the summary."""
+    """Check that the report shows every number of the summary."""
     rows = recomputed.page_rows(run)
     for tag, metric in CATALOG.items():
         if tag not in summary:
@@ -364,9 +360,9 @@ def check_page(run: Path, summary: Mapping[str, Any]) -> None:
 
 
 def check_slices(run: Path, rows: list[Row], *, left_out: set[str]) -> None:
-    """A request is in the slice of its start, and in one only. The clocks differ: those that
-    started just outside of the load are in its first or last slice. Metrics of all due requests are
-    `left_out` if some of these have no slice."""
+    """Check that each request is in exactly one slice, that of its start. Because clocks differ,
+    requests that started just outside the load are in its first or last slice. `left_out` holds
+    metrics of all due requests if some of these have no slice."""
     content = json.loads((run / "profile_export_aiperf_timeslices.json").read_bytes())
     slices = content["timeslices"]
     begun = {id(row): row["start_wall_ns"] or row["due_wall_ns"] for row in rows}

@@ -1,4 +1,4 @@
-"""Records are sent to one record processor at a time, and again to the next one if it is lost."""
+"""Records are sent to one record processor at a time, and again to the next if it is lost."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ HEADER = ("run", "worker-0", 1)
 
 
 class FakeSocket:
-    """Takes what is sent while `is_open` is set."""
+    """Accepts messages while `is_open` is set."""
 
     def __init__(self, sent: "asyncio.Queue[tuple[str, int, bool]]") -> None:
         self._sent = sent
@@ -43,7 +43,7 @@ class FakeSocket:
 
 
 class FakeBus:
-    """Makes such sockets."""
+    """Creates fake sockets."""
 
     def __init__(self) -> None:
         self.sent: asyncio.Queue[tuple[str, int, bool]] = asyncio.Queue()
@@ -58,7 +58,7 @@ class FakeBus:
 
 
 class Shipped:
-    """Records with a bus that is played, and what was asked of the load."""
+    """Records with a fake bus, and the requests to hold or release the load."""
 
     def __init__(self) -> None:
         self.bus, self.asked = FakeBus(), list[str]()
@@ -104,7 +104,7 @@ async def test_batches_wait_for_a_processor_and_are_numbered(shipped: Shipped) -
     assert shipped.bus.places == [(Port.RAW_DIRECT, "tcp://p0")]
 
 
-async def test_unconfirmed_batch_goes_to_the_next_processor(shipped: Shipped) -> None:
+async def test_unconfirmed_batch_is_sent_to_next_processor(shipped: Shipped) -> None:
     shipped.records.send_to("p0", Port.RAW_FRONT)
     async with shipped.running():
         for last_seq in (5, 9):

@@ -1,4 +1,4 @@
-"""What a service does until the roster shows it."""
+"""Behaviour of a service until the roster contains it."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ async def test_lost_first_heartbeat_costs_milliseconds(
     context = controller_context(CONFIG, tmp_path, run_id="run")
     bus = Bus(context.addresses)
     await bus.start()
-    # Its tasks do not run: nobody receives what it sends.
+    # Its tasks do not run, so its messages are not received.
     sending = asyncio.create_task(SystemController(context, bus)._send_heartbeats())
     await has_waited.wait()
     sending.cancel()

@@ -1,4 +1,4 @@
-"""The report in a real browser: no errors, nothing loaded, nothing wider than the window."""
+"""The report in a real browser has no errors, loads nothing, and fits into the window."""
 
 import re
 from itertools import permutations
@@ -77,7 +77,7 @@ def report() -> str:
 
 @pytest.fixture(scope="module")
 def run_report() -> str:
-    """A run of 20 pairs of nodes, with a plot of each kind."""
+    """Render a run of 20 pairs of nodes with a plot of each kind."""
     nodes = [f"worker-{n}.cluster.example" for n in range(5)]
     series = Series(name="bw", unit="bit/s", times_s=(0.5, 1.5), values=(9.4e9, 9.3e9))
     columns = (Column("size", "bytes"), Column("latency", "us"))
@@ -103,7 +103,7 @@ def run_report() -> str:
 def measured(
     report: str, run_report: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    """What there is to see of both reports, without scripts and with them."""
+    """Return what the browser shows of both reports, with and without scripts."""
     frames = {f"zoom {width}": Frame(report + ZOOM, width) for width in (1280, 500)}
     frames |= {f"report {width}": Frame(pictures(report), width) for width in WIDTHS}
     frames |= {f"tool {width}": Frame(pictures(run_report), width) for width in (1280, 500)}
@@ -112,13 +112,13 @@ def measured(
 
 
 def pictures(report: str) -> str:
-    """A report without its scripts: as it is printed, or read where scripts are not allowed."""
+    """Return a report without its scripts, as it is printed or read where scripts are forbidden."""
     picture = re.sub(r"<script.*?</script>", "", report, flags=re.S)
     return picture.replace("<details>", "<details open>") + MEASURE
 
 
 def assert_fits(found: dict[str, Any], width: int) -> None:
-    """Nothing is wider than the window, and nothing was loaded."""
+    """Check that nothing is wider than the window and nothing was loaded."""
     assert found["window"] == width
     assert found["width"] <= width
     assert found["loaded"] == []

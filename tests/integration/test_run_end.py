@@ -44,7 +44,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 async def controller(tmp_path: Path) -> AsyncIterator[SystemController]:
-    """A controller that takes part in a run with a worker and a record processor."""
+    """Yield a controller of a run with a worker and a record processor."""
     context = controller_context(CONFIG, tmp_path, run_id="run")
     async with started_bus(context) as bus:
         made = SystemController(context, bus)
@@ -64,7 +64,7 @@ def beat(service: Service, reached: RunState, *, error: str = "", seen_state: in
 
 
 def published(epoch: int, number: int, state: RunState) -> RunStatePublished:
-    """A state that a controller publishes, which was started at `epoch`."""
+    """Return a state of a controller that was started at `epoch`."""
     return RunStatePublished(
         "run", Service.SYSTEM_CONTROLLER.value, epoch, number=number, state=state
     )
@@ -102,13 +102,13 @@ async def test_silent_worker_manager_fails_the_run(
 ) -> None:
     monkeypatch.setattr(system_controller, "mono_ns", partial(next, count(0, 10**9)))
     manager = beat(Service.WORKER_MANAGER, RunState.PENDING)
-    # Each of the controller's own heartbeats comes a second after the last one.
+    # Each heartbeat of the controller comes a second after the previous one.
     states = list[RunState]()
     own = beat(Service.SYSTEM_CONTROLLER, RunState.PENDING)
     context = controller_context(CONFIG, tmp_path, run_id="run")
     async with started_bus(context) as bus:
         made = SystemController(context, bus)
-        # Until the roster is frozen, another worker manager may take the place of a silent one.
+        # Until the roster is frozen, another worker manager may replace a silent one.
         for is_heard, is_frozen in ((True, False), (False, False), (True, True), (False, True)):
             made.roster = RosterPublished("run", "worker-manager", 1, 1, is_frozen, False, (), ())
             for each in [manager] * is_heard + [own] * 29:
@@ -159,7 +159,7 @@ async def test_newer_controller_cannot_repeat_the_run(
 async def test_failed_run_ends_every_waiting_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timing manager waits for a worker that never attaches: its server is not there."""
+    """The timing manager waits for a worker that never attaches because its server is down."""
     monkeypatch.setattr(system_controller, "ENDING_S", 10 * WAIT_S)
     wanted = config("http://127.0.0.1:1", concurrency=1, requests=1)
     wanted["endpoint"]["wait_for_server"] = "10ms"

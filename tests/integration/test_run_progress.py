@@ -1,4 +1,4 @@
-"""What is shown of a run while it goes on."""
+"""The displayed progress of a run."""
 
 from pathlib import Path
 from time import time_ns
@@ -44,7 +44,7 @@ def completed(*ends_wall_ns: int, outcome: Outcome = Outcome.COMPLETED) -> Rows:
 
 
 def loading(tmp_path: Path) -> tuple[RunProgress, int]:
-    """A run whose load begins, and the time at which it does."""
+    """Return a run whose load starts, and the time of its start."""
     context = controller_context(CONFIG, tmp_path, run_id="0123456789ab")
     progress = RunProgress(context.inference, context.topology)
     state = RunState.PROFILING
@@ -59,7 +59,7 @@ def test_rate_is_right_from_the_first_seconds(tmp_path: Path) -> None:
     rates = []
     for ms in range(25, 10_001, 25):
         now = begin + ms * 10**6
-        # 40 a second, of which records come half a second late, and twice as many failures.
+        # 40 per second, with records that arrive half a second late, and twice as many failures.
         if ms > 500:
             ended = now - 500 * 10**6
             progress.add(completed(ended), now)
@@ -67,7 +67,7 @@ def test_rate_is_right_from_the_first_seconds(tmp_path: Path) -> None:
         if not ms % 500:
             progress.tick(now)
             rates.append(progress.status().requests_per_s)
-    assert rates[0] == 0, "not known yet"
+    assert rates[0] == 0, "unknown so far"
     assert rates[1:] == pytest.approx([40.0] * len(rates[1:]), rel=0.1)
 
 

@@ -1,4 +1,4 @@
-"""Whole runs in one loop against the mock server, compared with what the server says it did."""
+"""Whole runs in one event loop against the mock server, compared with the server's own record."""
 
 import asyncio
 import json
@@ -59,15 +59,15 @@ async def test_every_request_has_one_line_with_server_times(tmp_path: Path) -> N
         row = rows[record["metadata"]["x_request_id"]]
         true_ms = (row["chunk_wall_ns"][0] - row["arrival_wall_ns"]) / 1e6
         errors.append(record["metrics"]["time_to_first_token"]["value"] - true_ms)
-    # Measured from the write and until the stamp of the bytes: never less than the truth. How much
-    # more depends on how long the server waited for a core between its clock and its write.
+    # Measured from the write to the stamp of the bytes, so never less than the server's value. The
+    # difference depends on how long the server waited for a core between its clock and its write.
     assert 0 < min(errors) < 2
 
 
 async def test_remote_worker_knows_the_clock_within_its_uncertainty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes itself for one by the kernel's id; in truth both clocks are one."""
+    """The worker's kernel id makes it look remote; in fact both clocks are the same."""
 
     def context(**fields: Any) -> RunContext:
         elsewhere: dict[str, Any] = (
@@ -93,7 +93,7 @@ async def test_remote_worker_knows_the_clock_within_its_uncertainty(
 
 
 async def test_workers_and_processors_share_a_run_without_overlap(tmp_path: Path) -> None:
-    # All users are in flight before the first has its response, also where services take turns.
+    # All users are in flight before the first response, even where services share one core.
     with server(ttft="200ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=120, requests=600)
         async with stack(settings, tmp_path, workers=3, processors=2) as run:
@@ -109,7 +109,7 @@ async def test_workers_and_processors_share_a_run_without_overlap(tmp_path: Path
 
 @pytest.fixture
 def quickly_lost(monkeypatch: pytest.MonkeyPatch) -> float:
-    """A short silence, after which a member is lost, in seconds. The times keep their ratios."""
+    """Shorten the silence in seconds after which a member is lost, with all times in proportion."""
     monkeypatch.setattr(base, "HEARTBEAT_S", 0.2)
     monkeypatch.setattr(roster, "LISTENED_AT_ONCE_NS", SECOND_NS * 3 // 10)
     monkeypatch.setattr(roster, "SILENCE_NS", SECOND_NS)
@@ -121,7 +121,7 @@ async def test_pause_of_all_services_loses_no_worker(tmp_path: Path, quickly_los
         settings = config(mock.url, concurrency=20, requests=400)
         async with stack(settings, tmp_path, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")
-            # All services share this loop: as when a virtual machine is not run for a while.
+            # All services share this loop, so this pauses them like a suspended virtual machine.
             time.sleep(2 * quickly_lost)  # noqa: ASYNC251
             summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
@@ -201,7 +201,7 @@ async def test_failed_run_keeps_its_results(
 
 
 def late_batch() -> bytes:
-    """Of a worker that the run does not have: it is not told that anything is missing."""
+    """Return a batch from a worker outside the run, which gets no reply about missing records."""
     rows = np.zeros(1, dtype=METRIC_DTYPE)
     rows["phase"] = Phase.PROFILING
     spans = (SequenceSpan("late", 1, 1, 1),)
@@ -264,11 +264,11 @@ async def test_run_waits_for_a_loading_server(tmp_path: Path) -> None:
         settings["endpoint"] |= {"wait_for_server": "1h", "streaming": False}
         async with stack(settings, tmp_path) as run, asyncio.timeout(WAIT_S):
             manager = run.records_manager
-            while "server" not in (said := manager.status().message):
+            while "server" not in (message := manager.status().message):
                 await manager.wait_change(manager.status().number, 1)
             is_loaded.set()
             summary = await run.results()
-    assert said == "waiting for the server: /health: status 503: loading"
+    assert message == "waiting for the server: /health: status 503: loading"
     assert summary["request_count"]["avg"] == 5
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
 
@@ -389,7 +389,7 @@ async def test_sounds_are_uploaded_and_their_texts_counted(tmp_path: Path, strea
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
     assert summary["request_count"]["avg"] == 10
     for line in lines(tmp_path / "artifacts"):
-        # A tenth of a second is a token; the 44 bytes of the file's head are less than one.
+        # A tenth of a second is a token. The 44 bytes of the file's header are less than one.
         assert line["metrics"]["input_sequence_length"]["value"] == 20
         assert line["metrics"]["output_sequence_length"]["value"] == 7
     assert ("time_to_first_token" in summary) == streaming
@@ -406,7 +406,7 @@ async def test_first_generated_picture_of_a_stream_is_timed(
 ) -> None:
     with server(ttft="5ms", itl="250ms") as mock:
         dataset = {"entries": 3, "input_tokens": {"mean": 6}}
-        # Three for each user: the server may write all pictures of one late, and so at once.
+        # Three for each user, because a late server may write a response's pictures all at once.
         settings = config(mock.url, dataset=dataset, concurrency=5, requests=15)
         settings["endpoint"] |= {
             "type": "image_generation",
@@ -421,7 +421,7 @@ async def test_first_generated_picture_of_a_stream_is_timed(
     if streaming:
         first, whole = summary["time_to_first_token"], summary["request_latency"]
         assert first["count"] == 15
-        # The last picture comes half a second after the first one.
+        # The last picture arrives half a second after the first.
         assert first["min"] < whole["min"] / 2
     else:
         assert "time_to_first_token" not in summary
@@ -446,9 +446,9 @@ async def test_place_missing_in_responses_is_reported_once(tmp_path: Path) -> No
 
 
 async def results_without_a_processor(folder: Path) -> tuple[dict[str, Any], int]:
-    """The results of a run that loses one of two record processors, and the requests sent."""
+    """Return the results and the sent requests of a run that loses one of two record processors."""
     with server(ttft="100ms", tokens=2) as mock:
-        # Three times the longest silence, and of as many requests on a busy machine.
+        # Three times the longest silence, with as many requests on a busy machine.
         settings = config(mock.url, concurrency=100, requests=3_000)
         async with stack(settings, folder, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")
@@ -486,7 +486,7 @@ async def test_long_responses_of_killed_processor_are_accounted_for(
     tmp_path: Path, quickly_lost: float
 ) -> None:
     with server(ttft="10ms", itl="2ms", tokens=750) as mock:
-        # Enough that some are on the way however late the test looks.
+        # Enough that some are in transit, however late the test checks.
         settings = config(mock.url, concurrency=10, requests=30, grace_period="1s")
         async with stack(settings, tmp_path, workers=1, processors=2) as run:
             await run.wait_for_state("profiling")

@@ -1,4 +1,4 @@
-"""Results in a bucket: whole runs and single uploads against moto's S3 server."""
+"""Results in a bucket: whole runs and single uploads to moto's S3 server."""
 
 import hashlib
 import json
@@ -49,9 +49,9 @@ def results(tmp_path: Path) -> tuple[Path, Manifest]:
 def large_results(
     results: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, Manifest]:
-    """Of which one file has two parts."""
+    """Return results with one file that takes two parts."""
     folder, _ = results
-    # The smallest that a store takes.
+    # The smallest part size that S3 accepts.
     monkeypatch.setattr(uploads, "PART", 5 * 2**20)
     (folder / "records.parquet").write_bytes(bytes(range(256)) * 4 * 5_500)
     return folder, build_manifest(folder, "0123456789ab")
@@ -248,7 +248,7 @@ def test_upload_ends_at_its_time_limit(store: Store, results: tuple[Path, Manife
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """Responds as Amazon does to a wrong key: with the key and the signed request in the body."""
+    """Responds like Amazon to a wrong key, with the key and the signed request in the body."""
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -290,7 +290,7 @@ def test_refusal_quotes_the_store_without_the_key(
 
 @pytest.fixture
 def checked(store: Store) -> Callable[..., str]:
-    """Why a bucket cannot take results with the keys of the tests."""
+    """Return a function that checks a bucket with the tests' keys and returns the problem."""
 
     def check(url: str = f"s3://{BUCKET}/runs", endpoint_url: str = store.url) -> str:
         s3 = S3(url=url, endpoint_url=endpoint_url)

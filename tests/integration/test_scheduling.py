@@ -1,4 +1,4 @@
-"""What a process asks of the kernel's scheduler, asked by processes of their own."""
+"""Scheduler settings that a process requests from the kernel, tested in separate processes."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def may_be_real_time() -> bool:
     return True
 
 
-def said(call: str, *, has_session: bool = True, setup: str = "") -> list[str]:
+def settings_after(call: str, *, has_session: bool = True, setup: str = "") -> list[str]:
     command = [sys.executable, "-c", LOOK.format(call=call, setup=setup)]
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, start_new_session=has_session
@@ -47,28 +47,29 @@ def said(call: str, *, has_session: bool = True, setup: str = "") -> list[str]:
 
 
 def test_workers_slice_is_short_and_its_share_unchanged() -> None:
-    done, _, slices, is_real_time = said("raise_priority(before_all=False)")
+    done, _, slices, is_real_time = settings_after("raise_priority(before_all=False)")
     assert done == f"True {NICE}"
-    assert slices in ("['100000']", "[]")  # kernels without the file's line take no notice
+    assert slices in ("['100000']", "[]")  # some kernels lack this line of the file
     assert is_real_time == "False"
 
 
 def test_before_all_sets_real_time_or_short_slice() -> None:
-    *_, is_real_time = said("raise_priority(before_all=True)")
+    call = "raise_priority(before_all=True)"
+    *_, is_real_time = settings_after(call)
     assert is_real_time == str(may_be_real_time())
-    _, _, slices, is_real_time = said("raise_priority(before_all=True)", setup=WITHOUT_RIGHTS)
+    _, _, slices, is_real_time = settings_after(call, setup=WITHOUT_RIGHTS)
     assert slices in ("['100000']", "[]")
     assert is_real_time == "False"
 
 
 def test_record_processor_and_session_have_low_priority() -> None:
-    done, group, *_ = said("lower_priority()")
+    done, group, *_ = settings_after("lower_priority()")
     assert done == f"True {max(NICE, LOW_PRIORITY_NICE)}"
     assert group in ("['10']", "[]")  # kernels without autogroups have no file
 
 
 def test_shared_session_keeps_its_priority() -> None:
-    done, group, *_ = said("lower_priority()", has_session=False)
+    done, group, *_ = settings_after("lower_priority()", has_session=False)
     assert done == f"True {max(NICE, LOW_PRIORITY_NICE)}"
     assert group in ("['0']", "[]")
 

@@ -1,5 +1,5 @@
-"""Whole runs against a server that is not what the user thinks, or sends more than anybody wants:
-counted, explained, and the run ends by itself."""
+"""Whole runs against a server that is not what the user expects, or that sends too much. The faults
+are counted and explained, and the run ends by itself."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ END = b'"}}]}\n\ndata: [DONE]\n\n'
 
 @asynccontextmanager
 async def one_chunk_server(size: int) -> AsyncIterator[str]:
-    """A server that responds to every request with one event of `size` bytes, in one HTTP chunk."""
+    """Run a server that answers every request with one event of `size` bytes in one HTTP chunk."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         block = b"x" * MIB
@@ -108,7 +108,7 @@ async def test_oversized_response_is_cut_and_run_continues(tmp_path: Path) -> No
 async def test_each_fault_is_counted_by_kind(tmp_path: Path, model: str, code: int | None) -> None:
     with server(ttft="1ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=3, requests=9)
-        # Only a server that hangs is to run into the limit, however busy the machine is.
+        # Only a server that hangs may reach the limit, however busy the machine is.
         limit = "300ms" if model == "mock-hang" else "60s"
         settings["endpoint"] |= {"model": model, "request_timeout": limit}
         summary = await results_of(settings, tmp_path)
@@ -124,7 +124,7 @@ async def test_each_fault_is_counted_by_kind(tmp_path: Path, model: str, code: i
 async def test_refused_connections_are_counted_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It was there when the worker looked.
+    # The server was up when the worker probed it.
     monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
     summary = await results_of(config("http://127.0.0.1:1", concurrency=3, requests=9), tmp_path)
     accounts = summary["aiperf_svc"]["accounts"]

@@ -1,4 +1,4 @@
-"""Who gets in where, by the keys of real sockets over TCP: each service has its own."""
+"""Access by CURVE keys on real TCP sockets. Each service has its own key."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ STRANGER = KeyPair(*zmq.curve_keypair())
 
 @asynccontextmanager
 async def bus_of(keys: CurveKeys, where: Addresses, *services: Service) -> AsyncIterator[Bus]:
-    """The sockets of a process of these services, which has no other keys than theirs."""
+    """Run the sockets of a process with these services, which has only their keys."""
     bus = Bus(where, curve=keys.of(services))
     await bus.start()
     try:
@@ -57,7 +57,7 @@ async def bus_of(keys: CurveKeys, where: Addresses, *services: Service) -> Async
 
 @asynccontextmanager
 async def everybody(keys: CurveKeys, where: Addresses) -> AsyncIterator[None]:
-    """Every port of the map, bound by the service that binds it."""
+    """Bind every port of the map by the service that owns it."""
     s = Service
     async with (
         bus_of(keys, where, s.SYSTEM_CONTROLLER) as controller,
@@ -75,8 +75,8 @@ async def everybody(keys: CurveKeys, where: Addresses) -> AsyncIterator[None]:
     proxies.join()
 
 
-async def gets_in(kind: int, address: str, server: bytes, own: KeyPair | None) -> bool:
-    """Whether a client's handshake succeeds: what its socket's own monitor says."""
+async def can_handshake(kind: int, address: str, server: bytes, own: KeyPair | None) -> bool:
+    """Return whether a client's handshake succeeds, according to its socket monitor."""
     context = zmq.asyncio.Context()
     client = context.socket(kind)
     monitor = client.get_monitor_socket()
@@ -107,7 +107,8 @@ async def test_service_connects_only_to_its_peers() -> None:
 
     async def attempt(port: Port, service: Service) -> bool:
         own = KeyPair(keys.public[service], keys.secret[service])
-        return await gets_in(PEER[port], where.connect(port), keys.public[BOUND_BY[port]], own)
+        server = keys.public[BOUND_BY[port]]
+        return await can_handshake(PEER[port], where.connect(port), server, own)
 
     async with everybody(keys, where):
         found = await asyncio.gather(*(attempt(*each) for each in tried))
@@ -123,7 +124,7 @@ async def test_process_without_a_stack_key_is_refused(whose: str) -> None:
     async def attempt(port: Port) -> bool:
         server = STRANGER.public if "server" in whose else keys.public[BOUND_BY[port]]
         own = None if whose == "no keys" else STRANGER
-        return await gets_in(PEER[port], where.connect(port), server, own)
+        return await can_handshake(PEER[port], where.connect(port), server, own)
 
     async with everybody(keys, where):
         assert not any(await asyncio.gather(*map(attempt, PEER)))
@@ -139,7 +140,7 @@ async def test_no_service_connects_without_the_authenticator(whose: str) -> None
         if isinstance(whose, Service):
             own = KeyPair(keys.public[whose], keys.secret[whose])
         server = keys.public[Service.RECORDS_MANAGER]
-        assert not await gets_in(zmq.PUSH, where.connect(Port.RECORDS), server, own)
+        assert not await can_handshake(zmq.PUSH, where.connect(Port.RECORDS), server, own)
 
 
 async def test_stopped_authenticator_releases_its_endpoint() -> None:
@@ -156,7 +157,7 @@ async def test_worker_cannot_bind_another_services_port(port: Port) -> None:
     async with bus_of(keys, where, Service.WORKER) as bus:
         with pytest.raises(EnvironmentProblem, match=rf"no CURVE key .* to bind {port.name}"):
             bus.bind(zmq.ROUTER, port)
-    # And by force, with the only pair that it has.
+    # The same by force, with the only key pair of the worker.
     context = zmq.asyncio.Context()
     server = context.socket(zmq.ROUTER)
     server.curve_server = True
@@ -166,7 +167,7 @@ async def test_worker_cannot_bind_another_services_port(port: Port) -> None:
     client = min(CONNECTED_BY[port])
     known, own = keys.of([client]).to_connect(port)
     try:
-        assert not await gets_in(zmq.DEALER, f"tcp://127.0.0.1:{number}", known, own)
+        assert not await can_handshake(zmq.DEALER, f"tcp://127.0.0.1:{number}", known, own)
     finally:
         context.destroy(0)
 
@@ -202,7 +203,7 @@ async def test_only_reports_of_a_worker_are_forwarded() -> None:
         subscriber.setsockopt(zmq.SUBSCRIBE, b"")
         seen: list[bytes] = []
         async with asyncio.timeout(WAIT_S):
-            # The orders go first each time; several rounds have come when three reports have.
+            # Orders are sent first in each round. After three reports, several rounds have passed.
             while len(seen) < 3:
                 for topic in (DOWN, UP, b"to worker-1 ", b"report me", REPORT):
                     await publisher.send_multipart([topic, b""])

@@ -1,4 +1,4 @@
-"""Routers keep a conversation on one server by the ids that its requests have."""
+"""Routers keep a conversation on one server by the session ids of its requests."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ TURNS = 4
 
 
 async def _servers_of_talks(folder: Path, endpoint: dict[str, Any]) -> list[set[int]]:
-    """The servers that had each conversation's turns."""
+    """Return the servers that received each conversation's turns."""
     dataset = talks(folder, *({"text": f"question {i}"} for i in range(TURNS)), count=TALKS)
     with server(tokens=2) as first, server(tokens=2) as second:
         with routing(first.url, second.url) as url:
@@ -57,7 +57,7 @@ async def test_subagents_have_own_and_parents_ids(tmp_path: Path) -> None:
     seen: list[tuple[str, str | None]] = []
 
     async def respond(request: web.Request) -> web.Response:
-        if "X-Session-ID" in request.headers:  # the probe before the load has none
+        if "X-Session-ID" in request.headers:  # the readiness probe has none
             seen.append((request.headers["X-Session-ID"], request.headers.get("X-Parent")))
         message = {"role": "assistant", "content": "a"}
         return web.json_response({"choices": [{"index": 0, "message": message}]})
@@ -78,14 +78,14 @@ async def test_subagents_have_own_and_parents_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("history", ["live", "recorded"])
-async def test_issued_ids_go_back_with_later_turns(history: str, tmp_path: Path) -> None:
+async def test_issued_ids_are_returned_with_later_turns(history: str, tmp_path: Path) -> None:
     seen: dict[str, list[str | None]] = {}
 
     async def respond(request: web.Request) -> web.Response:
         name = request.headers.get("X-Correlation-ID", "probe")
         turns = seen.setdefault(name, [])
         turns.append(request.headers.get("x-session-id"))
-        # The router moves the conversation after its second turn, and says so once.
+        # The router moves the conversation after its second turn and reports this once.
         issued = {0: f"{name}-a", 1: f"{name}-b"}.get(len(turns) - 1)
         headers = {"X-SESSION-ID": issued} if issued else {}
         message = {"role": "assistant", "content": "a"}

@@ -1,4 +1,4 @@
-"""Session trees in whole runs, by the mock server's own account of when each request came."""
+"""Session trees in whole runs, compared with the mock server's own record of arrival times."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ def row(rows: Rows, index: int, number: int, phase: Phase = Phase.PROFILING) -> 
 
 
 def random_tree(rng: Random, name: str) -> bytes:
-    """A root with subagents at random times, some of which overlap its next request."""
+    """Return a root with subagents at random times, some of which overlap its next request."""
     now, ids, requests = 0.0, [1], list[dict[str, Any]]()
     fresh = itertools.count(2)
     for _ in range(rng.randint(4, 9)):
@@ -118,7 +118,7 @@ Prompts = list[list[dict[str, Any]]]
 
 
 def message(content: str | None, *call_ids: str) -> dict[str, Any]:
-    """A response's message, with calls of tools."""
+    """Return the message of a response, with tool calls."""
     function = {"name": "f", "arguments": "{}"}
     calls = [{"id": each, "type": "function", "function": function} for each in call_ids]
     made: dict[str, Any] = {"role": "assistant", "content": content}
@@ -132,8 +132,8 @@ def as_lines(*sessions: dict[str, Any]) -> list[bytes]:
 async def prompts_of(
     folder: Path, given: dict[str, Any], reply: Callable[[int], dict[str, Any]], *, requests: int
 ) -> tuple[Prompts, dict[str, Any]]:
-    """Return the prompts that a server got in turn, and the results. It responds to request `n`,
-    from 1, by the message `reply(n)`."""
+    """Return the prompts that a server received in order, and the results. It answers request `n`,
+    from 1, with the message `reply(n)`."""
     prompts: Prompts = []
 
     async def respond(request: web.Request) -> web.Response:
@@ -177,14 +177,14 @@ async def test_tool_results_get_ids_of_live_calls(tmp_path: Path) -> None:
         return message(None, f"live-{turn}-0", f"live-{turn}-1")
 
     def answered(turn: int, content: str) -> list[dict[str, Any]]:
-        """The message of a response, and the results of its calls."""
+        """Return the message of a response and the results of its calls."""
         made = reply(turn)
         ids = [each["id"] for each in made["tool_calls"]]
         return [made, *({"role": "tool", "tool_call_id": n, "content": content} for n in ids)]
 
     given = dataset(tmp_path, "dag_jsonl", *as_lines({"session_id": "a", "turns": turns}))
     prompts, _ = await prompts_of(tmp_path, given, reply, requests=3)
-    # The last recorded result stands for further calls; without one it is "ok".
+    # The last recorded result is used for further calls. Without one, the result is "ok".
     first, second = answered(1, "12 °C"), answered(2, "ok")
     assert prompts == [[HELLO], [HELLO, *first, HELLO], [HELLO, *first, HELLO, *second, HELLO]]
 
@@ -221,7 +221,7 @@ async def test_tool_results_without_live_call_become_user_text(tmp_path: Path) -
 
 
 def word_tokenizer(folder: Path) -> str:
-    """A tokenizer whose tokens are words; the folder of its file."""
+    """Write a tokenizer whose tokens are words, and return its folder."""
     words = {word: number for number, word in enumerate(("[UNK]", *WORDS))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -230,7 +230,7 @@ def word_tokenizer(folder: Path) -> str:
 
 
 async def test_server_caches_the_blocks_of_the_trace(tmp_path: Path) -> None:
-    # One tree whose prompts grow, with a remainder beyond their blocks, and one of its own.
+    # One tree with growing prompts whose remainders exceed their blocks, and an unrelated tree.
     own = [call(0, [1, 2]), call(1, [1, 2, 3], **{"in": 27}), call(2, [1, 2, 3, 4], **{"in": 38})]
     lines = [weka(*own, id="a"), weka(call(0, [1, 2, 3]), id="b")]
     given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.0)
@@ -246,7 +246,7 @@ async def test_server_caches_the_blocks_of_the_trace(tmp_path: Path) -> None:
         key = (metadata["conversation_id"], metadata["turn_index"])
         names = ("usage_prompt_tokens", "usage_prompt_cache_read_tokens")
         found[key] = tuple(metrics[name]["value"] for name in names)
-    # The prompts share 20 and 27 tokens, of which the server's whole blocks of 5 are cached.
+    # The prompts share 20 and 27 tokens. The server caches the whole blocks of 5 tokens among them.
     tree, other = sorted({key[0] for key in found})
     assert [found[tree, turn] for turn in range(3)] == [(20, 0), (27, 20), (38, 25)]
     assert found[other, 0] == (30, 0)
@@ -303,7 +303,7 @@ async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
         summary = await results_of(settings, tmp_path, workers=2)
         rows = rows_of(mock)
     warmed = sorted(name for name in rows if name.split("-")[2] == "8000")
-    # Half of 390 ms lies before request 20, and three more are warmed.
+    # Half of 390 ms is before request 20, and three more requests are warmed.
     numbers = [19, 20, 21, 22]
     assert warmed == sorted(
         request_id("test", Phase.WARMUP, index, number) for index in range(4) for number in numbers

@@ -1,4 +1,4 @@
-"""The clock of a user says when its next turn is due, and stands still while it waits."""
+"""The clock of a user determines when its next turn is due, and stops while the turn waits."""
 
 from typing import cast
 

@@ -32,7 +32,7 @@ def requests(b: Bench) -> dict[str, int]:
 
 
 async def keep_house(b: Bench, until: Callable[[], object]) -> None:
-    """Do a worker's background work until a condition holds."""
+    """Do a worker's background work until a condition is true."""
     async with asyncio.timeout(WAIT_S):
         while not until():
             b.client.housekeeping()
@@ -40,7 +40,7 @@ async def keep_house(b: Bench, until: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_new_connections_go_to_all_addresses_in_turn() -> None:
+async def test_new_connections_use_all_addresses_in_turn() -> None:
     hosts = (FIRST, SECOND, THIRD)
     async with bench(responses(LENGTH), hosts=hosts, found=hosts, connections="per-request") as b:
         for index in range(6):
@@ -107,7 +107,7 @@ async def test_silent_address_delays_only_the_first_request() -> None:
             (down, up) = b.client.address_uses()
             assert (down.is_down, down.error) == (True, "silent for 250 ms")
             assert up.requests == 1
-            # One attempt is left, to see whether it comes through.
+            # One more attempt checks whether the address responds again.
             assert len(b.connections) == 2
             await b.one()
             assert requests(b) == {SECOND: 0, FIRST: 2}
@@ -162,7 +162,7 @@ def test_source_addresses_of_the_wrong_version_are_refused() -> None:
 
 @contextmanager
 def silent(host: str, port: int) -> Iterator[None]:
-    """An address that drops connects: its backlog is full."""
+    """Reserve an address that drops connection attempts because its backlog is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Several models of one run, of which the server lacks one."""
+"""A run with several models, one of which the server lacks."""
 
 from pathlib import Path
 

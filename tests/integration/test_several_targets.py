@@ -1,4 +1,4 @@
-"""The turns of a conversation go to one of several targets, and errors to the right one."""
+"""Turns of a conversation stay on one of several targets, and errors count for the right one."""
 
 import socket
 import tracemalloc
@@ -88,11 +88,11 @@ def test_stopped_conversations_leave_nothing() -> None:
 async def test_errors_are_counted_by_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # They were there when the worker looked.
+    # The targets were up when the worker probed them.
     monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
     with socket.socket() as first, socket.socket() as second:
         urls = []
-        for held in (first, second):  # Nothing listens there, and nothing will.
+        for held in (first, second):  # Nothing listens on these ports now.
             held.bind(("127.0.0.1", 0))
             urls.append(f"127.0.0.1:{held.getsockname()[1]}")
         settings = config(f"http://{urls[0]}", concurrency=2, requests=20)

@@ -1,4 +1,4 @@
-"""A stack's run while its cluster has not responded yet."""
+"""A stack's run whose cluster has not responded yet."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 REPOSITORY = Path(__file__).parents[2]
 STARTED_S, ENDED_S = 60.0, 20.0
-"""The second is less than the time for which a response is waited for."""
+"""The second limit is below the time to wait for a response."""
 
 
 def test_ctrl_c_ends_waiting_for_a_silent_cluster(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_ctrl_c_ends_waiting_for_a_silent_cluster(tmp_path: Path) -> None:
             "current-context": "there",
         }
         kubeconfig.write_text(yaml.safe_dump(content))
-        # A run first looks whether there is a Pulumi CLI, and asks the cluster before it uses it.
+        # A run first looks for the Pulumi CLI, and contacts the cluster before it uses the CLI.
         programs = tmp_path / "bin"
         programs.mkdir()
         pulumi = programs / "pulumi"
@@ -51,7 +51,7 @@ def test_ctrl_c_ends_waiting_for_a_silent_cluster(tmp_path: Path) -> None:
             try:
                 with silent.accept()[0]:
                     command.send_signal(signal.SIGINT)
-                    _, said = command.communicate(timeout=ENDED_S)
+                    _, errors = command.communicate(timeout=ENDED_S)
             finally:
                 command.kill()
-    assert (command.returncode, "Traceback" in said) == (ExitCode.INTERRUPTED, False), said
+    assert (command.returncode, "Traceback" in errors) == (ExitCode.INTERRUPTED, False), errors

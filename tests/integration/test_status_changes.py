@@ -1,4 +1,4 @@
-"""Who has seen a change can wait for the next one."""
+"""A client that has seen one change can wait for the next."""
 
 import asyncio
 

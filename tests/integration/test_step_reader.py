@@ -1,4 +1,4 @@
-"""The record processor of a benchmark on ranks goes on while it reads the output of a step."""
+"""The record processor of a rank benchmark keeps working while it reads the output of a step."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ WAIT_S = 30.0
 
 
 class Records:
-    """A socket that keeps what is sent."""
+    """A socket that records sent messages."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []

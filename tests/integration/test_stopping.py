@@ -1,4 +1,4 @@
-"""What a signal does to the program at any moment of its life, with real processes."""
+"""Effects of a signal on the program at any time, with real processes."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ sys.exit(host.run_services([Service.WORKER]))
 
 @contextmanager
 def started(*arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has said that it is `here`."""
+    """Start a process that has printed `here`."""
     with subprocess.Popen(
         [sys.executable, *arguments],
         stdout=subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""Folders that this version wrote earlier load as before.
+"""Folders written by earlier versions load without changes.
 
-`tests/data/results.tar.xz` has one of each kind, as commands wrote them, without reports, logs and
-tables.
+`tests/data/results.tar.xz` contains one folder of each kind as written by commands, without
+reports, logs and tables.
 """
 
 import json
@@ -42,11 +42,11 @@ RUNS = {
     "fio": "iops",
     "iperf": "bandwidth",
 }
-"""Kind of run, and a metric of it."""
+"""Kinds of runs, each with one of its metrics."""
 EXPERIMENTS = ("experiment", "tool-experiment", "scenario", "search")
 ADDED = re.compile(rb'"(checks|system)":"",|,"gpus":\[\]')
-"""Keys that are newer than the stored results, at their default: of trials in experiment.json, and
-of sources of metrics."""
+"""Keys that are newer than the stored results, with default values: keys of trials in
+experiment.json and of metric sources."""
 
 
 def outcome(folder: Path, name: str = "") -> RunOutcome:
@@ -130,7 +130,7 @@ def test_a_stored_scenario_is_judged_again(stored: Path) -> None:
 
 
 def totals(joint: dict[str, Any], tag: str) -> list[float]:
-    """The number, or the median, of a metric in the total of a run or of each trial."""
+    """Return the number, or the median, of a metric in the total of a run or of each trial."""
     stat = "avg" if tag == "request_count" else "p50"
     trials = joint["total"].get("trials")
     if trials is None:
@@ -145,7 +145,7 @@ def test_stored_targets_are_joined_again(
     folder = stored / kind
     before = json.loads((folder / "joint.json").read_bytes())
     names = [each["name"] for each in before["members"]]
-    # The clocks of runs on one machine agree within microseconds.
+    # Clocks of runs on one machine agree within microseconds.
     runs = [JointRun(name=n, where="", outcome=outcome(folder / n, n)) for n in names]
     finish("targets", "two", folder, runs, RunOptions(json=True))
     shown = capsys.readouterr()

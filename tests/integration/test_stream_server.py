@@ -1,4 +1,4 @@
-"""The TCP server of tests and benchmarks leaves no connection open, whenever it ends."""
+"""The TCP server of tests and benchmarks closes every connection, whenever it ends."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Servers that validate bodies against OpenAI's schema get requests without refused members."""
+"""Servers that validate against OpenAI's schema get requests without rejected fields."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ WHOLE = b'{"choices":[{"message":{"content":"a"},"finish_reason":"length"}]}'
 
 
 class Strict:
-    """Records every request, and refuses bodies with a member that is not `known`."""
+    """Records every request and rejects bodies with a field that is not in `known`."""
 
     def __init__(self, known: set[str], *, refusal: int = 422) -> None:
         self.known, self.refusal = known, refusal
@@ -65,7 +65,7 @@ def serving(strict: Strict) -> Iterator[Strict]:
         yield strict
 
 
-def asks_for(url: str, tokens: int = 2, **endpoint: Any) -> dict[str, Any]:
+def benchmark(url: str, tokens: int = 2, **endpoint: Any) -> dict[str, Any]:
     dataset = {"entries": 5, "input_tokens": {"mean": 5}, "output_tokens": {"mean": tokens}}
     made = config(url, dataset=dataset, concurrency=2, requests=20)
     made["endpoint"] |= endpoint
@@ -74,12 +74,12 @@ def asks_for(url: str, tokens: int = 2, **endpoint: Any) -> dict[str, Any]:
 
 async def test_strict_server_gets_requests_without_forced_lengths(tmp_path: Path) -> None:
     with serving(Strict(KNOWN)) as strict:
-        summary = await results_of(asks_for(strict.url), tmp_path, workers=2)
+        summary = await results_of(benchmark(strict.url), tmp_path, workers=2)
     assert summary["request_count"]["avg"] == 20
     assert "error_request_count" not in summary or not summary["error_request_count"]["avg"]
     forced, plain = strict.probes
     assert forced == plain | {"ignore_eos": True, "min_tokens": 1}
-    assert len(strict.seen) == 22, "asked once for all workers, and counted as no part of the run"
+    assert len(strict.seen) == 22, "one probe for all workers, which is not part of the run"
     asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
     assert (asked["finding"], asked["requests"]) == ("refused", 2)
     assert "ignore_eos" in asked["said"]
@@ -87,7 +87,7 @@ async def test_strict_server_gets_requests_without_forced_lengths(tmp_path: Path
 
 async def test_accepting_server_gets_forced_lengths(tmp_path: Path) -> None:
     with serving(Strict(KNOWN | {"ignore_eos", "min_tokens"})) as strict:
-        summary = await results_of(asks_for(strict.url), tmp_path)
+        summary = await results_of(benchmark(strict.url), tmp_path)
     assert len(strict.probes) == 1
     asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
     assert asked == {"finding": "accepted", "said": "", "requests": 1}
@@ -99,7 +99,7 @@ async def test_accepting_server_gets_forced_lengths(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", [{"force_output_length": False}, {}])
 async def test_unforced_lengths_are_not_probed(settings: dict[str, Any], tmp_path: Path) -> None:
     with serving(Strict(KNOWN)) as strict:
-        made = asks_for(strict.url, **settings)
+        made = benchmark(strict.url, **settings)
         if not settings:
             del made["dataset"]["output_tokens"]
         await results_of(made, tmp_path)
@@ -108,7 +108,7 @@ async def test_unforced_lengths_are_not_probed(settings: dict[str, Any], tmp_pat
 
 
 async def found(url: str) -> Probed:
-    checked = BenchmarkConfig.model_validate(asks_for(url))
+    checked = BenchmarkConfig.model_validate(benchmark(url))
     return await probe_forced_length(checked, resolve_target(checked), "run")
 
 
@@ -120,9 +120,9 @@ async def test_probe_distinguishes_refusal_from_other_errors() -> None:
     with serving(Strict(KNOWN, refusal=503)) as strict:
         assert (await found(strict.url))[0] is Finding.UNKNOWN
         url = strict.url
-    finding, said, _ = await found(url)
+    finding, reply, _ = await found(url)
     assert finding is Finding.UNKNOWN
-    assert "refused" in said.lower()
+    assert "refused" in reply.lower()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A worker finds its target before the load, and again when its pods have moved."""
+"""A worker resolves its target before the load, and again after its pods have moved."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Target | ConfigError]:
-    """Results of the look-ups in turn; the last one repeats."""
+    """Replace lookups by these results in order. The last one repeats."""
     given: list[Target | ConfigError] = [FOUND]
 
     def resolve(_: BenchmarkConfig) -> Target:
@@ -54,7 +54,7 @@ async def find(settings: BenchmarkConfig, until_mono_ns: int, noted: list[str]) 
 
 
 def responding(*problems: str) -> Callable[..., Awaitable[str]]:
-    """A readiness check with these results in turn."""
+    """Return a readiness check with these results in order."""
     left = list(problems)
 
     async def why_not_ready(*_: object) -> str:
@@ -121,8 +121,8 @@ def test_refused_port_fails_unless_another_listens() -> None:
             refused = config(url=closed).endpoint
             with pytest.raises(BenchmarkFailed, match=f"nothing listens at {closed}: connection"):
                 check_listeners([refused, refused])
-            said = check_listeners([refused, config(url=listening).endpoint])
-            assert said == f"nothing listens at {closed}: requests there will fail"
+            note = check_listeners([refused, config(url=listening).endpoint])
+            assert note == f"nothing listens at {closed}: requests there will fail"
             check_listeners([config(url=closed, wait_for_server="1s").endpoint])
             check_listeners([config(url=closed, proxy=listening).endpoint])
 

@@ -25,17 +25,17 @@ POWER = "DCGM_FI_DEV_POWER_USAGE{"
 
 @pytest.fixture(autouse=True)
 def _pages_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, a page is read before the load and one after it."""
+    """Make sure that a page is read before the load and one after it, even on a busy machine."""
     monkeypatch.setattr(telemetry_reader, "FIRST_PAGES_S", WAIT_S)
     monkeypatch.setattr(telemetry_reader, "LAST_PAGE_S", WAIT_S)
 
 
 def contents(folder: Path) -> list[bytes]:
-    """The contents of all files below a folder."""
+    """Return the contents of all files in a folder."""
     return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
 
 
-async def test_key_of_pages_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_telemetry_key_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     async def respond(request: web.Request) -> web.Response:
@@ -104,7 +104,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     assert "its counters restarted" in problems.pop(f"{gpu_url}/restarting")
     assert list(problems.values()) == ["", ""]
     assert system["sources"][0]["update_interval_s"] > 0.1
-    # The server's own slots: at most three requests run, and the fourth of the users waits.
+    # The server has slots for three requests; the fourth user waits.
     assert 0 < system["metrics"]["server_running_requests"] <= 3
     assert 0 < system["metrics"]["server_waiting_requests"] <= 1
     client_ms = summary["time_to_first_token"]["avg"]
@@ -117,7 +117,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     stats = json.loads((folder / "server_metrics_export.json").read_text())
     series = stats["metrics"]["vllm:generation_tokens"]["series"]
     (tokens,) = [each for each in series if each["endpoint_url"].startswith(mock.url)]
-    # The page at the start of the load may be read so late that it has the first of each user.
+    # The page at the start may be read so late that it includes each user's first request.
     missing = 10 * summary["request_count"]["avg"] - tokens["stats"]["total"]
     assert missing in (0, 10, 20, 30, 40)
     blocks = (folder / "server_metrics_export.csv").read_text().split("\n\n")
@@ -134,7 +134,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     whole = [row for row in ttft if row[1] == "+Inf"]
     assert len({row[2] for row in whole}) == len(whole) > 2
     assert [row[3] for row in whole] == [row[4] for row in whole]
-    # The first page was read before the load, so no request is missing in the server's count.
+    # The first page was read before the load, so the server's count includes every request.
     start_s = datetime.fromisoformat(summary["start_time"]).timestamp()
     assert lines[0]["timestamp_ns"] / 1e9 < start_s
     assert 0.8 * truth["completed"] < max(row[4] for row in whole) <= truth["completed"]
@@ -163,7 +163,7 @@ async def test_pages_are_read_between_warmup_and_load(tmp_path: Path) -> None:
 
 
 async def test_last_samples_equal_the_totals_of_the_results(tmp_path: Path) -> None:
-    # A worker takes a response with invalid JSON for a complete one.
+    # A worker counts a response with invalid JSON as complete.
     with server(tokens=3, malformed_rate=0.3) as mock:
         dataset = talks(tmp_path, *[{"text": "Go on."}] * 3, count=50)
         base = config(mock.url, dataset=dataset, concurrency=4, requests=50)

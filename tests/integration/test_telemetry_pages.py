@@ -1,4 +1,4 @@
-"""Single pages of metrics: forms of a response, invalid pages, and keys."""
+"""Single metrics pages: response formats, invalid pages, and keys."""
 
 import asyncio
 import re
@@ -33,31 +33,32 @@ async def test_endless_page_is_limited_by_size(kind: str) -> None:
 
 
 @asynccontextmanager
-async def saying(*responses: bytes) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server that sends these responses in turn. It closes the connection after a response with
-    `Connection: close` and after the last one. Yields the URL of its page and its connections."""
+async def serving(*responses: bytes) -> AsyncIterator[tuple[str, list[str]]]:
+    """Run a server that sends these responses in order. It closes the connection after a response
+    with `Connection: close` and after the last one. Yield the URL of its page and its
+    connections."""
     left = list(responses)
     connections: list[str] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = b""
+        sent = b""
         connections.append("made")
-        while left and b"Connection: close" not in said:
+        while left and b"Connection: close" not in sent:
             await reader.readuntil(b"\r\n\r\n")
-            said = left.pop(0)
-            writer.write(said)
+            sent = left.pop(0)
+            writer.write(sent)
 
     async with stream_server(respond) as port:
         yield f"http://127.0.0.1:{port}/metrics", connections
 
 
 def no_tls() -> ssl.SSLContext:
-    raise AssertionError("pages without TLS wait for no certificates")
+    raise AssertionError("pages without TLS need no certificates")
 
 
 async def fetched(*responses: bytes, times: int = 1) -> tuple[list[FetchedPage], int]:
     """Return the pages that a client read, and the number of its connections."""
-    async with saying(*responses) as (url, connections), PageClient(no_tls) as client:
+    async with serving(*responses) as (url, connections), PageClient(no_tls) as client:
         return [await client.fetch(url, timeout_s=30) for _ in range(times)], len(connections)
 
 
@@ -157,7 +158,7 @@ async def test_page_is_requested_with_its_key(key: str, header: str) -> None:
 
 @contextmanager
 def silent(port: int) -> Iterator[str]:
-    """An address that does not respond to connects: its queue of them is full."""
+    """Reserve an address that does not answer connection attempts because its backlog is full."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.socket())
         listening.bind((SECOND_HOST, port))
@@ -170,7 +171,7 @@ def silent(port: int) -> Iterator[str]:
 
 
 async def test_silent_address_falls_back_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with saying(WHOLE) as (url, _):
+    async with serving(WHOLE) as (url, _):
         port = int(url.rpartition(":")[2].partition("/")[0])
         with silent(port) as first:
 

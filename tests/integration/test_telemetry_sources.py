@@ -1,4 +1,4 @@
-"""The pages that are read: those of the target's addresses, of GPUs, and named ones."""
+"""The sources of metrics pages: the target's addresses, GPU exporters, and configured URLs."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ from tests.support.scripted_server import SECOND_HOST, pages, with_telemetry
 
 @pytest.fixture(autouse=True)
 def _slow_pages_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine takes a while for a page, most of all for a large one."""
+    """Allow for slow pages on a busy machine, in particular large ones."""
     for name in ("TIMEOUT_S", "LOOK_UP_S", "LAST_PAGE_S"):
         monkeypatch.setattr(telemetry_reader, name, WAIT_S)
 
@@ -65,7 +65,7 @@ async def test_only_named_pages_are_sources_if_missing() -> None:
     assert log.failure == "the server responds with status 404"
 
 
-async def test_found_exporter_gives_only_gpus_of_the_target() -> None:
+async def test_discovered_exporter_provides_only_the_targets_gpus() -> None:
     gpus = (
         ("0", "bench", "target-s-7d4b9c8f6-x2kqz"),
         ("1", "bench", "other-1"),
@@ -95,7 +95,7 @@ async def test_each_address_of_the_target_has_a_page(monkeypatch: pytest.MonkeyP
         def getaddrinfo(asked: str, *_asked: Any, **_more: Any) -> list[Any]:
             if asked != "replicas":
                 return [(socket.AF_INET, 1, 6, "", (asked, port))]
-            # Nothing listens on the third. The last is the first server's by another version of IP.
+            # Nothing listens on the third address. The last is the first server's other IP version.
             hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")
             found: list[Any] = [(socket.AF_INET, 1, 6, "", (host, port)) for host in hosts]
             return [*found, (socket.AF_INET6, 1, 6, "", ("::1", port, 0, 0))]
@@ -119,7 +119,7 @@ async def test_server_under_two_urls_counts_once(host: str) -> None:
 
 
 async def test_named_address_of_the_target_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")  # Nothing listens on the third.
+    hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")  # Nothing listens on the third address.
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
         port = int(url.rpartition(":")[2])
 
@@ -132,7 +132,7 @@ async def test_named_address_of_the_target_is_read_once(monkeypatch: pytest.Monk
         logs = await read_once(with_telemetry(base, server_metrics=[url]))
     assert [log.url for log in logs] == [f"http://{host}:{port}/metrics" for host in hosts]
     assert server_load(logs).running == 4
-    # A missing page is reported, since the others have one.
+    # A missing page is reported because the other addresses have one.
     assert [log.has_pages for log in logs] == [True, True, False]
 
 

@@ -1,4 +1,4 @@
-"""A kind of workload that another package brings: the example of docs/workloads.md, installed."""
+"""A workload kind from another package: the example of docs/workloads.md, installed with pip."""
 
 import json
 import os
@@ -15,7 +15,7 @@ EXAMPLE_LINES = 60
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the example package, installed by pip."""
+    """Return a folder with the example package, installed with pip."""
     site = tmp_path_factory.mktemp("site")
     install(tmp_path_factory.mktemp("source"), site)
     return site

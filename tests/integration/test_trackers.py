@@ -1,4 +1,4 @@
-"""Finished runs in MLflow and Weights & Biases: whole runs against their own local stores."""
+"""Finished runs in MLflow and Weights & Biases, with whole runs and local stores."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ SECRET = "do-not-tell"
 
 @pytest.fixture(autouse=True)
 def _local_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow's files, which it asks to confirm; no network for W&B."""
+    """Configure MLflow's file store, which it asks to confirm, and no network for W&B."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -37,7 +37,7 @@ def _local_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def mlflow() -> Any:
-    """Imported here: it takes a second, and each process of pytest imports all modules of tests."""
+    """Imported here because it takes a second, and each process imports all test modules."""
     return import_module("mlflow")
 
 
@@ -48,7 +48,7 @@ def url() -> Iterator[str]:
 
 
 def measured(folder: Path, url: str, *flags: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, what was printed, and what was said."""
+    """Return the exit code, the printed JSON, and the standard error."""
     target = ("-u", url, "-m", "mock", "--streaming", "--artifact-dir", "artifacts")
     key = ("--api-key", SECRET)
     done = finished(["profile", *target, *key, *LOAD, *flags], cwd=folder, timeout=120)
@@ -62,11 +62,11 @@ def test_run_is_filed_later_if_store_is_unavailable(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     away = ("--mlflow-tracking-uri", "http://127.0.0.1:9", "--mlflow-experiment", "nightly")
     wandb = ("--wandb-project", "bench", "--wandb-tag", "nightly")
-    code, said, errors = measured(tmp_path, url, *away, *wandb)
+    code, printed, errors = measured(tmp_path, url, *away, *wandb)
     assert code == ExitCode.ERROR, errors
-    assert "not sent to MLflow at http://127.0.0.1:9: " in said["artifact_error"]
-    assert "`aiperf-svc track FOLDER` sends what is missing" in said["artifact_error"]
-    folder, results = tmp_path / said["artifacts"], said["results"]
+    assert "not sent to MLflow at http://127.0.0.1:9: " in printed["artifact_error"]
+    assert "`aiperf-svc track FOLDER` sends what is missing" in printed["artifact_error"]
+    folder, results = tmp_path / printed["artifacts"], printed["results"]
     assert results["request_count"]["avg"] == 30
 
     (offline,) = (folder / "wandb").glob("offline-run-*/*.wandb")
@@ -112,7 +112,7 @@ def test_trials_are_filed_one_by_one_by_hand(
     first = client.search_runs([experiment.experiment_id])
     assert len(first) == len(capsys.readouterr().out.splitlines()) == 2
 
-    # One of them was not taken: only that one is sent when it is asked for again.
+    # One trial was not accepted. Only that trial is sent the next time.
     (_, missing) = sorted((folder / "trials").glob("*/trackers.json"))
     missing.unlink()
     assert main(["track", str(folder), "--mlflow-tracking-uri", store]) == 0

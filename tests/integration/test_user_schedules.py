@@ -1,4 +1,4 @@
-"""Users who each take a turn at a regular interval, against a server that says when they did."""
+"""Users that each take a turn at regular intervals, compared with the server's own record."""
 
 import itertools
 from pathlib import Path
@@ -19,7 +19,7 @@ async def test_each_user_takes_turns_on_its_own_clock(tmp_path: Path) -> None:
     users = {"rate": 40, "users": 8}
     with server(ttft="5ms", tokens=2) as mock:
         settings = config(mock.url, dataset=dataset, user_centric=users, requests=60)
-        # As between the pods of a cluster.
+        # As between pods of a cluster.
         async with stack(settings, tmp_path, workers=2, is_apart=True) as run:
             assert run.topology.workers == 2
             summary = await run.results()
@@ -32,7 +32,7 @@ async def test_each_user_takes_turns_on_its_own_clock(tmp_path: Path) -> None:
     }
     due = {each: metadata["credit_issued_ns"] for each, metadata in found.items()}
     users_begin = [due[request_id("test", Phase.PROFILING, index, 0)] for index in range(8)]
-    # 40 a second from the first request on: 8 users 25 ms apart, each every 200 ms.
+    # 40 per second from the first request on: 8 users offset by 25 ms, each every 200 ms.
     assert np.diff(users_begin) / 1e6 == pytest.approx([25] * 7, abs=0.001)
     for index, first in enumerate(first_turns(8, TURNS)):
         ids = [request_id("test", Phase.PROFILING, index, turn) for turn in range(TURNS)]
@@ -56,7 +56,7 @@ async def test_turn_waits_for_a_late_response_alone(tmp_path: Path) -> None:
     found = lines(tmp_path / "artifacts")
     later = [line for line in found if line["metadata"]["turn_index"]]
     assert summary["blocked_request_count"]["avg"] == len(later) > 10
-    # The wait is the server's, so it is not a lag of ours; conversations still begin on time.
+    # The server causes the wait, so it is not our lag. Conversations still start on time.
     assert summary["schedule_lag"]["p50"] < 50
     begins = [line["metadata"]["credit_issued_ns"] for line in found if line not in later]
     starts = (np.sort(begins) - min(begins)) / 1e6

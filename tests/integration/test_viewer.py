@@ -1,4 +1,4 @@
-"""`view`: pages over stored results, in a real browser and to those who may not read them."""
+"""`view` serves stored results to a real browser and denies access without its token."""
 
 import asyncio
 import errno
@@ -83,7 +83,7 @@ def stored(stored: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def address(stored: Path) -> Iterator[str]:
-    """The address of a running viewer, which nothing outlives."""
+    """Run a viewer and yield its address. Nothing outlives it."""
     before = snapshot(stored)
     command = [sys.executable, "-m", "aiperf_svc", "view", str(stored), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -95,12 +95,12 @@ def address(stored: Path) -> Iterator[str]:
 
 
 def snapshot(folder: Path) -> dict[str, int]:
-    """All files and when they were changed."""
+    """Return all files and their modification times."""
     return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*")}
 
 
 def get(url: str) -> tuple[int, str, dict[str, str]]:
-    """Status, text and headers of a page."""
+    """Return status, text and headers of a page."""
     try:
         with urllib.request.urlopen(url, timeout=30.0) as response:
             return response.status, response.read().decode(), dict(response.headers)
@@ -267,28 +267,28 @@ def test_search_over_targets_shows_its_result(tmp_path: Path) -> None:
 def test_browser_gets_the_address_by_a_private_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    pages: list[str] = []
 
     def open_page(url: str) -> bool:
-        said.append(url)
+        pages.append(url)
         return True
 
     monkeypatch.setattr(webbrowser, "open", open_page)
     monkeypatch.setenv("HOME", str(tmp_path))
     with finished_runs._folder_of_browsers() as private:
-        # A browser of a snap reads no hidden folder.
+        # A browser from a snap cannot read hidden folders.
         assert Path(private).parent == tmp_path
         assert not Path(private).name.startswith(".")
         assert stat.S_IMODE(Path(private).stat().st_mode) == 0o700
     assert not [*tmp_path.iterdir()]
     finished_runs._open("http://127.0.0.1:1/token/", tmp_path)
-    assert said == [(tmp_path / "open.html").as_uri()]
+    assert pages == [(tmp_path / "open.html").as_uri()]
     assert "/token/" in (tmp_path / "open.html").read_text()
     assert stat.S_IMODE((tmp_path / "open.html").stat().st_mode) == 0o600
 
 
 async def visited(folder: Path, page: str = "") -> tuple[int, str]:
-    """Status and text of a page, as a browser gets it while the command opens the browser."""
+    """Return status and text of a page that a browser requests while the command opens it."""
     found: list[tuple[int, str]] = []
 
     def open_browser(url: str) -> None:

@@ -1,7 +1,8 @@
-"""What `make package` built, installed into empty environments and used in an empty folder.
+"""Installs the packages built by `make package` into empty environments and uses them in an empty
+folder.
 
-`make package` runs these tests, with the folder of the packages in PACKAGE_DIST and the commit that
-they were built from in PACKAGE_COMMIT. They download what the package depends on.
+`make package` runs these tests with the packages' folder in PACKAGE_DIST and the built commit in
+PACKAGE_COMMIT. They download the dependencies.
 """
 
 import json
@@ -23,19 +24,19 @@ from tests.support.forge_steps import ROOT, ForgeRunner, action_steps
 
 DIST = Path(os.environ["PACKAGE_DIST"]).resolve()
 MEASURED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
-"""Exit codes of a finished run: the verdict depends on how busy this machine is."""
+"""Exit codes of a finished run. The verdict depends on the load of this machine."""
 SHORT = ("--num-requests", "40", "--num-warmup-requests", "5", "--concurrency", "10")
 LONGEST_S = 600.0
-"""Limit for a command that hangs. On a busy machine an installation takes minutes."""
+"""Time limit for a command that hangs. On a busy machine, an installation takes minutes."""
 LARGEST_MB = 6.3
-"""Most that this package may hold, unpacked."""
+"""Maximum unpacked size of the package."""
 SIZES = ROOT / "docs" / "decisions" / "0033-size-of-the-plain-install.md"
 GROWTH = 1.05
-"""Share of the stated size that the plain install may have: dependencies are not pinned."""
+"""Allowed ratio of the plain install to the stated size, because dependencies are not pinned."""
 
 
 def _pythons() -> list[str]:
-    """Return the Pythons that this machine has: `python3.N` of PATH, or those of pyenv."""
+    """Return the available Pythons: `python3.N` on PATH, or those of pyenv."""
     found = []
     for minor in range(11, 15):
         pyenv = Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3")
@@ -48,13 +49,13 @@ def _pythons() -> list[str]:
             break
     versions = {re.search(r"3\.\d+", python)[0] for python in found}  # type: ignore[index]
     missing = {"3.11", "3.12", "3.13"} - versions
-    assert not missing or os.environ.get("CI") != "true", f"not here: {', '.join(sorted(missing))}"
+    assert not missing or os.environ.get("CI") != "true", f"missing: {', '.join(sorted(missing))}"
     return found
 
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the package, and an empty folder to work in."""
+    """An environment with the package, and an empty working folder."""
 
     bin: Path
     folder: Path
@@ -66,7 +67,7 @@ class Installed:
 
 
 def _run(folder: Path, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that finds neither this checkout nor its environment."""
+    """Run a command without access to this checkout or its environment."""
     return subprocess.run(
         command,
         cwd=folder,
@@ -79,7 +80,7 @@ def _run(folder: Path, *command: str, **environ: str) -> subprocess.CompletedPro
 
 
 def _environ(folder: Path) -> Mapping[str, str]:
-    """Return an environment that leads neither to this checkout nor to its environment."""
+    """Return an environment without this checkout and its environment."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return {**kept, "HOME": str(folder), "PIP_CACHE_DIR": _cache()}
 
@@ -89,7 +90,7 @@ def _cache() -> str:
 
 
 def _install(folder: Path, python: str, package: Path, **environ: str) -> Installed:
-    """Install a package into an environment with nothing else."""
+    """Install a package into an otherwise empty environment."""
     work = folder / "empty"
     work.mkdir()
     for command in (
@@ -110,7 +111,7 @@ def _only(pattern: str) -> Path:
 def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Installed:
-    """The wheel, in an environment of each Python."""
+    """Install the wheel into an environment of each Python."""
     return _install(tmp_path_factory.mktemp("wheel"), request.param, _only("*.whl"))
 
 

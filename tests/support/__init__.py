@@ -1,1 +1,1 @@
-"""What tests share: fakes, servers, whole commands; `stack` for tests on a cluster."""
+"""Shared test helpers: fakes, servers and commands. `stack` holds those of cluster tests."""

@@ -1,4 +1,4 @@
-"""A minimal HTTP client that works byte by byte, and both ends of a connection."""
+"""A minimal HTTP client that works byte by byte, and a pair of connected sockets."""
 
 import contextlib
 import json
@@ -10,13 +10,13 @@ from aiperf_svc.mock_server.running import RunningMockServer
 
 CHAT = "/v1/chat/completions"
 HANG_GUARD_S = 60.0
-"""How long a socket may be silent before a test gives up: no claim depends on it."""
+"""Longest silence of a socket before a test gives up. No assertion depends on it."""
 
 
 def request_bytes(
     path: str = CHAT, *, headers: dict[str, str] | None = None, **body: object
 ) -> bytes:
-    """One POST, ready to send; a chat stream unless the body says otherwise."""
+    """Return one POST request as bytes; its body is a streaming chat request by default."""
     if path == CHAT:
         body = {"model": "m", "messages": [], "stream": True} | body
     data = json.dumps(body).encode()
@@ -26,7 +26,7 @@ def request_bytes(
 
 
 class Client:
-    """A connection that sends bytes and reads whole responses."""
+    """A connection that sends bytes and reads complete responses."""
 
     def __init__(self, server: RunningMockServer, *, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, server.port), timeout=HANG_GUARD_S)
@@ -55,7 +55,7 @@ class Client:
         return found
 
     def response(self) -> tuple[int, bytes]:
-        """Status and body of the next response, of any framing."""
+        """Return the status and body of the next response, however it is framed."""
         head = self.until(b"\r\n\r\n")
         status = int(head.split()[1])
         if b"Transfer-Encoding: chunked" not in head:
@@ -70,14 +70,14 @@ class Client:
         return status, body
 
     def rest(self) -> bytes:
-        """Everything up to the end of the connection."""
+        """Return everything up to the end of the connection."""
         with contextlib.suppress(EOFError):
             while True:
                 self._more()
         return self._buffer
 
     def is_silent(self) -> bool:
-        """Nothing is there to read."""
+        """Return whether there is nothing to read."""
         return not self._buffer and not select.select([self.socket], [], [], 0)[0]
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ def events_of(body: bytes) -> list[bytes]:
 
 @contextlib.contextmanager
 def loopback_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection: the server's, which never waits, and the client's."""
+    """Yield both ends of a connection: the non-blocking server socket and the client socket."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname(), timeout=HANG_GUARD_S) as client,

@@ -1,4 +1,4 @@
-"""A real browser without a window, which opens pages and reports what it finds in them."""
+"""A headless browser that opens pages and reports what they contain."""
 
 import asyncio
 import json
@@ -35,11 +35,11 @@ const tell = found => {
 </script>"""
 HEIGHT = 2000
 LONGEST_S = 60.0
-"""Longest time of a page, or of the browser's start."""
+"""Time limit for loading a page and for starting the browser."""
 
 
 def browser() -> str:
-    """The path of a browser; the test says so when there is none."""
+    """Return the path of a browser. Skips the test if none is installed."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}")
@@ -47,14 +47,14 @@ def browser() -> str:
 
 
 class Frame(NamedTuple):
-    """A page in a frame of the browser's window, as wide as a window would be."""
+    """A page that is loaded in a frame with the width of a browser window."""
 
     page: str
     width: int
 
 
 def opened(folder: Path, frames: Mapping[str, Frame], *flags: str) -> dict[str, Any]:
-    """What a browser finds in each of these pages, which it opens without errors; one start."""
+    """Open these pages in one browser and return what it finds in each. Fails on page errors."""
     path, profile = folder / "frames.html", folder / "profile"
     boxes = [
         f'<iframe id="{name}" srcdoc="{escape(frame.page + TELL)}" style="position: absolute;'
@@ -78,36 +78,36 @@ def opened(folder: Path, frames: Mapping[str, Frame], *flags: str) -> dict[str, 
 
 
 class Tab:
-    """A page that is loaded from its server and clicked, by the protocol of the DevTools."""
+    """A page that is loaded from its server and clicked through the DevTools protocol."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._session, self._last = socket, "", 0
         self._events: list[str] = []
         self.errors: list[str] = []
-        """What the pages' scripts and their security policy have refused."""
+        """Errors that scripts and the content security policy reported."""
 
     async def start(self) -> None:
-        target = await self._ask("Target.createTarget", url="about:blank")
-        attached = await self._ask("Target.attachToTarget", **target, flatten=True)
+        target = await self._call("Target.createTarget", url="about:blank")
+        attached = await self._call("Target.attachToTarget", **target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
-            await self._ask(f"{domain}.enable")
+            await self._call(f"{domain}.enable")
 
     async def load(self, url: str) -> None:
-        """Open an address, and wait until its page is loaded."""
+        """Open an address and wait until the page is loaded."""
         self._events.clear()
-        await self._ask("Page.navigate", url=url)
+        await self._call("Page.navigate", url=url)
         await self._loaded()
 
     async def click(self, script: str) -> None:
-        """Run a script that leads to another page, and wait until that is loaded."""
+        """Run a script that leads to another page and wait until that page is loaded."""
         self._events.clear()
         await self.value(script)
         await self._loaded()
 
     async def value(self, script: str) -> Any:
         """Return the value of an expression in the page."""
-        found = await self._ask("Runtime.evaluate", expression=script, returnByValue=True)
+        found = await self._call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
@@ -115,7 +115,7 @@ class Tab:
         while "Page.loadEventFired" not in self._events:
             await self._read()
 
-    async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+    async def _call(self, method: str, **params: Any) -> dict[str, Any]:
         self._last += 1
         wanted = {"id": self._last, "method": method, "params": params}
         await self._socket.send_json(
@@ -141,7 +141,7 @@ class Tab:
 
 @asynccontextmanager
 async def browsing(folder: Path) -> AsyncIterator[Tab]:
-    """A tab of a browser of its own."""
+    """Start a browser and yield its tab."""
     command = (browser(), *QUIET, "--remote-debugging-port=0", f"--user-data-dir={folder}")
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
@@ -150,7 +150,7 @@ async def browsing(folder: Path) -> AsyncIterator[Tab]:
             address = ""
             while not address:
                 line = (await process.stderr.readline()).decode()
-                assert line, "the browser has ended"
+                assert line, "the browser exited"
                 _, _, address = line.partition("DevTools listening on ")
         async with (
             aiohttp.ClientSession() as session,
@@ -161,6 +161,6 @@ async def browsing(folder: Path) -> AsyncIterator[Tab]:
             yield tab
     finally:
         process.kill()
-        # Nobody else reads its pipe.
+        # The parent process is the only reader of this pipe.
         await process.communicate()
         shutil.rmtree(folder, ignore_errors=True)

@@ -37,7 +37,7 @@ class Store:
         return content
 
     def put(self, folder: Path, prefix: str) -> None:
-        """Put the files of a folder below a prefix."""
+        """Upload the files of a folder under a prefix."""
         for path in folder.rglob("*"):
             if path.is_file():
                 key = f"{prefix}/{path.relative_to(folder)}"
@@ -45,7 +45,7 @@ class Store:
 
     @contextmanager
     def empty_bucket(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Make the bucket and set the keys in the environment, and delete it afterwards."""
+        """Create the bucket, set its keys in the environment, and delete the bucket afterwards."""
         for name, value in ENVIRON.items():
             monkeypatch.setenv(name, value)
         self.client.create_bucket(Bucket=BUCKET)
@@ -60,8 +60,8 @@ class Store:
 
 @contextmanager
 def serving(address: str = "127.0.0.1") -> Iterator[Store]:
-    """Serve buckets at an address of this machine."""
-    # Imported here: each process of pytest imports all modules of tests.
+    """Serve buckets at a local address."""
+    # Imported here because every pytest process imports all test modules.
     import boto3
     from moto.server import ThreadedMotoServer
 

@@ -1,4 +1,4 @@
-"""An inference client beside a server that does exactly what a test says, byte by byte."""
+"""An inference client and a server that plays a scripted response, byte by byte."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ PADDED = (
     b'000d;n="v;w"\r\ndata: "two"\n\n\r\n'
     b"0000;last\r\nTrailer: x\r\nOther: y\r\n\r\n"
 )
-"""The same in other legal framing."""
+"""The same response with different legal framing."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Sent:
 
 @dataclass
 class Bench:
-    """A client in the test's loop."""
+    """An inference client that runs in the test's event loop."""
 
     client: InferenceClient
     sent: Sent
@@ -94,11 +94,11 @@ class Bench:
 
     @property
     def connections(self) -> list[Connection]:
-        """The open ones, including idle and connecting ones."""
+        """Return all connections, including connecting and idle ones."""
         return list(self.client._pool.by_fd.values())
 
     async def one(self, *, index: int = 0) -> Rows:
-        """Send one request and wait for its end; the row of its last fragment."""
+        """Send one request, wait for its end, and return the row of its last fragment."""
         before = len(self.sent.ends)
         self.send(index=index)
         await self.sent.wait_for(before + 1)
@@ -116,9 +116,9 @@ async def bench(
     found: Sequence[str] = (),
     **endpoint: object,
 ) -> AsyncIterator[Bench]:
-    """A client, and a server that follows the script, with TLS when it has a context for it. It
-    listens on all `hosts`; a look-up of the target's name gives `found`, or the first of these.
-    `endpoint` adds to the benchmark's settings."""
+    """Start a client, and a server that follows the script. The server uses TLS if it gets a
+    context. It listens on all `hosts`. DNS lookups of the target return `found`, or the first of
+    `hosts`. `endpoint` adds keys to the benchmark's settings."""
     async with AsyncExitStack() as servers:
         port = await servers.enter_async_context(stream_server(script, hosts[0], tls=server_side))
         for host in hosts[1:]:
@@ -144,7 +144,7 @@ async def bench(
 
 
 def resolver(*names: str) -> GetAddrInfo:
-    """A `getaddrinfo` that finds these addresses, whatever the name."""
+    """Return a `getaddrinfo` that finds these addresses for every name."""
 
     def getaddrinfo(_: str, port: int, **options: int) -> list[Any]:
         return [info for name in names for info in SYSTEM_GETADDRINFO(name, port, **options)]
@@ -163,7 +163,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 def responses(*parts: bytes) -> Serve:
-    """A server that responds to every request with these writes, each in a segment of its own."""
+    """Return a script that answers every request with these writes, each in its own segment."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

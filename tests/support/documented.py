@@ -1,4 +1,4 @@
-"""Commands and configs in the documentation: ours for readers, and AIPerf's."""
+"""Commands and configs from the documentation of this project and of AIPerf."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _INLINE = re.compile(r"`(?:\.venv/bin/)?aiperf-svc ([a-z][^`]*)`")
 
 @cache
 def commands(page: Path) -> list[list[str]]:
-    """Return the words of each command line of this program in a page, without the program."""
+    """Return the arguments of each command line of this program in a page."""
     text = page.read_text()
     blocks = [block.replace("\\\n", " ") for _, block in _BLOCK.findall(text)]
     lines = [line for block in blocks for line in _COMMAND.findall(block)]
@@ -25,7 +25,7 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def yaml_blocks(page: Path) -> list[str]:
-    """Return the YAML of a page, block by block."""
+    """Return the YAML blocks of a page."""
     return [text for language, text in _BLOCK.findall(page.read_text()) if language == "yaml"]
 
 
@@ -41,11 +41,11 @@ FILES: dict[str, list[dict[str, Any]]] = {
 
 
 def documented() -> list[str]:
-    """Return the command lines."""
+    """Return AIPerf's documented command lines."""
     return [line for line in _LINES.read_text().splitlines() if line.startswith("aiperf ")]
 
 
 def write_inputs(folder: Path) -> None:
-    """Write the files that the command lines name."""
+    """Write the input files that the command lines refer to."""
     for name, rows in FILES.items():
         (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -1,5 +1,5 @@
-"""A server whose responses never end and come as fast as its client takes them, and lower bounds
-that they exceed sooner."""
+"""A server that sends endless responses as fast as the client reads them, and lower size limits
+that such responses exceed quickly."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
 
 
 RESPONSES = {
-    # beginning, and what follows it for ever
+    # the beginning, and the part that repeats for ever
     "events": (HEAD, chunk(EVENT) * 2_000),
     "comments": (HEAD, chunk(b": nothing" * 1_000 + b"\n") * 8),
     "line": (HEAD + chunk(b"data: "), chunk(b"x" * 65_000)),
@@ -31,7 +31,7 @@ RESPONSES = {
 
 
 class EndlessServer:
-    """Where it is, and how much it has sent."""
+    """Address of the server, and the number of bytes it has sent."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -40,7 +40,7 @@ class EndlessServer:
 
 @contextmanager
 def endless_server(kind: str) -> Iterator[EndlessServer]:
-    """`kind` is a key of RESPONSES."""
+    """Serve the endless response `kind`, a key of RESPONSES."""
     beginning, rest = RESPONSES[kind]
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     open_sockets: set[socket.socket] = set()
@@ -83,7 +83,7 @@ RESPONSE_BYTES, EVENT_BYTES = 24 * MIB, 8 * MIB
 
 @contextmanager
 def lowered_bounds() -> Iterator[None]:
-    """All that is read of a response, by the compiled steps too, and of one event."""
+    """Lower the limits for a response and for one event, also in the compiled reader."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aiperf_svc.core.responses.sse.MAX_EVENT_BYTES", EVENT_BYTES)
         name = "aiperf_svc.adapters.inference.response_reader.MAX_RESPONSE_BYTES"

@@ -1,4 +1,4 @@
-"""A cluster with a few objects and rights."""
+"""A fake cluster with a few objects and permissions."""
 
 from typing import Any, cast
 
@@ -9,8 +9,8 @@ Json = dict[str, Any]
 
 
 class FakeCluster:
-    """Serves GETs from `objects` by path. Namespaces `open_to` admit pods, which end with
-    `pod_status`. The user has all rights except `denied`, such as `get pods`."""
+    """Serves GET requests from `objects` by path. Namespaces in `open_to` admit pods, which end
+    with `pod_status`. The user has all permissions except those in `denied`, such as `get pods`."""
 
     def __init__(
         self,

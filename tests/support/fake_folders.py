@@ -1,4 +1,4 @@
-"""Folders with the files of made-up runs and experiments."""
+"""Artifact folders of fake runs and experiments."""
 
 import json
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from tests.support import fake_run
 
 
 def write_run(folder: Path, name: str, count: int) -> InferenceResult:
-    """Write the files of a run of so many requests, and return its results."""
+    """Write the files of a run with `count` requests and return its results."""
     rows = fake_run.closed_loop(requests=count)
     columns = fake_run.columns_of(rows)
     context = replace(fake_run.context(rows), run_id=name)
@@ -31,7 +31,7 @@ def write_run(folder: Path, name: str, count: int) -> InferenceResult:
 
 
 def list_trials(folder: Path, trials: Iterable[tuple[Trial, str]], reason: str = "") -> None:
-    """Write the file of an experiment with trials and their states."""
+    """Write an experiment's file with trials and their states."""
     listed = [
         {
             "number": trial.number,
@@ -48,8 +48,8 @@ def list_trials(folder: Path, trials: Iterable[tuple[Trial, str]], reason: str =
 
 
 def write_trials(folder: Path, *counts: int) -> ExperimentResult:
-    """Write an experiment whose trials have so many requests, and return its results; a trial with
-    none has failed."""
+    """Write an experiment whose trials have these numbers of requests and return its results. A
+    trial with zero requests has failed."""
     rows = []
     for number, count in enumerate(counts, start=1):
         trial = Trial(number, {"load.concurrency": number})

@@ -1,4 +1,4 @@
-"""A simulated cluster whose nodes are qualified: noise, a drift, one slow node, one slow path."""
+"""A simulated cluster for qualification: noise, drift, one slow node, and one slow path."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -25,14 +25,14 @@ USUAL = 1000.0
 
 
 def check(stage: NodesOf, better: Better = "higher") -> CheckInfo:
-    """The check of a stage, which is named after what the stage measures."""
+    """Return the check of a stage. The stage is named after the nodes that it measures."""
     return CheckInfo(
         check=f"{stage}_speed", stage=stage, nodes=stage, name="Speed", unit="x/s", better=better
     )
 
 
 class FakeNodes:
-    """Measures as a cluster would. A factor is what a node or a path reaches of the usual value."""
+    """Simulates a cluster. A factor is the share of the usual value that a node or path reaches."""
 
     def __init__(
         self,
@@ -47,8 +47,9 @@ class FakeNodes:
         better: Better = "higher",
         is_slow_only_in_rounds: bool = False,
     ) -> None:
-        """`drift` is the change from the first trial to the last, `broken` are nodes whose steps
-        fail, `is_slow_only_in_rounds` says that a suspect alone reaches the usual value."""
+        """Create a cluster. `drift` is the change from the first trial to the last. Steps on
+        `broken` nodes fail. With `is_slow_only_in_rounds`, a suspect that is measured alone reaches
+        the usual value."""
         self.names = [f"n{number}" for number in range(count)]
         self._random, self._noise, self._drift = Random(seed), noise, drift
         self._nodes, self._paths, self._broken = dict(nodes or {}), dict(paths or {}), set(broken)
@@ -61,7 +62,7 @@ class FakeNodes:
         limits: Sequence[Limit] = (),
         baseline: dict[str, dict[str, float]] | None = None,
     ) -> Rules:
-        """Rules with one check a stage."""
+        """Return rules with one check for each stage."""
         rounds = len(circle_rounds(len(self.names)))
         infos = tuple(check(stage, self._better) for stage in stages)
         return Rules(
@@ -82,7 +83,7 @@ class FakeNodes:
     def qualify(
         self, rules: Rules, *, time_limit_s: float | None = None
     ) -> tuple[Qualification, list[Trial]]:
-        """Run all trials; the result, and the trials that were run."""
+        """Run all trials. Return the result and the trials that were run."""
         planned = [
             Trial(number, parameters)
             for number, parameters in enumerate(planned_parameters(rules.stages), start=1)
@@ -98,7 +99,7 @@ class FakeNodes:
         return Judgement(rules, found).qualification(self.names), run
 
     def measure(self, trial: Trial, *, progress: float = 0.0) -> tuple[Measurement, ...]:
-        """What a trial measures."""
+        """Return the measurements of a trial."""
         stage, round_ = trial.parameters[STAGE], trial.parameters[ROUND]
         without = set(trial.parameters.get(WITHOUT, ()))
         left = [name for name in self.names if name not in without]

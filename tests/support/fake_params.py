@@ -1,4 +1,4 @@
-"""What a request asks of the mock server."""
+"""Parameters of requests to the mock server."""
 
 from aiperf_svc.mock_server.requests import CHAT, RequestParams
 
@@ -11,7 +11,7 @@ def params(
     is_stream: bool = True,
     is_cut_short: bool = False,
 ) -> RequestParams:
-    """Parameters of a request with seven prompt tokens, which wants to know its usage."""
+    """Return the parameters of a request with seven prompt tokens that asks for usage."""
     return RequestParams(
         path=path,
         model="m",

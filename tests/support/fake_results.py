@@ -1,4 +1,4 @@
-"""Made-up results of runs and experiments."""
+"""Fake results of runs and experiments."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -28,11 +28,11 @@ DATASET = {
     "output_tokens": None,
     "warmup_entries": 0,
 }
-"""The description of a dataset, as in a file."""
+"""The description of a dataset as stored in a file."""
 
 
 def avg_of(metrics: Mapping[str, MetricStats], tag: str) -> float:
-    """Return the average of a metric, which must have one."""
+    """Return the average of a metric. Fails if the metric has none."""
     found = metrics[tag].stat("avg")
     assert found is not None
     return found
@@ -44,7 +44,7 @@ def inference_result(
     slo: tuple[bool | ObjectiveResult, ...] = (),
     **fields: Any,
 ) -> InferenceResult:
-    """The results of a run with so many requests, and objectives that hold or not."""
+    """Return the results of a run with `count` requests and objectives that are met or missed."""
     count = MetricStats(unit="requests", avg=float(requests))
     given: dict[str, Any] = {
         "run_id": "0123456789ab",
@@ -60,7 +60,7 @@ def inference_result(
 
 
 def objective(*, ok: bool, **fields: Any) -> ObjectiveResult:
-    """The result of a limit."""
+    """Return the result of an objective."""
     given: dict[str, Any] = {
         "metric": "request_latency",
         "stat": "p99",
@@ -73,12 +73,12 @@ def objective(*, ok: bool, **fields: Any) -> ObjectiveResult:
 
 
 def errors(*counts: tuple[int, str]) -> tuple[ErrorCount, ...]:
-    """So many errors with each message."""
+    """Return error counts with these messages."""
     return tuple(ErrorCount(ErrorDetails(None, "Connect", text), count) for count, text in counts)
 
 
 def trial(number: int = 1, **fields: Any) -> TrialResult:
-    """A trial of an experiment."""
+    """Return the result of a trial."""
     given: dict[str, Any] = {
         "repetition": 1,
         "parameters": {},
@@ -90,23 +90,23 @@ def trial(number: int = 1, **fields: Any) -> TrialResult:
 
 
 def experiment(trials: Iterable[TrialResult]) -> ExperimentResult:
-    """An experiment of these trials."""
+    """Return the results of an experiment with these trials."""
     return ExperimentResult(trials=tuple(trials))
 
 
 def decoded(content: dict[str, Any]) -> result_files.Results:
-    """The results in the content of a file."""
+    """Return the results decoded from a file's content."""
     return result_files.decode(msgspec.json.encode(content))
 
 
 def as_json(results: result_files.Results) -> dict[str, Any]:
-    """The content of the file of results."""
+    """Return the content of the results file."""
     found: dict[str, Any] = msgspec.json.decode(result_files.encode(results))
     return found
 
 
 def throttled(share: float) -> SystemReport:
-    """The clock of a GPU was reduced for this share of the time."""
+    """Return a report that the GPU clock was reduced for this share of the time."""
     check = graded(
         "gpu_throttling", share, 0.01, text=f"power limits, {share:.0%}", remedy="cool it"
     )

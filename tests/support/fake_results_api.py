@@ -1,4 +1,4 @@
-"""A run that the test plays, behind the real results API."""
+"""The real results API in front of a fake run."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ def make_status(**fields: Any) -> Status:
 
 @dataclass
 class Provider:
-    """A run that the test plays."""
+    """A fake run whose state the test sets."""
 
     path: Path
     now: Status = field(default_factory=make_status)

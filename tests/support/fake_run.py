@@ -1,4 +1,4 @@
-"""Records and results of runs that never happened, with known times."""
+"""Records and results of fake runs with known times."""
 
 import heapq
 from typing import Any
@@ -22,12 +22,12 @@ MS = 1_000_000
 
 
 def columns_of(rows: Rows) -> dict[str, NDArray[Any]]:
-    """The columns of a structured array, as a finished run holds them."""
+    """Return the columns of a structured array in the form that a finished run holds them."""
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
 
 
 def make_rows(count: int, **columns: Any) -> Rows:
-    """`count` completed, streamed requests of the profiling phase; every column can be given."""
+    """Return `count` completed, streamed requests of the profiling phase. Any column can be set."""
     rows = np.zeros(count, dtype=METRIC_DTYPE)
     rows["seq"] = np.arange(1, count + 1)
     rows["index"] = np.arange(count)
@@ -53,7 +53,7 @@ def request(
     tokens: int = 10,
     **columns: Any,
 ) -> Rows:
-    """One request by its times in milliseconds after the phase's start."""
+    """Return one request from its times in milliseconds after the phase's start."""
     start = START_NS + round(start_ms * MS)
     first = start + round(ttft_ms * MS)
     last = first + round(gap_ms * (tokens - 1) * MS)
@@ -76,7 +76,7 @@ def request(
 def without_response(
     *, start_ms: float, end_ms: float, outcome: Outcome = Outcome.CANCELLED, **columns: Any
 ) -> Rows:
-    """One request that was written and never got a byte."""
+    """Return one request that was sent and never received a byte."""
     times = {
         "due_wall_ns": START_NS + round(start_ms * MS),
         "start_wall_ns": START_NS + round(start_ms * MS),
@@ -96,7 +96,7 @@ def closed_loop(
     error_share: float = 0.0,
     seed: int = 1,
 ) -> Rows:
-    """A closed loop: every user sends its next request `client_lag_ms` after the last response."""
+    """Simulate a closed loop whose users send `client_lag_ms` after their last response."""
     random = np.random.default_rng(seed)
     ttft = np.rint(random.lognormal(np.log(ttft_ms), 0.3, requests) * MS).astype(np.int64)
     tokens = random.integers(20, 60, requests)
@@ -141,7 +141,7 @@ def closed_loop(
 
 
 def _served(durations: NDArray[Any], users: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """End of each request after the start, and its user: whoever is free first takes the next."""
+    """Return each request's end after the start, and its user. Idle users take the next request."""
     free = [(0, user) for user in range(users)]
     ends, owners = [], []
     for duration in durations.tolist():
@@ -153,7 +153,7 @@ def _served(durations: NDArray[Any], users: int) -> tuple[NDArray[Any], NDArray[
 
 
 def config(**load: Any) -> BenchmarkConfig:
-    """A streaming chat benchmark with the given load."""
+    """Return a streaming chat benchmark with this load."""
     parts = {
         name: load.pop(name, {})
         for name in ("slo", "dataset", "tokenizer", "economics", "deployment")
@@ -175,7 +175,7 @@ def config(**load: Any) -> BenchmarkConfig:
 
 
 def accounts_of(rows: Rows, *, unsent: int = 0) -> tuple[WorkerRun, ...]:
-    """Books that agree with the records; the unsent are worker 0's."""
+    """Return worker accounts that agree with the records. Unsent requests belong to worker 0."""
     found = []
     for rank in range(int(rows["worker"].max(initial=0)) + 1):
         mine = rows[rows["worker"] == rank]
@@ -198,7 +198,7 @@ def accounts_of(rows: Rows, *, unsent: int = 0) -> tuple[WorkerRun, ...]:
 
 
 def context(rows: Rows, **fields: Any) -> FinishedRun:
-    """The rest of a run with these records, healthy unless `fields` say otherwise."""
+    """Return a finished run with these records. It is healthy unless `fields` change that."""
     given: dict[str, Any] = {
         "run_id": "af9bb661b485",
         "config": config(),
@@ -211,5 +211,5 @@ def context(rows: Rows, **fields: Any) -> FinishedRun:
 
 
 def results(rows: Rows, **fields: Any) -> Summary:
-    """The results of a run with these requests and this context."""
+    """Return the results of a run with these requests and this context."""
     return summarise(fake_run.columns_of(rows), None, fake_run.context(rows, **fields))

@@ -1,4 +1,4 @@
-"""Sources whose pages a test makes, one a second."""
+"""Telemetry sources with one generated page per second."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from aiperf_svc.core.telemetry.page import PageReader
 START_NS = 1_795_227_878_000_000_000
 SECOND_NS = 1_000_000_000
 DATA = Path(__file__).parents[1] / "data/telemetry"
-"""Recorded pages of servers."""
+"""Recorded metrics pages of servers."""
 
 HEAD = """# TYPE vllm:num_requests_running gauge
 # TYPE vllm:num_requests_waiting gauge
@@ -26,7 +26,7 @@ def at(second: float) -> int:
 
 
 def recorded(page: str, *, second: float = 0.0, is_gpu: bool = False) -> SourceLog:
-    """A source with one recorded page."""
+    """Return a source with one recorded page."""
     log = SourceLog(f"http://{page}/metrics", is_gpu=is_gpu)
     read = PageReader().read((DATA / f"{page}.txt").read_text())
     log.add(read, wall_ns=at(second), latency_ns=1)
@@ -41,7 +41,7 @@ def source(
     first_s: float = 0.0,
     clock_offset_s: float = 0.0,
 ) -> SourceLog:
-    """A source with a page each second from `first_s` on: series, with their labels, to values."""
+    """Return a source with a page per second from `first_s` on, which maps series to values."""
     log, reader = SourceLog(url, is_gpu=is_gpu), PageReader()
     for place, values in enumerate(pages):
         text = HEAD + "".join(f"{name} {value}\n" for name, value in values.items())

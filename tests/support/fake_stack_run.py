@@ -1,4 +1,4 @@
-"""A stack's life in which a test says what goes wrong, without a cluster."""
+"""A fake stack run without a cluster. The test injects failures."""
 
 import contextlib
 import shutil
@@ -55,7 +55,7 @@ OTHER = ObjectRef(kind="Namespace", namespace="", name="aiperf-s-x", uid="x", pa
 
 
 class FakeStackRun:
-    """A stack's life in which a test says what goes wrong, and what was done of it."""
+    """A fake stack run: the test injects failures and reads which steps were taken."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,34 +71,34 @@ class FakeStackRun:
         self.report: LeakReport | Exception = CLEAN
         self.up_error: AiperfError | None = None
         self.up_errors: dict[int, AiperfError] = {}
-        """Those of the shapes that cannot come up."""
+        """Shapes that fail to start."""
         self.check_errors: dict[str, AiperfError] = {}
-        """What the preflight checks find, by the id of a shape's run."""
+        """Findings of the preflight checks by the run id of a shape."""
         self.ups: list[int] = []
-        """The shapes that were brought up."""
+        """The shapes that were started."""
         self.plans: list[StackPlan] = []
-        """Their plans."""
+        """The plans of the started shapes."""
         self.changes: list[bool] = []
-        """Whether each changed a stack that was up."""
+        """Whether each start changed a running stack."""
         self.fetch_error: AiperfError | None = None
         self.uploaded_to = ""
         self.run_state, self.run_reason = "done", ""
-        """How the services of a run end."""
+        """The final state of a run's services."""
         self.fetched: int | None = None
-        """How many trials of each shape have ended; None: all."""
+        """How many trials of each shape have ended. None means all."""
         self.stops_up_of: int | None = None
-        """The shape in whose `up` the user stops it."""
+        """The shape during whose `up` the user stops the run."""
         self.running: int | None = None
-        """The shape whose trials a killed runner has left running."""
+        """The shape whose trials are still running after the runner was killed."""
         self.killed_in, self.followed = 0, 0
         self.killed = Path()
-        """What a runner that is killed in so many runs of a shape leaves of its folder."""
+        """Copy of the artifact folder as left by a runner that is killed in run `killed_in`."""
         self.is_destroyed = self.is_mended = True
         self.pinned: tuple[str | None, str | None] = (None, None)
-        """Identity and context of the cluster that Pulumi works on."""
+        """Identity and context of the cluster that Pulumi uses."""
         self.did: list[str] = []
         self.is_watched = False
-        """A silent API server would be said now."""
+        """Whether a silent API server would be reported now."""
         self.did_watched: list[str] = []
 
     @contextlib.asynccontextmanager
@@ -112,11 +112,11 @@ class FakeStackRun:
 
     @property
     def made(self) -> list[Path]:
-        """The folders of artifacts."""
+        """Return the artifact folders."""
         return list(Path(self.request.config.artifacts.dir).iterdir())
 
-    async def launched(self, *, resume: Path | None = None) -> RunOutcome:
-        """How a session with this request ends; it goes on in the folder `resume`."""
+    async def launch(self, *, resume: Path | None = None) -> RunOutcome:
+        """Run a session with this request, which may resume a folder, and return its outcome."""
         made = self._session(resume)
         try:
             (outcome,) = (await made._run()).values()
@@ -124,9 +124,9 @@ class FakeStackRun:
             made._results.remove_empty()
         return outcome
 
-    async def finished(self) -> Path:
-        """The folder of artifacts that a session with this request leaves."""
-        outcome = await self.launched()
+    async def finish(self) -> Path:
+        """Run a session with this request and return its artifact folder."""
+        outcome = await self.launch()
         assert outcome.artifacts is not None
         return outcome.artifacts
 
@@ -138,8 +138,8 @@ class FakeStackRun:
         assert plan.config.experiment.part is not None
         return plan.config.experiment.part.trials
 
-    async def part_ended(self, number: int) -> RunOutcome:
-        """How a part ends that has a stack of its own."""
+    async def run_part(self, number: int) -> RunOutcome:
+        """Return the outcome of a part that has its own stack."""
         made = self._session(None)
         context = PartContext(self.interrupts, Screen("none"))
         return await made._placement.run(made._results.work(Part(number)), context)
@@ -261,7 +261,7 @@ async def unchanged(request: StackRequest, _: Cluster, **__: Any) -> StackReques
 
 
 def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
-    """One whose parts are in the places of the real ones."""
+    """Return a fake run whose parts replace the real ones."""
     stack_run = FakeStackRun(folder)
 
     async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
@@ -313,7 +313,7 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
 def in_shapes(
     stack_run: FakeStackRun, *, on_failure: str = "continue", number: int = 3, parallel: int = 1
 ) -> list[str]:
-    """Give the stack trials of so many shapes, two of each; the ids of their runs."""
+    """Split the stack into this many shapes of two trials and return the ids of their runs."""
     experiment = {
         "product": {"workers.max": list(range(1, number + 1))},
         "repetitions": 2,

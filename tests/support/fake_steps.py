@@ -1,4 +1,4 @@
-"""Made-up runs of tools on ranks, for tests of verdict, results, exports and report."""
+"""Fake runs of tools on ranks, for tests of verdicts, results, exports and reports."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -27,11 +27,11 @@ START_NS = 1_700_000_000_000_000_000
 LENGTH_NS = 10_000_000_000
 SENT = 1_000_000_000
 SEEN = 1_045_000_000
-"""Bytes of the interfaces that carried SENT in packets of 1448 bytes."""
+"""Bytes on the network interfaces for SENT bytes of payload in packets of 1448 bytes."""
 
 
 class FakeWorkload(ToolWorkload[CommandSpec]):
-    """A workload that is never run: its metrics are the given ones."""
+    """A workload that never runs and has the given metrics."""
 
     kind = "fake"
     summary = "made up"
@@ -71,7 +71,7 @@ def step(name: str = "node-0 to node-1", **keys: Any) -> Step:
 
 
 def witness(rank: int = 0, **keys: Any) -> RankWitness:
-    """A rank on a node of its own that moved SENT bytes and was not disturbed."""
+    """Return the witness of a rank on its own node that moved SENT bytes without disturbance."""
     values: dict[str, Any] = {
         "rank": rank,
         "node": f"node-{rank}",
@@ -142,7 +142,7 @@ def result(*records: StepRecord, workload: ToolWorkload[Any] = WORKLOAD, **keys:
 
 
 def last_piece() -> StepOutput:
-    """The last output of a rank that was alone in a step and printed nothing."""
+    """Return the last output of a rank that ran a step alone and printed nothing."""
     only = Step(name="only", commands=(Command(rank=0, argv=("x",)),), timeout_ns=60 * 10**9)
     plan = PlannedStep(number=1, attempt=1, repetition=1, step=only)
     report = RankReport(
@@ -165,7 +165,7 @@ def last_piece() -> StepOutput:
 
 
 def context_of(instance: str, folder: Path) -> RunContext:
-    """The context of a service of ranks, which needs no topology."""
+    """Return the context of a rank service, which needs no topology."""
     return RunContext(
         run_id="run",
         instance=instance,

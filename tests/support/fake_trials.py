@@ -1,4 +1,4 @@
-"""Made-up outcomes of trials."""
+"""Fake outcomes of trials."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def results_of(
     more: Mapping[str, MetricStats] | None = None,
     **fields: Any,
 ) -> InferenceResult:
-    """The results of a run with a few metrics, and `more`."""
+    """Return the results of a run with a few metrics and `more`."""
     metrics = {"request_throughput": MetricStats(unit="requests/sec", avg=throughput)}
     if ttft is not None:
         metrics["time_to_first_token"] = MetricStats(unit="ms", avg=ttft, p99=ttft, count=10)
@@ -40,7 +40,7 @@ def outcome(
     reason: str = "",
     **numbers: Any,
 ) -> TrialOutcome:
-    """A trial with these numbers; without any, nothing was measured."""
+    """Return a trial with these numbers. Without numbers, nothing was measured."""
     trial = Trial(number, parameters, repetition)
     return TrialOutcome(trial, state, reason, results_of(**numbers) if numbers else None)
 
@@ -48,7 +48,7 @@ def outcome(
 def sweep(
     points: dict[int, tuple[float, float]], *, repetitions: int = 1, step: float = 0.0
 ) -> list[TrialOutcome]:
-    """Trials by concurrency, with throughput and TTFT; each repetition has `step` more of both."""
+    """Return trials by concurrency, with throughput and TTFT. Repetitions add `step` to both."""
     return [
         outcome(
             repetition * len(points) + place + 1,
@@ -63,7 +63,7 @@ def sweep(
 
 
 def search_report() -> SearchReport:
-    """What a search between one and three users has found: two hold."""
+    """Return the report of a search between one and three users: two is the highest that passes."""
     point = SearchPoint(
         value=1.0, holds=True, share_beyond=0.0, statistics={}, verdict="valid",
         is_client_bound=False, reason="", runs=1, confirmations=1,

@@ -1,4 +1,4 @@
-"""Configs and refusals of flags of `profile`."""
+"""Configs from flags of `profile`, and error messages of rejected flags."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def config(*arguments: str) -> BenchmarkConfig:
 
 
 def load_of(made: Draft) -> Load:
-    """The load of a draft for an inference server."""
+    """Return the load of a draft for an inference server."""
     parsed = made.parse().inference
     assert parsed is not None
     return parsed.load

@@ -1,4 +1,4 @@
-"""Calls the `run` steps of workflows and actions as a runner of a forge does: a shell for each."""
+"""Runs the `run` steps of workflows and actions as a forge runner does, each in its own shell."""
 
 import os
 import re
@@ -14,27 +14,27 @@ ROOT = Path(__file__).parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
 ACTION = ROOT / ".github" / "actions" / "benchmark" / "action.yml"
 _SHELLS = {"bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail"), "": ("bash", "-e")}
-"""How a forge calls the shell that a step names, and that of a step that names none."""
+"""The command line of each shell, and of the default shell."""
 _FILES = ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STEP_SUMMARY")
 _LONGEST_S = 600.0
 
 
 @dataclass
 class ForgeRunner:
-    """Runs steps one after the other. A step sees outputs, variables and paths of earlier ones."""
+    """Runs steps in order. A step sees the outputs, variables and paths of earlier steps."""
 
     folder: Path
-    """Where steps run."""
+    """Working directory of the steps."""
     files: Path
-    """Folder of the runner's own files, and of the steps' temporary ones."""
+    """Folder of the runner's own files and of the steps' temporary files."""
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     known: dict[str, str] = field(default_factory=dict)
-    """Values of expressions, such as `github.actor`."""
+    """Values of expressions such as `github.actor`."""
     open_files: Sequence[int] = ()
-    """Descriptors that the commands of steps inherit."""
+    """File descriptors that the steps' commands inherit."""
 
     def run(self, step: Mapping[str, Any], shell: str = "") -> int:
-        """Run a step; its exit code. Raises KeyError for an expression that is not known."""
+        """Run a step and return its exit code. Raises KeyError for an unknown expression."""
         script = self.files / "step.sh"
         script.write_text(self.filled(step["run"]))
         own = {name: str(self.files / name) for name in (*_FILES, "RUNNER_TEMP")}
@@ -58,7 +58,7 @@ class ForgeRunner:
         return done.returncode
 
     def run_job(self, workflow: str, job: str) -> dict[str, str]:
-        """Run the `run` steps of a job; its outputs. Fails at the first step that fails."""
+        """Run the `run` steps of a job and return its outputs. Fails at the first failing step."""
         document = yaml.safe_load((WORKFLOWS / workflow).read_text())
         found = document["jobs"][job]
         for each in (document, found):
@@ -72,7 +72,7 @@ class ForgeRunner:
         return {name: self.filled(text) for name, text in found.get("outputs", {}).items()}
 
     def filled(self, text: str) -> str:
-        """Return a text with the values of its expressions."""
+        """Return a text with its expressions replaced by their values."""
         return re.sub(r"\$\{\{ (.+?) \}\}", lambda match: self.known[match[1]], text)
 
     def _written(self, name: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ class ForgeRunner:
 
 
 def action_steps(inputs: Mapping[str, str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the steps of the action, and the values of their expressions with these inputs."""
+    """Return the steps of the action, and the values of their expressions for these inputs."""
     action = yaml.safe_load(ACTION.read_text())
     defaults = {name: str(each.get("default", "")) for name, each in action["inputs"].items()}
     known = {f"inputs.{name}": value for name, value in (defaults | dict(inputs)).items()}

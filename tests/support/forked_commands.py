@@ -1,7 +1,8 @@
-"""Commands as forks: each has a folder, an environment, standard streams and a command line of its
-own, as if it had just been executed. So has the process of which the services of its run are forks.
+"""Runs commands as forks. Each fork has its own folder, environment, standard streams and command
+line, as if it had just been executed. The same holds for the process that forks the services of its
+run.
 
-What is tested about the start of a process, its memory or its speed is executed instead.
+Tests of process start, memory or speed execute the command instead.
 """
 
 import ctypes
@@ -41,13 +42,13 @@ AHEAD = (
     "runner.process_placement",
     "runner.printing",
 )
-"""Modules that are imported when they are needed, beside those of services."""
+"""Modules that commands import lazily, in addition to those of services."""
 _ENV_START, _ENV_END = 47, 48
-"""In /proc/PID/stat, counted from the state: where the environment is in memory."""
+"""Fields of /proc/PID/stat with the environment's addresses, counted from the state field."""
 
 
 class ForkedCommand(Fork):
-    """A command that is a fork."""
+    """A command that runs as a fork."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class ForkedCommand(Fork):
         preparation: Preparation = (),
         terminal_fd: int | None = None,
     ) -> None:
-        """Start the command `words`, without the program, on a terminal if there is one."""
+        """Start the command `words` (without the program name), on a terminal if there is one."""
         self._streams: tuple[IO[str], ...] = ()
         if terminal_fd is None:
             self._streams = (_unnamed_file(), _unnamed_file())
@@ -69,8 +70,7 @@ class ForkedCommand(Fork):
         super().__init__(__name__, order, fds)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for its end; what it wrote to its standard output and error. Raises
-        TimeoutExpired."""
+        """Wait for the end and return standard output and error. Raises TimeoutExpired."""
         self.wait(timeout)
         out, errors = (_whole_text(stream) for stream in self._streams)
         return out, errors
@@ -79,19 +79,19 @@ class ForkedCommand(Fork):
 def finished(
     words: Sequence[str], *, cwd: Path, env: Mapping[str, str] = os.environ, timeout: float = 180
 ) -> "subprocess.CompletedProcess[str]":
-    """The command `words`, when it has ended. Raises TimeoutExpired."""
+    """Run the command `words` and return it when it has ended. Raises TimeoutExpired."""
     process = ForkedCommand(words, cwd=cwd, env=env)
     out, errors = process.communicate(timeout)
     return subprocess.CompletedProcess([*PROGRAM, *words], process.wait(), out, errors)
 
 
-def needs_a_start(environ: Mapping[str, str]) -> bool:
-    """Whether only a process that is executed has what these variables ask for."""
+def needs_exec(environ: Mapping[str, str]) -> bool:
+    """Return whether these variables take effect only in an executed process."""
     return any(name.startswith(fork_server.READ_AT_START_PREFIXES) for name in environ)
 
 
 def prepare() -> None:
-    """Import what commands and services import."""
+    """Import the modules of commands and services."""
     forks._import_services()
     for name in AHEAD:
         import_module(f"aiperf_svc.{name}")
@@ -99,7 +99,7 @@ def prepare() -> None:
 
 
 def begin(order: tuple[list[str], str, dict[str, str], Preparation], fds: Sequence[int]) -> int:
-    """Be a command; its exit code."""
+    """Run a command in this process and return its exit code."""
     words, folder, environ, preparation = order
     for target, fd in enumerate(fds, start=3 - len(fds)):
         os.dup2(fd, target)
@@ -112,8 +112,7 @@ def begin(order: tuple[list[str], str, dict[str, str], Preparation], fds: Sequen
 
 
 def _run(command: Sequence[str], environ: dict[str, str], preparation: Preparation = ()) -> int:
-    """Have the environment and the command line that the process would have been executed with, and
-    run the command."""
+    """Set up the environment and command line of an executed process and run the command."""
     os.environ.clear()
     os.environ.update(environ)
     time.tzset()
@@ -125,7 +124,7 @@ def _run(command: Sequence[str], environ: dict[str, str], preparation: Preparati
 
 
 def _show_environ(environ: dict[str, str]) -> None:
-    """Have `/proc/PID/environ` show these variables."""
+    """Make `/proc/PID/environ` show these variables."""
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(stat[_ENV_START]), int(stat[_ENV_END])
     text = b"".join(os.fsencode(f"{name}={value}\0") for name, value in environ.items())
@@ -134,7 +133,7 @@ def _show_environ(environ: dict[str, str]) -> None:
 
 
 class _ForkedProcess:
-    """What `runner.fork_server` uses of `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that `runner.fork_server` uses."""
 
     def __init__(
         self,

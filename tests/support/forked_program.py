@@ -1,6 +1,6 @@
-"""`aiperf-svc` for scripts: a program that has a fork of the template do what it is asked for.
+"""An `aiperf-svc` program for scripts that delegates each command to a fork of the template.
 
-It imports nothing of the project: that is what an executed command takes long for.
+It does not import the project, because imports take most of the time of an executed command.
 """
 
 import json
@@ -11,22 +11,22 @@ from pathlib import Path
 
 
 def write_program(path: Path, orders: socket.socket) -> None:
-    """Write the program for those who inherit the socket that takes the template's orders."""
+    """Write a program for processes that inherit the socket of the template."""
     words = f"'{sys.executable}' -I -S '{__file__}' {orders.fileno()}"
     path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     path.chmod(0o755)
 
 
 def main() -> int:
-    """Order the command, and wait for its exit code."""
+    """Send the command to the template and wait for its exit code."""
     orders = socket.socket(fileno=int(sys.argv[1]))
-    said, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    reports, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     order = [sys.argv[2:], str(Path.cwd()), dict(os.environ), []]
     body = json.dumps(["tests.support.forked_commands", order]).encode()
     with theirs:
         socket.send_fds(orders, [body], [theirs.fileno(), 0, 1, 2])
-    said.recv(16)
-    return int(said.recv(16))
+    reports.recv(16)
+    return int(reports.recv(16))
 
 
 if __name__ == "__main__":

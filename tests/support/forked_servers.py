@@ -1,4 +1,4 @@
-"""Mock servers as forks. Tests of the command itself execute it."""
+"""Runs mock servers as forks. Tests of the mock-server command itself execute it."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ from tests.support.preparations import Preparation, prepare_fork
 
 
 class ForkedServer(Fork):
-    """A mock server that is a fork: a process group of its own with the owner's standard error and
-    folder, as if it had just been executed."""
+    """A mock server that runs as a fork. It has its own process group and the owner's standard
+    error and working directory, as if it had just been executed."""
 
     def __init__(
         self, arguments: Sequence[str], owner_fd: int, *, preparation: Preparation = ()
@@ -26,13 +26,13 @@ class ForkedServer(Fork):
 
 
 def prepare() -> None:
-    """Import what a server imports."""
+    """Import the modules of a server."""
     import_module("hpack")
     import_module("aiperf_svc.mock_server.__main__")
 
 
 def begin(order: tuple[list[str], str, Preparation], fds: Sequence[int]) -> int:
-    """Be a server; its exit code."""
+    """Run a server in this process and return its exit code."""
     arguments, folder, preparation = order
     owner_fd, *streams = fds
     os.setpgid(0, 0)

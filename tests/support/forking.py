@@ -1,9 +1,9 @@
-"""Processes as forks of one that has imported everything.
+"""Starts processes as forks of a template process that has imported everything.
 
-Importing is nearly all that the start of a command or of a mock server costs, and tests start a
-thousand of them. Here one process, the template, has done it: it forks for each order, and the fork
-goes on as a command (`forked_commands`) or as a mock server (`forked_servers`). All processes of
-pytest-xdist share the template of the one that started them.
+Imports are most of the startup cost of a command or a mock server, and the tests start a thousand
+of them. The template imports once and forks for each order. The fork continues as a command
+(`forked_commands`) or as a mock server (`forked_servers`). All processes of pytest-xdist share the
+template of the process that started them.
 """
 
 import atexit
@@ -27,52 +27,52 @@ from typing import Any, NoReturn
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 
 ROOM = 32_768
-"""Bytes for the command line of a fork, and as many for its environment."""
+"""Bytes reserved for the command line of a fork, and again for its environment."""
 SHARED = "TESTS_FORK_TEMPLATE"
-"""Variable with the path of the socket at which a template takes orders of several processes."""
+"""Variable with the path of the socket at which a template takes orders from several processes."""
 _ORDER_BYTES = 1 << 20
 _MOST_FDS = 4
 
 
 class Fork:
-    """A process that is a fork of the template: what tests use of `subprocess.Popen`."""
+    """A fork of the template with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, module: str, order: Any, fds: Sequence[int]) -> None:
-        """Have `begin(order, fds)` of the module `module` called in a fork, which has these file
-        descriptors and no others but the standard ones."""
+        """Fork the template and call `begin(order, fds)` of `module` in the fork. It inherits only
+        these file descriptors and the standard ones."""
         self.returncode: int | None = None
-        self._said, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        self._reports, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             body = json.dumps((module, order)).encode()
             socket.send_fds(start(), [body], [theirs.fileno(), *fds])
-        self.pid = int(self._said.recv(16))
+        self.pid = int(self._reports.recv(16))
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the signal that ended it; None while it runs."""
-        if self.returncode is None and select.select([self._said], [], [], 0)[0]:
-            self.returncode = int(self._said.recv(16))
-            self._said.close()
+        """Return the exit code or the negated number of the fatal signal. None while it runs."""
+        if self.returncode is None and select.select([self._reports], [], [], 0)[0]:
+            self.returncode = int(self._reports.recv(16))
+            self._reports.close()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Raises TimeoutExpired."""
+        """Wait for the end and return the exit code. Raises TimeoutExpired."""
         if self.returncode is None:
-            select.select([self._said], [], [], timeout)
+            select.select([self._reports], [], [], timeout)
         if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired("a fork", timeout or 0)
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -82,19 +82,18 @@ _templates: "list[subprocess.Popen[bytes]]" = []
 
 
 def template_processes() -> set[int]:
-    """Process ids of an own template, which goes on until this process ends."""
+    """Return the process ids of this process's template, which runs until this process ends."""
     return {template.pid for template in _templates}
 
 
 def start() -> socket.socket:
-    """Start the template, if that is still to be done; where it takes orders. Forks of this process
-    share it."""
+    """Start the template once and return its order socket. Forks of this process share it."""
     with _one_at_a_time:
         return _start_template()
 
 
 def share() -> None:
-    """Start a template for the processes that this one starts; their environment names it."""
+    """Start a template for the child processes, which find it through their environment."""
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     path = f"{folder.name}/orders"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -121,7 +120,7 @@ def _start_template(listener: socket.socket | None = None) -> socket.socket:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=fds,
-            # Ctrl-C is for the tests.
+            # Ctrl-C is handled by the tests.
             start_new_session=True,
         )
     _templates.append(template)
@@ -135,8 +134,8 @@ def _end(orders: socket.socket, template: "subprocess.Popen[bytes]") -> None:
 
 
 def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
-    """Fork for each order, and say its process id and its end, until the owner has ended. Ends what
-    still runs then: a killed test leaves no load behind."""
+    """Fork for each order, and report its process id and its exit, until the owner ends. Then kill
+    the remaining forks so that a killed test leaves no load behind."""
     running: dict[int, tuple[int, socket.socket]] = {}
     clients = [owner]
     while True:
@@ -157,21 +156,21 @@ def _serve(owner: socket.socket, listener: socket.socket | None = None) -> None:
                 if (pid := os.fork()) == 0:
                     module, order = json.loads(body)
                     _begin(module, order, fds[1:])
-                said = socket.socket(fileno=fds[0])
-                _tell(said, pid)
-                running[os.pidfd_open(pid)] = (pid, said)
+                reports = socket.socket(fileno=fds[0])
+                _report(reports, pid)
+                running[os.pidfd_open(pid)] = (pid, reports)
                 for fd in fds[1:]:
                     os.close(fd)
             else:
-                pid, said = running.pop(ready)
+                pid, reports = running.pop(ready)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with said:
-                    _tell(said, code)
+                with reports:
+                    _report(reports, code)
                 os.close(ready)
 
 
-def _tell(who: socket.socket, number: int) -> None:
-    """Send a number to the process that ordered a fork, unless it has ended."""
+def _report(who: socket.socket, number: int) -> None:
+    """Send a number to the process that ordered a fork unless it has ended."""
     with suppress(BrokenPipeError):
         who.send(str(number).encode())
 
@@ -183,7 +182,7 @@ def _begin(module: str, order: Any, fds: list[int]) -> NoReturn:
 
 
 def keep_only(fds: Sequence[int]) -> None:
-    """Close all others but the standard ones."""
+    """Close all file descriptors except these and the standard ones."""
     before = 2
     for fd in (*sorted(fds), os.sysconf("SC_OPEN_MAX")):
         os.closerange(before + 1, fd)
@@ -191,8 +190,8 @@ def keep_only(fds: Sequence[int]) -> None:
 
 
 def forget_signals() -> None:
-    """Handle signals as a process that has just been executed does. A command starts others from
-    its event loop, whose handlers write to a file descriptor that is closed here."""
+    """Reset signal handling to that of a newly executed process. A command starts others from its
+    event loop, whose handlers write to a file descriptor that is closed here."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -201,8 +200,8 @@ def forget_signals() -> None:
 
 
 def end_like_a_program(main: Callable[[], int | None]) -> NoReturn:
-    """Call `main`, and end this process with its exit code as the interpreter does."""
-    # Those of the libraries: in a process that has imported nothing the first handler is `main`'s.
+    """Call `main` and exit with its exit code as the interpreter does."""
+    # Keep the libraries' handlers: in a process without imports, `main` installs the first handler.
     atexit._clear()
     code: int | None = 1
     try:
@@ -223,7 +222,7 @@ def _main() -> None:
         import_module(f"tests.support.{name}").prepare()
     gc.enable()
     gc.freeze()
-    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a thread is not in a fork"
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "forks do not inherit threads"
     _serve(*[socket.socket(fileno=int(fd)) for fd in sys.argv[2:]])
 
 

@@ -1,5 +1,5 @@
-"""A router with a consistent hash, in a process of its own: `python -m tests.support.hash_router
-URL URL` prints its own URL. The keys are those of the vLLM router, in its order."""
+"""A router with consistent hashing in its own process. `python -m tests.support.hash_router URL
+URL` prints its URL. It takes the same keys as the vLLM router, in the same order."""
 
 import asyncio
 import hashlib
@@ -24,11 +24,11 @@ HEADERS = (
 )
 MEMBERS = ("user", "session_id", "user_id")
 POINTS = 100
-"""Points of each server on the ring."""
+"""Points of each server on the hash ring."""
 
 
 def key_of(headers: Mapping[str, str], body: bytes) -> str:
-    """Return what a request is routed by."""
+    """Return the key by which a request is routed."""
     for name in HEADERS:
         if headers.get(name):
             return headers[name]
@@ -39,13 +39,13 @@ def key_of(headers: Mapping[str, str], body: bytes) -> str:
 
 
 class Ring:
-    """Servers by the hash of a key."""
+    """Maps the hash of a key to a server."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._points = sorted((_hash(f"{url}#{n}"), url) for url in urls for n in range(POINTS))
 
     def find(self, key: str) -> str:
-        """Return the server of a key."""
+        """Return the server for a key."""
         return self._points[bisect(self._points, (_hash(key), "")) % len(self._points)][1]
 
 
@@ -54,7 +54,7 @@ def _hash(text: str) -> int:
 
 
 async def route(request: web.Request) -> web.StreamResponse:
-    """Pass a request to its server, and the response back as it comes."""
+    """Forward a request to its server and stream the response back."""
     body = await request.read()
     url = request.app[RING].find(key_of(request.headers, body)) + request.path
     headers = {
@@ -78,7 +78,7 @@ CLIENT = web.AppKey("client", aiohttp.ClientSession)
 
 
 async def serve(urls: Sequence[str]) -> None:
-    """Route until standard input ends."""
+    """Route requests until standard input ends."""
     app = web.Application(client_max_size=2**26)
     app[RING] = Ring(urls)
     app.router.add_post("/{path:.*}", route)
@@ -94,7 +94,7 @@ async def serve(urls: Sequence[str]) -> None:
 
 @contextmanager
 def routing(*urls: str) -> Iterator[str]:
-    """Run a router in front of these servers; its URL."""
+    """Run a router in front of these servers and yield its URL."""
     command = [sys.executable, "-m", __name__, *urls]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,13 +1,13 @@
-"""Whether every element of a page that opens also closes."""
+"""Checks that every opened HTML element of a page is closed."""
 
 from html.parser import HTMLParser
 
 VOID = {"meta", "link", "br"}
-"""Elements that have no end."""
+"""Void elements, which have no end tag."""
 
 
 class Balance(HTMLParser):
-    """Reads a page; `open` has the elements that have not been closed."""
+    """Parses a page. `open` holds the elements that are not closed yet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Balance(HTMLParser):
 
 
 def assert_is_balanced(page: str) -> None:
-    """Fail if an element is not closed, or closed by another one's end."""
+    """Fail if an element is not closed, or is closed by another element's end tag."""
     parser = Balance()
     parser.feed(page)
     assert parser.open == []

@@ -1,4 +1,4 @@
-"""An HTTP/2 server by the library h2, which does for each request what a test says."""
+"""An HTTP/2 server, based on the h2 library, that runs a test's script for each request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ SSE = (b"content-type", b"text/event-stream")
 
 @dataclass
 class Peer:
-    """A connection with its request in flight."""
+    """A connection with its current request."""
 
     h2: H2Connection
     reader: asyncio.StreamReader
@@ -35,7 +35,7 @@ class Peer:
         await self.flush()
 
     async def data(self, data: bytes, *, end: bool = False, pad: int | None = None) -> None:
-        """Send one DATA frame, or more when the data is long."""
+        """Send the data in one or more DATA frames."""
         size = self.h2.max_outbound_frame_size
         for at in range(0, len(data) or 1, size):
             part, is_last = data[at : at + size], at + size >= len(data)
@@ -45,7 +45,7 @@ class Peer:
             await self.flush()
 
     async def ping(self) -> None:
-        """Return when the client has read all that was sent so far."""
+        """Return when the client has read everything sent so far."""
         self.h2.ping(b"12345678")
         await self.flush()
         while not any(isinstance(e, PingAckReceived) for e in await self.next_events()):
@@ -76,7 +76,7 @@ class Peer:
 def http2(
     respond: Callable[[Peer], Awaitable[None]], settings: dict[SettingCodes, int] | None = None
 ) -> Serve:
-    """The script of such a server for `bench`."""
+    """Return an HTTP/2 server script for `bench`."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))

@@ -1,5 +1,5 @@
-"""All services of a run in the test's own event loop, over inproc sockets, or over TCP as between
-pods: each service with sockets and keys of its own."""
+"""Runs all services of a run in the test's event loop. They use inproc sockets, or TCP as between
+pods, where each service has its own sockets and keys."""
 
 import asyncio
 import json
@@ -45,21 +45,21 @@ class Stack:
         return found
 
     async def wait_for_state(self, *states: str) -> None:
-        """Until the run is in one of the states."""
+        """Wait until the run is in one of the states."""
         async with asyncio.timeout(WAIT_S):
             while (status := self.records_manager.status()).state not in states:
                 self._raise_failures()
                 await self.records_manager.wait_change(status.number, 0.5)
 
     async def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Until something is true of which nobody tells."""
+        """Poll until a condition without a notification is true."""
         async with asyncio.timeout(WAIT_S):
             while not is_true():
                 self._raise_failures()
                 await asyncio.sleep(0.01)
 
     async def results(self) -> dict[str, Any]:
-        """The results as in their file, when the run has ended."""
+        """Wait for the end of the run and return the results as stored in their file."""
         async with asyncio.timeout(WAIT_S):
             while not (status := self.records_manager.status()).results_ready:
                 self._raise_failures()
@@ -85,8 +85,8 @@ async def stack(
     is_apart: bool = False,
     is_held: bool = False,
 ) -> AsyncIterator[Stack]:
-    """A run of `config` against whatever its URL names; `is_apart`: over TCP, as between pods;
-    `is_held`: it waits for its start."""
+    """Start a run of `config` against the target of its URL. With `is_apart`, services use TCP as
+    between pods. With `is_held`, the run waits for its start command."""
     processes = {"max": workers, "record_processors": processors} | config.get("workers", {})
     checked = BenchmarkConfig.model_validate(config | {"workers": processes, "name": "in-one-loop"})
     facts = Facts(where="local", cores=workers + 1, fd_limit=20_000, worker_requests_per_s=1.0)
@@ -132,20 +132,20 @@ async def stack(
 
 
 async def results_of(config: dict[str, Any], folder: Path, **how: Any) -> dict[str, Any]:
-    """The results of a run that `stack` makes of these."""
+    """Run this config in a `stack` and return the results."""
     async with stack(config, folder, **how) as run:
         return await run.results()
 
 
 @contextmanager
 def server(**settings: Any) -> Iterator[RunningMockServer]:
-    """A mock server that says what it truly did."""
+    """Start a mock server that reports its true timings."""
     with running(MockServerConfig(truth=True, **settings)) as mock:
         yield mock
 
 
 def config(url: str, *, dataset: dict[str, Any] | None = None, **load: Any) -> dict[str, Any]:
-    """A streaming chat benchmark with this load."""
+    """Return a streaming chat benchmark with this load."""
     return {
         "endpoint": {"url": url, "model": "mock", "streaming": True},
         "load": load,
@@ -154,7 +154,7 @@ def config(url: str, *, dataset: dict[str, Any] | None = None, **load: Any) -> d
 
 
 def talks(folder: Path, *turns: dict[str, Any], count: int) -> dict[str, Any]:
-    """A dataset of `count` conversations, each of these turns."""
+    """Return a dataset of `count` conversations with these turns."""
     path = folder / "talks.jsonl"
     talk = {"turns": turns}
     path.write_text(
@@ -164,12 +164,12 @@ def talks(folder: Path, *turns: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """Every line of profile_export.jsonl."""
+    """Return every line of profile_export.jsonl."""
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
 
 
 def controller_context(content: dict[str, Any], folder: Path, *, run_id: str) -> RunContext:
-    """The context for a config, with its folders below `folder`."""
+    """Return the context for a config, with its folders inside `folder`."""
     config = parse_config(content, "test")
     facts = Facts(where="local", cores=2, fd_limit=20_000, worker_requests_per_s=1000.0)
     return RunContext(
@@ -177,7 +177,7 @@ def controller_context(content: dict[str, Any], folder: Path, *, run_id: str) ->
         instance="system-controller",
         config=config,
         topology=plan(config, facts),
-        # One of its own: sockets have short paths only.
+        # A folder of its own, because socket paths must be short.
         addresses=Addresses(f"inproc://{folder.name}"),
         artifacts=folder / "artifacts",
         state=folder / "state",
@@ -186,7 +186,7 @@ def controller_context(content: dict[str, Any], folder: Path, *, run_id: str) ->
 
 @asynccontextmanager
 async def started_bus(context: RunContext) -> AsyncIterator[Bus]:
-    """The bus of a context, for the time of the block."""
+    """Run the bus of a context inside the block."""
     bus = Bus(context.addresses)
     await bus.start()
     try:

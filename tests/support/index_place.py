@@ -1,5 +1,5 @@
-"""An experiment of two shapes whose indexes and collector have real sockets between them. Only the
-cluster is played."""
+"""An experiment of two shapes. Indexes and the collector communicate over real sockets. Only the
+cluster is fake."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ INDEX_S = 180.0
 
 
 class FakeIndexCluster:
-    """A cluster that says of its one Job what the test wants."""
+    """A cluster with one Job whose state the test sets."""
 
     def __init__(self) -> None:
         self.seen: JobSeen | None = JobSeen(JOB, frozenset(), frozenset(), pods=0)
@@ -76,8 +76,9 @@ class FakeIndexCluster:
         return self.lasts_s
 
 
-class Place:
-    """Two shapes of an experiment, and what their indexes and the collector share."""
+class TwoShapes:
+    """Two shapes of an experiment, and the folder, addresses and keys that indexes and the
+    collector share."""
 
     def __init__(self, folder: Path, *, retries: int = 0, **experiment: Any) -> None:
         self.folder, self.retries = folder, retries
@@ -114,7 +115,7 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def collector(self) -> AsyncIterator[ResultsClient]:
-        """The collector at work, and a client of its API."""
+        """Run the collector and yield a client of its API."""
         artifacts = self.folder / "artifacts"
         artifacts.mkdir(exist_ok=True)
         context = RunContext(
@@ -143,7 +144,7 @@ class Place:
             await task
 
     async def index(self, number: int, *, failures: int = 0) -> subprocess.CompletedProcess[str]:
-        """How an index ends, which runs as in its pod."""
+        """Run an index as in its pod and return its result."""
         return await asyncio.to_thread(self._index, number, failures)
 
     def _index(self, number: int, failures: int) -> "subprocess.CompletedProcess[str]":
@@ -173,7 +174,7 @@ class Place:
 
 @contextlib.contextmanager
 def serving(folder: Path, environ: dict[str, str]) -> Iterator[None]:
-    """The server of an index, in its own container."""
+    """Run the server of an index in its own container's environment."""
     process = subprocess.Popen((folder / "server_launcher", folder, "30"), env=environ)
     try:
         yield
@@ -192,14 +193,14 @@ async def until(client: ResultsClient, is_so: Any) -> Status:
                 await client.status(after=status.number, timeout_s=1.0)
 
 
-async def settled(client: ResultsClient) -> tuple[Status, dict[str, Any]]:
-    """What the collector says at the end, and its summary."""
+async def final_state(client: ResultsClient) -> tuple[Status, dict[str, Any]]:
+    """Wait for the collector's final state. Return its status and summary."""
     status = await until(client, lambda status: status.is_settled)
     return status, as_json(await client.results())
 
 
 @contextlib.asynccontextmanager
-async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIterator[Uploader]:
+async def uploading(place: TwoShapes, *, pod: str = "a", shape: int = 1) -> AsyncIterator[Uploader]:
     bus = Bus(place.addresses(), curve=CurveKeys.load(place.folder / "index"))
     try:
         yield Uploader(bus, (RUN_ID, pod, 1), shape)
@@ -207,8 +208,8 @@ async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIte
         await bus.close()
 
 
-def played(place: Place, count: int) -> Path:
-    """What an index of the first shape leaves that is stopped after so many trials."""
+def stopped_index(place: TwoShapes, count: int) -> Path:
+    """Write the folder of an index of the first shape that was stopped after `count` trials."""
     left, ended = place.folder / f"played-{count}", list[tuple[Trial, str]]()
     for position, trial in enumerate(
         index_shapes(load_benchmark(place.config))[0].trials[: count + 1]
@@ -221,13 +222,13 @@ def played(place: Place, count: int) -> Path:
     return left
 
 
-async def send_first_shape(place: Place) -> None:
-    """Send what an index of the first shape has measured, to its end."""
+async def send_first_shape(place: TwoShapes) -> None:
+    """Upload all measurements of an index of the first shape."""
     async with uploading(place) as uploader:
         await uploader.begin()
-        await uploader.end("", await uploader.upload(played(place, 2), SENT))
+        await uploader.end("", await uploader.upload(stopped_index(place, 2), SENT))
 
 
 async def stop(uploader: Uploader, left: Path) -> None:
-    """Send what an index leaves whose pod is stopped."""
+    """Upload the folder of an index whose pod is stopped."""
     await uploader.end(STOPPED, await uploader.upload(left, SENT), is_tried_again=True)

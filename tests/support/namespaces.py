@@ -1,8 +1,8 @@
-"""Ranks of this machine with networks of their own: a namespace for each, joined by a bridge, and
-links whose rate `tc` sets. Needs root.
+"""Gives ranks on this machine separate networks: one network namespace each, joined by a bridge,
+with links whose rate `tc` limits. Needs root.
 
-Couriers and the kind know nothing of it: a stand-in for iperf3 on PATH runs it in the namespace of
-its rank.
+Couriers and the workload kind are unaware of it: a wrapper for iperf3 on PATH runs iperf3 in the
+namespace of its rank.
 """
 
 import os
@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 
 STAND_IN = '''#!/usr/bin/env python3
-"""Runs iperf3 in the network namespace of its rank. Ranks of one machine take turns, so the server
-that was started last is the one that a client means."""
+"""Runs iperf3 in the network namespace of its rank. Ranks of one machine take turns, so a client
+connects to the server that was started last."""
 import os, pathlib, re, socket, subprocess, sys, time
 
 at, name = pathlib.Path(os.environ["NAMESPACES"]), os.environ["NAMESPACE"]
@@ -33,26 +33,25 @@ table = pathlib.Path(f"/proc/{child.pid}/net/tcp6")
 while f":{port:04X} " not in table.read_text() and child.poll() is None:
     time.sleep(0.01)
 (at / "server").write_text(f"10.77.0.{rank + 1}")
-# The courier waits for a socket of its own namespace.
+# The courier waits for a socket in its own namespace.
 with socket.create_server(("", port)):
     sys.exit(child.wait())
 '''
 
 
 NAME = re.compile(r"q(\d+)-(\d+|br|v\d+)")
-"""Names of namespaces and links, with the process id of the test; a link's has at most 15
-characters."""
+"""Names with the process id of the test. Names of links are limited to 15 characters."""
 NEEDS = "needs ip, tc, iperf3, and root with the right to make networks"
 PROBE = (
     "ip link add probe type bridge && "
     "tc qdisc add dev lo root tbf rate 1mbit burst 256k latency 20ms"
 )
-"""What the namespaces need of the kernel and of the user."""
+"""Checks for the kernel features and permissions that the namespaces need."""
 
 
 @cache
 def can_make_namespaces() -> bool:
-    """Return whether this user and machine can. Root in a container may have no right to."""
+    """Return whether this user can create namespaces, which even root in a container may lack."""
     if os.geteuid() or not all(map(shutil.which, ("ip", "tc", "iperf3", "unshare"))):
         return False
     probe = ("unshare", "--net", "sh", "-c", PROBE)
@@ -61,9 +60,9 @@ def can_make_namespaces() -> bool:
 
 @contextmanager
 def namespaces(folder: Path, rates: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Make a namespace for each rank, whose link has this rate in both directions; the environment
-    of the workload."""
-    _remove_left()
+    """Create a namespace for each rank, whose link has this rate in both directions. Yield the
+    environment of the workload."""
+    _remove_stale()
     name = f"q{os.getpid()}-"
     bridge = f"{name}br"
     programs = folder / "programs"
@@ -95,27 +94,27 @@ def namespaces(folder: Path, rates: Sequence[str]) -> Iterator[dict[str, str]]:
         _remove(os.getpid())
 
 
-def _remove_left() -> None:
-    """Remove what test processes that were killed have left."""
-    for pid in {pid for pid, _, _ in _there() if not Path(f"/proc/{pid}").exists()}:
+def _remove_stale() -> None:
+    """Remove namespaces and links of test processes that were killed."""
+    for pid in {pid for pid, _, _ in _find_all() if not Path(f"/proc/{pid}").exists()}:
         _remove(pid)
 
 
 def _remove(owner: int) -> None:
-    """Remove the namespaces and links of a process. The kernel removes a link some time after its
-    namespace, so they come first."""
-    for pid, kind, name in _there():
+    """Remove the namespaces and links of a process. Links go first, because the kernel removes a
+    link some time after its namespace."""
+    for pid, kind, name in _find_all():
         if pid == owner:
             subprocess.run(["ip", kind, "delete", name], check=False)
 
 
 def names_of(pid: int) -> set[str]:
-    """Return the names of namespaces and links of a test's process."""
-    return {name for owner, _, name in _there() if owner == pid}
+    """Return the names of namespaces and links that a test process created."""
+    return {name for owner, _, name in _find_all() if owner == pid}
 
 
-def _there() -> list[tuple[int, str, str]]:
-    """The process, kind and name of each link and namespace of tests."""
+def _find_all() -> list[tuple[int, str, str]]:
+    """Return the process, kind and name of each link and namespace of tests."""
     folders = {"link": Path("/sys/class/net"), "netns": Path("/run/netns")}
     return [
         (int(match[1]), kind, each.name)

@@ -1,4 +1,4 @@
-"""Phases of tests, and what happens in them."""
+"""Phase machines for tests and the events that they handle."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ S = 10**9
 
 
 def machine_of(*workers: str, **plan: Any) -> PhaseMachine:
-    """With one user a worker unless the plan says otherwise."""
+    """Return a machine with one user per worker; `plan` changes this."""
     given = {"phase": P, "credits": None, "concurrency": len(workers)}
     return PhaseMachine(PhasePlan(**(given | plan)), workers)
 
@@ -31,7 +31,7 @@ def started(*workers: str, **plan: Any) -> PhaseMachine:
 
 
 def at_rate(rate: float, *workers: str, **plan: Any) -> PhaseMachine:
-    """An open loop with constant gaps."""
+    """Return a machine for an open loop with constant intervals."""
     arrival = Arrival(pattern="constant")
     return started(*workers, request_rate=rate, concurrency=0, arrival=arrival, **plan)
 

@@ -1,4 +1,4 @@
-"""Configs, plans of stacks, and objects of a cluster."""
+"""Configs, stack plans, and objects of a cluster."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from aiperf_svc.workloads.stacks import AllShapes, plan_stack
 
 
 def make_plan(*, load: dict[str, Any] | None = None, **how: Any) -> StackPlan:
-    return plan_it(make_config(load=load or {"concurrency": 1000, "requests": 1000}, **how))
+    return to_plan(make_config(load=load or {"concurrency": 1000, "requests": 1000}, **how))
 
 
-def in_existing(**deployment: Any) -> StackPlan:
+def guest_plan(**deployment: Any) -> StackPlan:
     return make_plan(namespace={"name": "theirs", "mode": "existing"}, **deployment)
 
 
@@ -53,14 +53,14 @@ def make_config(
 
 
 def with_keys(config: BenchmarkConfig, **parts: Any) -> BenchmarkConfig:
-    """A config with other keys: `with_keys(config, endpoint={"http2": True})`."""
+    """Return the config with changed keys: `with_keys(config, endpoint={"http2": True})`."""
     data = config.model_dump(exclude_unset=True)
     for name, keys in parts.items():
         data[name] = data.get(name, {}) | keys
     return BenchmarkConfig.model_validate(data)
 
 
-def plan_it(
+def to_plan(
     config: Config,
     *,
     stack: str = "bench",

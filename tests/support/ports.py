@@ -1,4 +1,4 @@
-"""Free ports of the loopback interface: another process may take one before it is used."""
+"""Free ports of the loopback interface. Another process may take one before it is used."""
 
 import os
 
@@ -7,11 +7,11 @@ from aiperf_svc.adapters.messaging.bus import Addresses
 from aiperf_svc.protocol.ports import Port
 
 _SHARES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-"""Processes of pytest-xdist, which take ports at the same time, each of a share of its own."""
+"""Number of pytest-xdist processes. Each takes ports from its own share at the same time."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that differ, which no other process of these tests takes."""
+    """Return distinct ports that no other process of these tests takes."""
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _SHARES
     found: list[int] = []
     while len(found) < count:
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 def free_addresses() -> Addresses:
-    """TCP addresses with a free port for each port of the map."""
+    """Return TCP addresses with a free port for each port of the map."""
     names = [port.name for port in Port]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     return Addresses("tcp://127.0.0.1", ports=ports)

@@ -1,5 +1,5 @@
-"""What a fork does before it goes on as a command or a mock server: what a program that executes it
-would have changed."""
+"""Functions that a fork calls before it continues as a command or a mock server. They replace
+changes that a wrapper program would make before it executes the command."""
 
 import ctypes
 import os
@@ -16,20 +16,20 @@ from typing import NoReturn
 from aiperf_svc.services import forks, host
 
 Preparation = tuple[str | int, ...]
-"""Name of a function of this module and its arguments."""
+"""Name of a function in this module, and its arguments."""
 _RENEWED = ("aiperf_svc.adapters.inference", "aiperf_svc.services")
-"""Packages that take what they need from `time` and `struct` when they are imported."""
+"""Packages that copy functions from `time` and `struct` at import."""
 
 
 def prepare_fork(preparation: Preparation) -> None:
-    """Call the function, if there is one."""
+    """Call the function if there is one."""
     if preparation:
         name, *arguments = preparation
         globals()[str(name)](*arguments)
 
 
 def enter_namespaces(*paths: str) -> None:
-    """Be in the namespaces that these files stand for, in the same folder."""
+    """Enter the namespaces of these files and keep the working directory."""
     libc, folder = ctypes.CDLL(None, use_errno=True), Path.cwd()
     for path in paths:
         fd = os.open(path, os.O_RDONLY)
@@ -40,17 +40,17 @@ def enter_namespaces(*paths: str) -> None:
 
 
 def limit_open_files(count: int) -> None:
-    """Have so few file descriptors."""
+    """Limit the number of open files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 def load_library(path: str) -> None:
-    """Have this C library under its name, as the dynamic linker finds it at a program's start."""
+    """Load a C library under its own name, as the dynamic linker does at program start."""
     ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
 def hide_nvml() -> None:
-    """Have no library of NVIDIA's driver, which a machine with GPUs has."""
+    """Make NVIDIA's driver library unavailable, also on machines with GPUs."""
     import pynvml
 
     def load(name: str) -> NoReturn:
@@ -60,19 +60,19 @@ def hide_nvml() -> None:
 
 
 def keep_priority() -> None:
-    """Have no service lower its priority, so that other tests do not keep it from working."""
+    """Keep services at normal priority, so that other tests cannot starve them."""
     host.lower_priority = lambda: None  # type: ignore[attr-defined]
 
 
 def plant_leak(pid_file: str) -> None:
-    """Leave something of each kind behind. The processes that this starts have their ids in the
-    file, so that whoever planted them can pull them out."""
+    """Leave a process, a port and files behind. The ids of the started processes are in the file,
+    so that the caller can end them."""
     listener = socket.create_server(("127.0.0.1", 0))
     fd = os.dup(listener.fileno())
     listener.close()
     processes = (
         _start_sleeper(env=dict(os.environ)),
-        # Without an environment nothing but its port tells whose it is.
+        # Without an environment, only its port identifies its owner.
         _start_sleeper(env={}, fd=fd),
     )
     Path(pid_file).write_text(" ".join(str(process.pid) for process in processes))
@@ -93,8 +93,8 @@ def _start_sleeper(*, env: dict[str, str], fd: int | None = None) -> "subprocess
 
 
 def patch_workers(path: str) -> None:
-    """Have the workers of the command run this file before they import what it changes, as the
-    `sitecustomize` of a process that is executed."""
+    """Make workers run this file before they import the modules that it patches, like
+    `sitecustomize` in an executed process."""
     patch = compile(Path(path).read_text(), path, "exec")
     become = forks._become_service
 

@@ -1,4 +1,4 @@
-"""The tables of pages that are printed from the code: of metrics, flags and workloads."""
+"""Tables in the documentation that are generated from code: metrics, flags and workloads."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from aiperf_svc.workloads.registry import tool
 
 
 def metric_tables() -> str:
-    """Return the tables of `docs/metrics.md`: of the distributions, and of the single numbers."""
+    """Return the tables of `docs/metrics.md`: distributions, then single numbers."""
     distributions = (metric for metric in METRICS if metric.kind is not Kind.SCALAR)
     scalars = (metric for metric in METRICS if metric.kind is Kind.SCALAR)
     return (
@@ -41,7 +41,7 @@ def _metrics(third: str, rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def flag_tables() -> str:
-    """Return the tables of `docs/flags.md`: one for each group of flags."""
+    """Return the tables of `docs/flags.md`, one for each group of flags."""
     return "\n".join(
         f"### {title.capitalize()}\n\n"
         + _table(
@@ -53,7 +53,7 @@ def flag_tables() -> str:
 
 
 def aiperf_tables() -> str:
-    """Return the tables of `docs/from-aiperf.md`: one for each kind of advice."""
+    """Return the tables of `docs/from-aiperf.md`, one for each kind of advice."""
     titles = {
         "same": "Flags that can be left out",
         "other": "Flags with another name or form",
@@ -70,7 +70,7 @@ def aiperf_tables() -> str:
 
 
 def workload_tables(kind: str) -> str:
-    """Return the tables of `docs/workloads/<kind>.md`: the keys of a kind, and its metrics."""
+    """Return the tables of `docs/workloads/<kind>.md`: the keys and the metrics of a kind."""
     described = describe(tool(kind))
     keys = [
         (f"`{key['key']}`", f"`{key['default']}`" if key["default"] else "", key["text"])

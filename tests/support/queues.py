@@ -1,4 +1,4 @@
-"""A queue with a known capacity: FIFO, 16 servers, a fixed service time, Poisson arrivals."""
+"""A queue with known capacity: FIFO, 16 servers, fixed service time, Poisson arrivals."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,15 @@ Floats = NDArray[np.float64]
 
 
 def waits(rng: np.random.Generator, rate: float, count: int) -> tuple[Floats, Floats]:
-    """Arrival times and waits of at least so many requests. With a fixed service time, request `i`
-    follows request `i - 16` on its server, so each server has a recursion of its own (Lindley):
-    s = max(a, s_before + D)."""
+    """Return arrival times and waits of at least `count` requests. With a fixed service time,
+    request `i` follows request `i - 16` on its server, so each server has its own recursion
+    (Lindley): s = max(a, s_before + D)."""
     arrivals = _arrivals(rng, count) / rate
     return arrivals, _waits(arrivals)
 
 
 def _arrivals(rng: np.random.Generator, count: int) -> Floats:
-    """Of one request a second, a multiple of the number of servers."""
+    """Return arrivals at one request per second. Their number is a multiple of the servers."""
     return np.cumsum(rng.exponential(1.0, -(-count // SERVERS) * SERVERS))
 
 
@@ -33,7 +33,7 @@ def _waits(arrivals: Floats) -> Floats:
 
 
 def true_knee(allowed: float, requests: int = 2_000_000) -> float:
-    """The highest rate at which the share of long waits is the allowed one, from very long runs."""
+    """Return the highest rate with at most the share `allowed` of long waits, from long runs."""
     low, high = 1.0, SERVERS / SERVICE_S
     arrivals = _arrivals(np.random.default_rng(1), requests)
     for _ in range(14):
@@ -46,7 +46,7 @@ def true_knee(allowed: float, requests: int = 2_000_000) -> float:
 
 
 def measure(rng: np.random.Generator, rate: float, seconds: float) -> Evidence:
-    """What a run of some length says of the 99th percentile of the wait."""
+    """Return the evidence of a run of this length about the 99th percentile of the wait."""
     count = int(rate * (seconds + WARMUP_S) * 1.2 + 100)
     arrivals, waited = waits(rng, rate, count)
     inside = (arrivals >= WARMUP_S) & (arrivals < WARMUP_S + seconds)
@@ -67,7 +67,7 @@ def measure(rng: np.random.Generator, rate: float, seconds: float) -> Evidence:
 
 
 def run(search: Search, rng: np.random.Generator, seconds: float) -> None:
-    """Carry out a search whose longer trials have a length of their own."""
+    """Run a search whose longer trials have their own length."""
     while (parameters := search.next()) is not None:
         length = float(parameters.get("load.duration", seconds))
         found = measure(rng, parameters["load.request_rate"], length)

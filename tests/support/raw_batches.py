@@ -1,5 +1,5 @@
-"""Builds what a worker sends: responses cut into reads, reads in fragments, fragments in
-batches."""
+"""Builds the batches that a worker sends: responses split into reads, reads into fragments, and
+fragments into batches."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ RUN = "bench-1"
 
 
 def stamp_of(number: int) -> int:
-    """Stamp of a request's read `number`, when nothing else is said."""
+    """Return the default stamp of a request's read `number`."""
     return START + (10 + number) * MS_NS
 
 
 @dataclass
 class Read:
-    """One read; polled 0.2 ms before its stamp, taken over 0.05 ms after it."""
+    """One read: polled 0.2 ms before its stamp, and taken by 0.05 ms after it."""
 
     data: bytes
     stamp: int
@@ -50,7 +50,7 @@ class Read:
 
 @dataclass
 class Request:
-    """What a worker knows of one request. `cuts` are numbers of reads after which it is cut."""
+    """The worker's data about one request. A fragment ends after each read in `cuts`."""
 
     reads: list[Read] = field(default_factory=list)
     request_id: int = 1
@@ -66,16 +66,16 @@ class Request:
     input_tokens: int = 550
     requested_tokens: int = -1
     write: int = START
-    """When its first byte was written."""
+    """When the first byte was written."""
     cuts: tuple[int, ...] = ()
 
     @property
     def connecting_ns(self) -> tuple[int, int]:
-        """How long it waited for the connect, and for the handshake of TLS."""
+        """Return the durations of the TCP connect and of the TLS handshake."""
         return (0, 0) if self.flags & Flag.REUSED else (300_000, 100_000)
 
     def fragments(self) -> list[tuple[bytes, bytes, bytes]]:
-        """Fragment row, read rows and bytes of each fragment."""
+        """Return the fragment row, the read rows and the bytes of each fragment."""
         head_length, framing, status = _head_of(b"".join(read.data for read in self.reads))
         borders = [0, *self.cuts, len(self.reads)]
         ack = self._ack(head_length)
@@ -111,7 +111,7 @@ class Request:
 
 @lru_cache(maxsize=64)
 def _head_of(raw: bytes) -> tuple[int, int, int]:
-    """Length of the heads, framing and status, as the worker finds them."""
+    """Return the length of the heads, the framing and the status as the worker finds them."""
     at = 0
     while True:
         end = raw.find(b"\r\n\r\n", at)
@@ -133,7 +133,7 @@ def batch_of(
     sender: str = "worker-0",
     epoch: int = 5,
 ) -> RawBatch:
-    """A batch of whole requests, or of single fragments."""
+    """Return a batch of complete requests, or of single fragments."""
     packed: list[tuple[bytes, bytes, bytes]] = []
     for request in requests:
         packed += request.fragments() if isinstance(request, Request) else [request]
@@ -142,17 +142,17 @@ def batch_of(
 
 
 def config_of(*, streaming: bool = True, kind: str = "chat") -> BenchmarkConfig:
-    """A config with what an assembler looks at."""
+    """Return a config with the keys that an assembler reads."""
     dataset = {"kind": "single_turn", "file": "payloads.jsonl"} if kind == "raw" else {}
     return small_config(endpoint={"type": kind, "streaming": streaming}, dataset=dataset)
 
 
 class Words:
-    """What an assembler needs of a tokenizer: the words of texts are their tokens."""
+    """The part of a tokenizer that an assembler needs. Each word is one token."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        """The texts that it has counted."""
+        """The texts that were counted."""
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         self.batches.append(list(texts))
@@ -162,12 +162,12 @@ class Words:
 def assembler_of(
     *, streaming: bool = True, kind: str = "chat", counter: Any = None
 ) -> RecordAssembler:
-    """An assembler for a run with such a config."""
+    """Return an assembler for a run with such a config."""
     return RecordAssembler(config_of(streaming=streaming, kind=kind), counter=counter)
 
 
 def record_of(request: Request, **options: object) -> MetricParts:
-    """The one record of one request."""
+    """Return the only record of one request."""
     (parts,) = assembler_of(**options).process(batch_of(request), worker_rank=2)  # type: ignore[arg-type]
     assert len(parts.rows) == 1
     return parts
@@ -180,7 +180,7 @@ def lines_in(
     most: int | None = None,
     streams: RequestStreams | None = None,
 ) -> list[dict[str, Any]]:
-    """The lines that are made of these."""
+    """Return the exported lines of these requests."""
     batches = [
         MetricBatch(
             RUN,
@@ -213,34 +213,34 @@ UNFRAMED_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnecti
 
 
 def delta(request: int = 1, **members: object) -> bytes:
-    """JSON of an event with one choice, whose delta has these members."""
+    """Return the JSON of an event with one choice whose delta has these members."""
     return event_json(request, [{"index": 0, "delta": members, "finish_reason": None}])
 
 
 def finish(request: int = 1, reason: str = "stop") -> bytes:
-    """JSON of the event that states the reason of the end."""
+    """Return the JSON of the event with the finish reason."""
     return event_json(request, [{"index": 0, "delta": {}, "finish_reason": reason}])
 
 
 def usage(prompt: int = 500, completion: int = 20, request: int = 1, **more: object) -> bytes:
-    """JSON of the event that states the usage."""
+    """Return the JSON of the event with the usage."""
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, **more}
     return event_json(request, [], usage=counts)
 
 
 def event_json(request: int, choices: list[object], **more: object) -> bytes:
-    """JSON of a chat event."""
+    """Return the JSON of a chat event."""
     begin = {"id": f"chatcmpl-{request}", "object": "chat.completion.chunk", "model": "m"}
     return msgspec.json.encode(begin | {"choices": choices} | more)
 
 
 def sse(data: bytes, newline: bytes = b"\n") -> bytes:
-    """One event."""
+    """Return one server-sent event."""
     return b"data: " + data + newline * 2
 
 
 def chunk(*parts: bytes) -> bytes:
-    """A chunk of each part."""
+    """Return one chunk for each part."""
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
@@ -249,14 +249,14 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 def stream(*events: bytes) -> bytes:
-    """A whole chunked response with an event a chunk and what ends it."""
+    """Return a complete chunked response with one event per chunk, and its end."""
     return STREAM_HEAD + b"".join(chunk(sse(data)) for data in events) + chunk(DONE) + LAST_CHUNK
 
 
 def plain(
     body: bytes, status: bytes = b"200 OK", content_type: bytes = b"application/json"
 ) -> bytes:
-    """A whole response with a length."""
+    """Return a complete response with a Content-Length."""
     return b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (
         status,
         content_type,
@@ -266,7 +266,7 @@ def plain(
 
 
 def reads_of(*parts: bytes) -> list[Read]:
-    """Reads a millisecond apart."""
+    """Return reads that are one millisecond apart."""
     return [Read(data, stamp_of(number)) for number, data in enumerate(parts)]
 
 
@@ -274,7 +274,7 @@ END = chunk(sse(finish())) + chunk(DONE) + LAST_CHUNK
 
 
 def streamed(*stamps: int, tail: bytes = END) -> list[Read]:
-    """One content event a read, at these milliseconds."""
+    """Return reads with one content event each at these times in milliseconds."""
     token = chunk(sse(delta(content="a")))
     reads = [Read(token, stamp_of(stamp)) for stamp in stamps]
     reads[0].data = STREAM_HEAD + reads[0].data
@@ -282,22 +282,22 @@ def streamed(*stamps: int, tail: bytes = END) -> list[Read]:
     return reads
 
 
-# --- what an assembler makes of them -----------------------------------------------------------
+# --- output of an assembler --------------------------------------------------------------------
 
 
 def process(*batches: RawBatch) -> list[MetricParts]:
-    """What an assembler makes of these batches."""
+    """Return the output of an assembler for these batches."""
     assembler = assembler_of()
     return [part for batch in batches for part in assembler.process(batch, worker_rank=0)]
 
 
 def whole(parts: Sequence[MetricParts]) -> np.ndarray:
-    """All their rows."""
+    """Return all rows."""
     return np.concatenate([part.rows for part in parts])
 
 
 def pooled(parts: Sequence[MetricParts], phase: Phase = Phase.PROFILING) -> Histogram:
-    """All their gaps between chunks, of one phase."""
+    """Return all gaps between chunks of one phase."""
     histogram = Histogram()
     for part in parts:
         for delta_ in part.histograms:
@@ -308,7 +308,7 @@ def pooled(parts: Sequence[MetricParts], phase: Phase = Phase.PROFILING) -> Hist
 
 
 def gaps_in(parts: Sequence[MetricParts]) -> dict[int, int]:
-    """How many of their gaps between chunks are in each bucket, all phases together."""
+    """Return the number of gaps between chunks in each bucket, over all phases."""
     counts: Counter[int] = Counter()
     for part in parts:
         for delta_ in part.histograms:

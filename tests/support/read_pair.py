@@ -1,5 +1,4 @@
-"""Two ends of a connection, and a client's view of one of them: what reads it leaves both, byte by
-byte."""
+"""Connected sockets, a client's view of one end, and the results of reading it bytewise."""
 
 import itertools
 import random
@@ -30,7 +29,7 @@ needs_compiled = pytest.mark.skipif(compiled is None, reason="the reads are not 
 
 
 def await_stamps(server: socket.socket, client: socket.socket) -> None:
-    """The kernel begins to stamp a moment after the first socket that asks for it was made."""
+    """Wait until the kernel stamps packets, shortly after the first socket requests stamps."""
     for _ in range(100_000):
         server.sendall(b"?")
         if client.recvmsg(1, 64)[1]:
@@ -43,7 +42,7 @@ def fields_of(kind: type[Any]) -> list[str]:
 
 
 def connection(sock: socket.socket, state: int = BODY) -> Connection:
-    """One that was never connected by a pool."""
+    """Return a connection that no pool has connected."""
     nowhere: TargetAddress = None  # type: ignore[assignment]
     watched: select.epoll = None  # type: ignore[assignment]
     conn = Connection(sock, nowhere, watched, opened_mono_ns=0)
@@ -52,15 +51,15 @@ def connection(sock: socket.socket, state: int = BODY) -> Connection:
 
 
 def request_of(**fields: Any) -> Request:
-    """A request with these fields, the others as it begins."""
+    """Return a request with these fields; the others have their initial values."""
     request = Request(PreparedTurn(b"GET ", b" end", 4, 5, 6, 7), b"run-", 1, 12, 3, 8)
     for name, value in fields.items():
         setattr(request, name, value)
     return request
 
 
-def in_a_body(sock: socket.socket, **fields: Any) -> tuple[Connection, Request]:
-    """A connection whose chunked response goes on, and its request."""
+def mid_stream(sock: socket.socket, **fields: Any) -> tuple[Connection, Request]:
+    """Return a connection in the middle of a chunked response, and its request."""
     conn, request = connection(sock), request_of(framing=int(Framing.CHUNKED), **fields)
     conn.request = request
     return conn, request
@@ -70,9 +69,9 @@ class Received(NamedTuple):
     fragments: bytes
     bodies: bytes
     reads: list[tuple[int, int]]
-    """Poll and length of each."""
+    """Poll time and length of each read."""
     ends: list[int | str]
-    """What the client found where it looked itself, but for bodies that go on."""
+    """End codes that the client's own parser found, except for unfinished bodies."""
     rest: tuple[int, bytes, bool, int]
 
 
@@ -80,14 +79,14 @@ TakeReady = Callable[..., Any]
 NO_RECORDS = RawRecords(lambda *batch: None)
 
 
-def taken(
+def remaining_work(
     take_ready: TakeReady,
     conn: Connection,
     polled: int,
     layouts: dict[int, Layout] | None = None,
     records: RawRecords = NO_RECORDS,
 ) -> list[tuple[int, Any]]:
-    """What is left to do for one connection when there is something to read."""
+    """Return the work that remains for one connection when data is available."""
     events, conns = [(conn.fd, select.EPOLLIN)], {conn.fd: conn}
     rest = take_ready(events, 0, 1, conns, polled, layouts or {}, records)
     assert [found for found, *_ in rest] == [conn] * len(rest)
@@ -102,11 +101,11 @@ def received(
     framing: Any = Framing.CHUNKED,
     left: int = 0,
 ) -> Received:
-    """What there is of a body that comes in these pieces."""
+    """Return the result of receiving a body in these pieces."""
     server, client = pair
-    conn, request = in_a_body(client)
+    conn, request = mid_stream(client)
     request.framing, conn.left = int(framing), left
-    conn.keep_alive = False  # so that its end is the client's
+    conn.keep_alive = False  # so the client handles its end
     batches: list[tuple[bytes, bytes, bytes]] = []
     records = RawRecords(lambda *batch: batches.append(batch[:3]))
     responses, ends = ResponseFraming(), []
@@ -114,7 +113,7 @@ def received(
         awaited = request.bytes_in + len(piece)
         server.sendall(piece)
         while request.bytes_in < awaited:
-            for what, value in taken(take_ready, conn, number, {}, records):
+            for what, value in remaining_work(take_ready, conn, number, {}, records):
                 if what == Unhandled.IN_MIDDLE:
                     continue
                 assert what == Unhandled.WAS_READ
@@ -139,7 +138,7 @@ def received(
 
 
 def end_of(look: Callable[..., int | None], *arguments: Any) -> int | str | None:
-    """What a look for the end finds, or that it is broken."""
+    """Return the result of a search for the end of the body, or the name of the error."""
     try:
         return look(*arguments)
     except ProtocolViolation:
@@ -147,7 +146,7 @@ def end_of(look: Callable[..., int | None], *arguments: Any) -> int | str | None
 
 
 def cut(body: bytes, rng: random.Random) -> list[bytes]:
-    """The body in pieces, most of which end where a chunk does."""
+    """Return the body in pieces, most of which end at a chunk boundary."""
     ends = {at + 2 for at in range(len(body)) if body[at : at + 2] == b"\r\n"}
     places = sorted(end for end in ends if rng.random() < 0.7)
     places += rng.sample(range(1, len(body)), k=min(5, len(body) - 1))

@@ -1,5 +1,5 @@
-"""The numbers of a finished run, computed again from its records and lines by the words of
-docs/metrics.md, without the code under test; and what its CSV and its report show."""
+"""Recomputes the results of a finished run from its records and lines according to docs/metrics.md,
+independently of the code under test. Also reads its CSV and report."""
 
 import csv
 import json
@@ -26,13 +26,13 @@ OURS = {
     "stamp_uncertainty", "content_chunk_count", "network_rtt", "network_smoothed_rtt",
     "network_connect",
 }  # fmt: skip
-"""Distributions whose thin percentiles are null."""
+"""Distributions whose percentiles are null when there are too few values."""
 OF_SENT = {"schedule_lag", "receive_lag", "stamp_uncertainty"}
 CENSORED = {"intended_request_latency", "intended_time_to_first_token"}
 WITHOUT_RECORDS = {
-    # Connections, which no record keeps.
+    # Connection metrics, which are not in the records.
     "network_rtt", "network_smoothed_rtt", "network_connect",
-    # Pooled from the chunks of the lines.
+    # Metrics pooled from the chunks in the lines.
     "inter_chunk_latency",
 }  # fmt: skip
 
@@ -41,7 +41,7 @@ Values = dict[str, float]
 
 
 def profiling_rows(folder: Path) -> list[Row]:
-    """The records of the profiling phase."""
+    """Return the records of the profiling phase."""
     table = read_parquet(folder / "records.parquet").read_all()
     columns = {name: table.column(name).to_numpy().tolist() for name in table.column_names}
     rows = [
@@ -51,7 +51,7 @@ def profiling_rows(folder: Path) -> list[Row]:
 
 
 def values_of(row: Row) -> Values:
-    """Every metric of one request that its times and tokens define; computed once for a row."""
+    """Return every metric of one request that follows from its times and tokens. Cached per row."""
     if "values" not in row:
         row["values"] = _values_of(row)
     values: Values = row["values"]
@@ -148,8 +148,7 @@ def _values_of(row: Row) -> Values:
 
 
 def distributions(rows: list[Row], *, unsent: int = 0) -> dict[str, dict[str, Any]]:
-    """Every distribution of some records, by its population; of `unsent` requests that were due
-    there is no record."""
+    """Return every distribution by its population. `unsent` due requests have no record."""
     found: dict[str, list[float]] = {}
     bounds: dict[str, list[float]] = {}
     for row in rows:
@@ -181,7 +180,7 @@ def _is_cut(row: Row) -> bool:
 
 
 def described(ordered: Any, bounds: list[float], *, is_ours: bool) -> dict[str, Any]:
-    """The statistics of values, of which those in `bounds` are only known to be larger."""
+    """Return the statistics of values. Each value in `bounds` is only a lower bound."""
     total = len(ordered) + len(bounds)
     everything = np.concatenate((ordered, np.full(len(bounds), np.inf)))
     stats: dict[str, Any] = {"count": len(ordered)}
@@ -207,7 +206,7 @@ def described(ordered: Any, bounds: list[float], *, is_ours: bool) -> dict[str, 
 
 
 def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
-    """The single numbers of records over a load of so many seconds."""
+    """Return the single-number metrics of records for a load of this duration."""
 
     def added(name: str) -> float | None:
         some = [values_of(row)[name] for row in done if name in values_of(row)]
@@ -274,7 +273,7 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
 
 
 def in_flight(rows: list[Row], begin_ns: int, stop_ns: int) -> dict[str, float]:
-    """Mean and maximum of the requests in flight within a time."""
+    """Return the mean and the maximum of the requests in flight between two times."""
     sent = [row for row in rows if row["start_wall_ns"]]
     edges = sorted(
         edge
@@ -294,8 +293,8 @@ def in_flight(rows: list[Row], begin_ns: int, stop_ns: int) -> dict[str, float]:
 
 
 def scenario_series(rows: list[Row], *, is_scheduled: bool) -> dict[str, list[float]]:
-    """Latency, TTFT and TPOT of every request in ns, sorted, infinite without a response; from the
-    due time in a scenario with a schedule."""
+    """Return the sorted latency, TTFT and TPOT of every request in ns, infinite without a response.
+    A scheduled scenario measures from the due time."""
     found: dict[str, list[float]] = {"latency": [], "ttft": [], "tpot": []}
     for row in rows:
         begin = row["due_wall_ns" if is_scheduled else "start_wall_ns"]
@@ -315,9 +314,9 @@ def scenario_series(rows: list[Row], *, is_scheduled: bool) -> dict[str, list[fl
 
 
 def early_stopping_estimate(ordered: list[float], share: float) -> float | None:
-    """The value below which all but `t` lie, for the greatest `t` that proves the percentile with
-    a confidence of 99%: the chance of `t` or fewer values beyond it is below 1%, by the sum of the
-    binomial distribution."""
+    """Return the value that all but `t` values are below. `t` is the greatest number that proves
+    the percentile with 99% confidence: the chance of at most `t` values beyond it is below 1% by
+    the sum of the binomial distribution."""
     count, most, chance = len(ordered), 0, share ** len(ordered)
     for beyond in range(1, count):
         chance += math.comb(count, beyond) * (1 - share) ** beyond * share ** (count - beyond)
@@ -328,12 +327,12 @@ def early_stopping_estimate(ordered: list[float], share: float) -> float | None:
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """The lines of profile_export.jsonl."""
+    """Return the lines of profile_export.jsonl."""
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
 
 
 def csv_blocks(folder: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The two tables of profile_export_aiperf.csv, by header."""
+    """Return the two tables of profile_export_aiperf.csv by header."""
     text = (folder / "profile_export_aiperf.csv").read_text()
     first, second = text.split("\n\n")
     head, *rows = csv.reader(first.splitlines())
@@ -343,7 +342,7 @@ def csv_blocks(folder: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]
 
 
 class Cells(HTMLParser):
-    """Every row of every table of a page, as texts."""
+    """Collects the cell texts of every row of every table in a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,8 +366,8 @@ class Cells(HTMLParser):
 
 
 def page_rows(folder: Path) -> dict[str, list[list[str]]]:
-    """The rows of all tables of the report, by the text of their first cell. A row of four cells
-    has two names, each with one number."""
+    """Return the rows of all tables of the report by the text of the first cell. A row of four
+    cells holds two pairs of name and number."""
     cells = Cells()
     cells.feed((folder / "report.html").read_text())
     found: dict[str, list[list[str]]] = {}
@@ -381,8 +380,8 @@ def page_rows(folder: Path) -> dict[str, list[list[str]]]:
 
 
 def shown_as(value: float | None, text: str) -> bool:
-    """True if a page shows a number as the terminal does: with at least four digits that are right,
-    or below 1 with four decimals."""
+    """Return whether `text` shows the number as the terminal does: with at least four correct
+    digits, or with four decimals below 1."""
     text = text.rstrip("*")
     if value is None:
         return text == "–" or text.startswith(">")

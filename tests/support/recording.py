@@ -1,4 +1,4 @@
-"""Runs the Pulumi program against an engine that only records what it is asked for, and finds
+"""Runs the Pulumi program against an engine that records resources without creating them, and finds
 objects in the recording."""
 
 import asyncio
@@ -27,19 +27,19 @@ from aiperf_svc.plan.identity import COMPONENT_LABEL
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 SUFFIX = "0a1b2c3d"
-"""What Pulumi would have drawn for a name that it makes itself."""
-# For each resource the SDK tells the engine all frames of Python below it, which with those of
-# pytest takes longer than the resource.
+"""Random suffix that Pulumi would generate for auto-named resources."""
+# The SDK sends the whole Python stack to the engine with each resource. Under pytest this takes
+# longer than the resource itself.
 pulumi.runtime.resource._get_stack_trace = StackTrace
 
 Manifest = dict[str, Any]
 State = dict[str, dict[str, Any]]
-"""Type and outputs of resources, by URN."""
+"""Type and outputs of resources by URN."""
 
 
 @dataclass
 class Registration:
-    """One resource that the program asked for."""
+    """One resource that the program registered."""
 
     type: str
     name: str
@@ -50,11 +50,11 @@ class Registration:
     deleted_with: str
     ignored: tuple[str, ...]
     version: str
-    """Of the provider's plugin."""
+    """Version of the provider plugin."""
     is_deleted_before_replaced: bool
     secret_inputs: set[str] = field(default_factory=set)
     outputs: dict[str, Any] = field(default_factory=dict)
-    """Of a component, which registers them itself."""
+    """Outputs of a component, which registers them itself."""
 
 
 @dataclass
@@ -66,14 +66,14 @@ class Recording:
 
     @property
     def objects(self) -> dict[str, Registration]:
-        """Only what becomes a Kubernetes object."""
+        """Only the resources that become Kubernetes objects."""
         return {
             urn: made for urn, made in self.resources.items() if made.type.startswith("kubernetes:")
         }
 
     @property
     def state(self) -> State:
-        """The components as a program reads them from the state that this one leaves."""
+        """Return the components as a program reads them from the state of this recording."""
         return {
             urn: {"type": made.type, "outputs": made.outputs}
             for urn, made in self.resources.items()
@@ -82,7 +82,7 @@ class Recording:
 
     @property
     def manifests(self) -> list[Manifest]:
-        """The Kubernetes objects as a cluster would get them, sorted."""
+        """The Kubernetes objects as a cluster would receive them, sorted."""
         found = []
         for made in self.objects.values():
             manifest = normalised(made.inputs)
@@ -91,11 +91,11 @@ class Recording:
         return sorted(found, key=lambda m: (m["kind"], m["metadata"]["name"]))
 
     def manifest(self, kind: str, name: str) -> Manifest:
-        """One object."""
+        """Return one object."""
         return next(m for m in self.manifests if (m["kind"], m["metadata"]["name"]) == (kind, name))
 
     def registration(self, kind: str, name: str) -> Registration:
-        """One resource, by the last part of its type and its name in the program."""
+        """Return one resource by the last part of its type and its name in the program."""
         return next(
             made
             for made in self.resources.values()
@@ -104,7 +104,7 @@ class Recording:
 
 
 class _NoState(grpc.RpcError):  # type: ignore[misc]
-    """How the engine responds if it cannot read a state."""
+    """The engine's error for a state that cannot be read."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNKNOWN
@@ -114,7 +114,7 @@ class _NoState(grpc.RpcError):  # type: ignore[misc]
 
 
 class _Monitor(MockMonitor):
-    """Keeps what the engine is told beside a resource's inputs."""
+    """Records request data beyond a resource's inputs."""
 
     def __init__(self, mocks: Mocks, state: State | None) -> None:
         super().__init__(mocks)
@@ -123,8 +123,8 @@ class _Monitor(MockMonitor):
         self.stack_outputs: dict[str, Any] = {}
 
     def Invoke(self, request: Any) -> Any:
-        """Returns the state, whose name the program gives: it calls no other function. The SDK's
-        own makes an event loop in a thread."""
+        """Return the state that the program names, its only function call. The SDK's implementation
+        starts an event loop in a thread."""
         name = request.args["stackName"]
         if self._state is None or name != f"organization/aiperf/{pulumi.get_stack()}":
             raise _NoState(f"no state of {name}")
@@ -133,8 +133,8 @@ class _Monitor(MockMonitor):
         return response
 
     def RegisterResource(self, request: Any) -> Any:
-        """Keeps the request and responds as a cluster would. The SDK's own makes an event loop and
-        an object of Python for each, which takes longer than the program."""
+        """Record the request and respond as a cluster would. The SDK's implementation creates an
+        event loop and objects for each request, which takes longer than the program."""
         urn = self.make_urn(request.parent, request.type, request.name)
         response = RegisterResourceResponse(urn=urn, id=f"{request.name}-id", object=request.object)
         if request.type.startswith("kubernetes:"):
@@ -171,7 +171,7 @@ class _Monitor(MockMonitor):
 
 
 class _Calls(Mocks):
-    """What the monitor hands on that is not a resource: nothing that the program uses."""
+    """Mocks for calls that are not resources. The program makes none."""
 
     def call(self, args: Any) -> tuple[dict[str, Any], None]:
         return {}, None
@@ -192,8 +192,8 @@ def record(
     program: Callable[[], None] = _program,
     state: State | None = None,
 ) -> Recording:
-    """Run the program for `stack` with the values of its configuration (`aiperf:benchmark`, …).
-    `state` is what it reads of its own state, which cannot be read without."""
+    """Run the program for `stack` with these configuration values (`aiperf:benchmark`, …). `state`
+    is the program's previous state. Without it, the state cannot be read."""
     plain = {key: v if isinstance(v, str) else json.dumps(v) for key, v in config.items()}
     secret = secrets or {}
     pulumi.runtime.set_all_config({**plain, **secret}, secret_keys=list(secret))
@@ -213,27 +213,26 @@ async def _run(stack: str, program: Callable[[], None], state: State | None) -> 
         monitor=monitor,
         organization="organization",
     )
-    # `set_mocks` makes a stack of its own; the program's has the outputs.
+    # `set_mocks` creates another stack; the outputs belong to the program's own.
     ROOT_RESOURCE.set(None)
     await run_in_stack(program)
     return monitor
 
 
 def stack_config(stack: str) -> dict[str, Any]:
-    """The configuration of a committed stack file."""
+    """Return the configuration of a committed stack file."""
     text = (ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text()
     config: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)["config"]
     return config
 
 
 def normalised(value: Any) -> Any:
-    """A manifest as it would be written: integers come back from the engine as floats, and secret
-    data differ every time."""
+    """Return a manifest with integers instead of the engine's floats and without secret data."""
     if isinstance(value, dict):
         kept = {key: normalised(item) for key, item in value.items() if item is not None}
         if kept.get("kind") == "Secret" and "data" in kept:
             kept["data"] = dict.fromkeys(sorted(kept["data"]), "(secret)")
-        # The provider's own remark on a name that it made.
+        # The provider annotates auto-named objects.
         kept.get("annotations", {}).pop("pulumi.com/autonamed", None)
         return kept
     if isinstance(value, list):
@@ -257,7 +256,7 @@ STACK = "bench"
 
 
 def benchmark(**deployment: Any) -> dict[str, Any]:
-    """A short load on a mock server, with these keys of `deployment`."""
+    """Return a short load on a mock server with these keys of `deployment`."""
     return {
         "endpoint": {"url": "http://target", "model": "m"},
         "load": {"concurrency": 1000, "duration": "10s", "grace_period": "5s"},
@@ -266,41 +265,41 @@ def benchmark(**deployment: Any) -> dict[str, Any]:
 
 
 def recorded(**deployment: Any) -> Recording:
-    """The stack of that load."""
+    """Return the recorded stack of that load."""
     return record(STACK, {"aiperf:benchmark": benchmark(**deployment)})
 
 
 @cache
 def usual_stack() -> Recording:
-    """The stack with nothing but the default."""
+    """Return the recorded stack with default settings."""
     return recorded()
 
 
 def pod_templates(recording: Recording) -> list[Manifest]:
-    """The pods of all Deployments."""
+    """Return the pod templates of all Deployments."""
     return [m["spec"]["template"] for m in recording.manifests if m["kind"] == "Deployment"]
 
 
 def component_of(template: Manifest) -> str:
-    """The component of a pod."""
+    """Return the component of a pod."""
     name: str = template["metadata"]["labels"][COMPONENT_LABEL]
     return name
 
 
 def environment_of(template: Manifest) -> dict[str, dict[str, Any]]:
-    """Variables of the one container of a pod, by name."""
+    """Return the variables of a pod's only container by name."""
     (container,) = template["spec"]["containers"]
     return {each["name"]: each for each in container.get("env", ())}
 
 
 def config_file(recording: Recording) -> str:
-    """The config that the services read."""
+    """Return the config file that the services read."""
     config = next(m for m in recording.manifests if "config.yaml" in m.get("data", {}))
     text: str = config["data"]["config.yaml"]
     return text
 
 
 def kinds_and_names(recording: Recording, urns: set[str]) -> set[tuple[str, str]]:
-    """Kinds of those of these resources that are Kubernetes objects, and names in the program."""
+    """Return kind and program name of those resources that are Kubernetes objects."""
     made = [recording.resources[urn] for urn in urns if urn in recording.objects]
     return {(one.type.rpartition(":")[2], one.name) for one in made}

@@ -1,4 +1,4 @@
-"""Objects of releases: a router before two pools, and custom resources."""
+"""Objects of Helm releases: a router in front of two pools, and custom resources."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def deployment(name: str, *, replicas: int = 1, **spec: Any) -> Json:
 
 
 def simple(kind: str, name: str, version: str = "v1", **more: Any) -> Json:
-    """Return an object with nothing but a name."""
+    """Return an object that has only a name."""
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **more}
 
 
@@ -62,7 +62,7 @@ def release_config(target: dict[str, Any] | None = None, **deployment: Any) -> B
 
 
 def rendering(*objects: Json, chart: str = "") -> Callable[[Target], tuple[Rendered, ...]]:
-    """Return a function that renders these objects, with hooks if a chart is given."""
+    """Return a function that renders these objects, including hooks if a chart is given."""
     one = Rendered(what="objects.yaml", objects=objects, chart=chart, has_hooks=bool(chart))
     return lambda _target: (one,)
 

@@ -1,4 +1,4 @@
-"""The command as a user runs it, in a folder of its own, and what it leaves behind."""
+"""Runs the command as a user does, in its own folder, and checks that nothing is left behind."""
 
 import fcntl
 import json
@@ -16,23 +16,23 @@ from typing import Any
 from aiperf_svc.adapters.storage.folders import PREFIX
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.running import RunningMockServer
-from tests.support.forked_commands import PROGRAM, ForkedCommand, needs_a_start
+from tests.support.forked_commands import PROGRAM, ForkedCommand, needs_exec
 from tests.support.preparations import Preparation
 
 WAIT_S = 180.0
 LOOK_S = 0.02
-"""Between two looks: a test that spins takes the CPU from what it waits for."""
+"""Interval between polls. A busy loop would take CPU time from the process that it waits for."""
 OTHERS_S = 60.0
-"""Longest time in which a folder in a shared place may be another command's that comes or goes."""
+"""Longest time in which another command may create or remove a folder in a shared place."""
 QUIET = ("--json", "--ui", "none")
 FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
-"""A short run on a busy machine may rightly not be believed; both, where that is not a question."""
+"""Exit codes of a complete run. The verdict of a short run on a busy machine may be `invalid`."""
 SHARED_FOLDERS = tuple(map(Path, ("/tmp", "/var/tmp", "/dev/shm")))
-"""Where a program may put files whatever TMPDIR says."""
+"""Folders that programs may write to regardless of TMPDIR."""
 
 
 class Command:
-    """One run of the command, in a folder of its own."""
+    """One run of the command in its own folder."""
 
     def __init__(
         self,
@@ -45,11 +45,9 @@ class Command:
         preparation: Preparation = (),
         **environ: str,
     ) -> None:
-        """Start `profile` against the server at `url`, or without one as the flags say. `within` is
-        a program, with its arguments, that starts the command; `words` are other than `profile`;
-        with `is_executed` it has the interpreter's start and imports of its own, with `preparation`
-        it is a fork that has done that first.
-        """
+        """Start `profile` against the server at `url`, or without a server. `within` is a wrapper
+        program with its arguments. `words` replace `profile`. With `is_executed`, the command
+        starts its own interpreter; otherwise it is a fork, which `preparation` changes first."""
         self.folder = folder
         self._ports: dict[str, str] = {}
         self._before = private_folders()
@@ -60,7 +58,7 @@ class Command:
         target = () if url is None else ("-u", url, "-m", "mock", "--streaming")
         arguments = (*words, *target, *flags, *QUIET)
         self.process: subprocess.Popen[str] | ForkedCommand
-        if within or is_executed or needs_a_start(environ):
+        if within or is_executed or needs_exec(environ):
             self.process = subprocess.Popen(
                 [*within, *PROGRAM, *arguments],
                 cwd=folder,
@@ -75,18 +73,17 @@ class Command:
             )
 
     def finish(self) -> dict[str, Any]:
-        """Wait for its end; what it printed."""
+        """Wait for the end and return the printed JSON."""
         out, self.errors = self.process.communicate(timeout=WAIT_S)
         self.code = ExitCode(self.process.returncode)  # type: ignore[arg-type]
         return json.loads(out) if out.strip() else {}
 
     def processes(self) -> list[int]:
-        """Process ids of all that the command has started, known by the folder for temporary files
-        that is this command's only."""
+        """Return the ids of all child processes, which are identified by this command's TMPDIR."""
         mark = f"TMPDIR={self.environ['TMPDIR']}".encode()
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
-            # A process may end between the listing and the reading.
+            # A process may end between listing and reading.
             with suppress(OSError):
                 is_ours = mark in (entry / "environ").read_bytes().split(b"\0")
                 if is_ours and int(entry.name) != self.process.pid:
@@ -94,7 +91,7 @@ class Command:
         return found
 
     def service(self, name: str) -> int:
-        """Process id of one service, known by the file that its standard error goes to."""
+        """Return the process id of a service, identified by the file of its standard error."""
         for pid in self.processes():
             with suppress(OSError):
                 if Path(f"/proc/{pid}/fd/2").readlink().name == f"{name}.stderr":
@@ -102,11 +99,12 @@ class Command:
         raise AssertionError(f"no {name} among {self.processes()}")
 
     def note_ports(self) -> dict[str, str]:
-        """Inode to address of the sockets on which the command's processes listen; none of them may
-        stay open. Another command may take an address that this one has left."""
+        """Return the listening sockets of the command's processes as inode to address. All must be
+        closed at the end. They are compared by inode because another command may reuse an
+        address."""
         inodes = set()
         for pid in (self.process.pid, *self.processes()):
-            # A process may end, or close one, between the listing and the reading.
+            # A process may end or close a socket between listing and reading.
             with suppress(FileNotFoundError, ProcessLookupError):
                 for link in Path(f"/proc/{pid}/fd").iterdir():
                     with suppress(FileNotFoundError):
@@ -117,7 +115,7 @@ class Command:
         return self._ports
 
     def wait_for_requests(self, mock: RunningMockServer, count: int) -> None:
-        """Until the server has seen so many requests; it is what there is to wait for."""
+        """Wait until the server has received this many requests."""
         deadline = time.monotonic() + WAIT_S
         while mock.truth()["requests"] < count:
             assert self.process.poll() is None, self.process.communicate()
@@ -125,8 +123,8 @@ class Command:
             time.sleep(LOOK_S)
 
     def left_behind(self) -> list[str]:
-        """What there is beside the artifacts: processes, open ports that `note_ports` has seen,
-        files."""
+        """Return everything left behind besides the artifacts: processes, files, and open ports
+        that `note_ports` found."""
         seen = private_folders() - self._before
         left = [f"process {pid}" for pid in self.processes()]
         left += [f"port {self._ports[i]}" for i in self._ports.keys() & listening_sockets().keys()]
@@ -135,20 +133,20 @@ class Command:
             p for p in self.folder.iterdir() if p.name not in ("tmp", "artifacts", "input.jsonl")
         ]
         left += [f"file {path.relative_to(self.folder)}" for path in own]
-        # Another command is making its folder, or its services remove that of a killed runner.
+        # Another command may be creating its folder, or services remove that of a killed runner.
         deadline = time.monotonic() + OTHERS_S
         while (shared := private_folders() & seen) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         return left + [f"file {path}" for path in shared]
 
     def assert_nothing_is_left(self) -> None:
-        """No process, no listening port, no file but the artifacts."""
+        """Fail if a process, a listening port or a file other than the artifacts is left."""
         left = self.left_behind()
         assert not left, f"left behind: {', '.join(left)}"
 
 
 def private_folders() -> set[Path]:
-    """Folders of runs in the places that all programs share, but for those of runs that go on."""
+    """Return the run folders in shared places, except those of active runs."""
     roots = {*SHARED_FOLDERS, Path(tempfile.gettempdir())}
     return {path for root in roots for path in root.glob(f"{PREFIX}*") if not _is_in_use(path)}
 
@@ -160,13 +158,13 @@ def _is_in_use(folder: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        # Of another run that is just making or removing it, unless it stays.
+        # Another run is creating or removing it, unless it stays.
         return not folder.exists()
     return False
 
 
 def listening_sockets() -> dict[str, str]:
-    """Inode to local address of every listening TCP socket."""
+    """Return the local address of every listening TCP socket by inode."""
     tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
     lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()]
     rows = [line.split() for line in lines]
@@ -176,7 +174,7 @@ def listening_sockets() -> dict[str, str]:
 def wait_for(
     is_true: Callable[[], bool], limit_s: float = WAIT_S, *, tell: Callable[[], str] = str
 ) -> None:
-    """Wait until something is true; `tell` has the words if it never is."""
+    """Wait until a condition is true; `tell` returns the error message."""
     deadline = time.monotonic() + limit_s
     while not is_true():
         assert time.monotonic() < deadline, tell()
@@ -184,7 +182,7 @@ def wait_for(
 
 
 def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
-    """Wait until something is true, while the command goes on."""
+    """Wait until a condition is true. Fails if the command ends first."""
 
     def is_reached() -> bool:
         if is_true():
@@ -196,13 +194,13 @@ def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
 
 
 def trials_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the trials of the experiment in a folder, as its file has them."""
+    """Return the trials in the experiment file of a folder."""
     found: list[dict[str, Any]] = json.loads((folder / "experiment.json").read_bytes())["trials"]
     return found
 
 
 def kill(command: Command) -> None:
-    """Kill the runner, and wait until its processes are gone."""
+    """Kill the runner and wait until its processes are gone."""
     services = [os.pidfd_open(pid) for pid in command.processes()]
     command.process.kill()
     command.process.communicate()
@@ -210,7 +208,7 @@ def kill(command: Command) -> None:
 
 
 def wait_ended(pid: int) -> None:
-    """Wait until a process that was killed is gone, or waits for its parent to take note."""
+    """Wait until a killed process is gone or a zombie."""
 
     def is_ended() -> bool:
         try:
@@ -219,14 +217,14 @@ def wait_ended(pid: int) -> None:
             return True
         return stat_line.rpartition(")")[2].split()[0] in "ZX"
 
-    wait_for(is_ended, tell=lambda: f"process {pid} is left")
+    wait_for(is_ended, tell=lambda: f"process {pid} is still running")
 
 
 def wait_gone(*pidfds: int) -> None:
-    """Waits until the processes behind the descriptors have ended, and closes those."""
+    """Wait until the processes behind these descriptors have ended, and close the descriptors."""
     for pidfd in pidfds:
         ended, _, _ = select.select([pidfd], [], [], WAIT_S)
-        assert ended, f"a process is left: {_command_line(pidfd)}"
+        assert ended, f"still running: {_command_line(pidfd)}"
         os.close(pidfd)
 
 
@@ -237,13 +235,13 @@ def _command_line(pidfd: int) -> str:
 
 
 def artifacts(folder: Path) -> Path:
-    """The one artifact folder below `folder`."""
+    """Return the only artifact folder in `folder`."""
     (found,) = (folder / "artifacts").iterdir()
     return found
 
 
 def assert_only_the_user_reads(folder: Path) -> None:
-    """Whether a folder and all that is in it are the user's only."""
+    """Fail unless only the user can access the folder and everything in it."""
     found = [folder, *(path for path in folder.rglob("*") if not path.is_symlink())]
     modes = {str(path): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in found}
     expected = {str(path): "700" if path.is_dir() else "600" for path in found}

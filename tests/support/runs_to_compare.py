@@ -1,4 +1,4 @@
-"""Made-up runs for tests of comparisons."""
+"""Fake runs for tests of comparisons."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ SHARES = {P50: 0.5, P99: 0.99}
 
 
 def measured(run_id: str, values: dict[RowKey, RunValue], **keys: Any) -> MeasuredRun:
-    """A valid run with these values, all of which are in its headline."""
+    """Return a valid run whose headline contains all these values."""
     infos = {info.tag: info for info in (LATENCY, SPEED, SIZE)}
     given: dict[str, Any] = {
         "folder": f"runs/{run_id}",
@@ -42,15 +42,15 @@ def measured(run_id: str, values: dict[RowKey, RunValue], **keys: Any) -> Measur
 
 
 def side(name: str, values: Sequence[float], key: RowKey = P50, **keys: Any) -> list[MeasuredRun]:
-    """A run for each value."""
+    """Return one run for each value."""
     return [
         measured(f"{name}{place}", {key: RunValue(value, 10_000)}, **keys)
         for place, value in enumerate(values)
     ]
 
 
-def of_requests(run_id: str, due: Any, latencies: Any) -> MeasuredRun:
-    """A run of these requests, as it would be read from its files."""
+def run_of(run_id: str, due: Any, latencies: Any) -> MeasuredRun:
+    """Return a run of these requests as read from its files."""
     times = np.rint(due * 1e9).astype(np.int64)
     shares = tuple(SHARES.values())
     values = np.quantile(latencies, shares)
@@ -65,20 +65,20 @@ def of_requests(run_id: str, due: Any, latencies: Any) -> MeasuredRun:
 
 
 def compared(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun], **options: Any) -> Comparison:
-    """The comparison at a tolerance of 5%."""
+    """Return the comparison with a tolerance of 5%."""
     return compare(base, new, Criteria(**options))
 
 
 def only_row(
     base: Sequence[float], new: Sequence[float], key: RowKey = P50, **options: Any
 ) -> ComparisonRow:
-    """The one row of a comparison of runs with these values."""
+    """Return the only row of a comparison of runs with these values."""
     (row,) = compared(side("a", base, key), side("b", new, key), **options).rows
     return row
 
 
 def inference_run(folder: Path, run_id: str, *, seed: int = 1, ttft_ms: float = 30.0) -> Path:
-    """The artifact folder of a made-up run."""
+    """Write the artifact folder of a fake run and return its path."""
     rows = fake_run.closed_loop(requests=2_000, seed=seed, ttft_ms=ttft_ms)
     columns = fake_run.columns_of(rows)
     context = fake_run.context(rows, run_id=run_id)
@@ -88,7 +88,7 @@ def inference_run(folder: Path, run_id: str, *, seed: int = 1, ttft_ms: float = 
 
 
 def compare_folders(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    """Run the command; return its exit code and what it printed."""
+    """Run the command and return its exit code and its output."""
     code = main(["compare", *map(str, words)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err

@@ -1,4 +1,4 @@
-"""How one replica came up during a load."""
+"""The scale-up of one replica during a load."""
 
 from aiperf_svc.core.scaling.report import ReplicaTimeline, ScaleUp, ScalingResult
 

@@ -1,4 +1,4 @@
-"""Servers whose responses and pages of metrics a test provides."""
+"""Servers whose responses and metrics pages a test defines."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,14 +19,14 @@ RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Lengt
     len(BODY),
     BODY,
 )
-"""A stream of one token."""
+"""A stream with one token."""
 
 Respond = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 
 
 class ScriptedServer:
-    """Hands the number of every POST request, from 0, to `respond`; keeps connections open until
-    there is another request, such as one for a page of metrics."""
+    """Passes the number of every POST request, from 0, to `respond`. Keeps connections open until
+    the next request, for example one for a metrics page."""
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
@@ -42,7 +42,7 @@ class ScriptedServer:
         self.port = await self._server.__aenter__()
 
     async def stop(self) -> None:
-        """Refuse new connections and break the open ones, as a killed process does."""
+        """Refuse new connections and reset the open ones, as a killed process does."""
         await self._server.__aexit__(None, None, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ SECOND_HOST = "127.0.0.2"
 
 @asynccontextmanager
 async def pages(**texts: Any) -> AsyncIterator[str]:
-    """A server with a page at each path; a text may be a function of the number of the read."""
+    """Serve a page at each path. A text may be a function of the number of the read."""
     reads = dict.fromkeys(texts, 0)
 
     async def respond(request: web.Request) -> web.Response:
@@ -72,7 +72,7 @@ async def pages(**texts: Any) -> AsyncIterator[str]:
 
 
 def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
-    """A benchmark that reads these pages."""
+    """Return the benchmark with telemetry from these pages."""
     return base | {"telemetry": telemetry}
 
 
@@ -80,8 +80,8 @@ def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
 async def served(
     path: str, respond: Callable[[web.Request], Awaitable[web.StreamResponse]], *others: str
 ) -> AsyncIterator[str]:
-    """A server that responds to requests at one path; `/{path:.*}` is any.
-    `others` are more addresses of it."""
+    """Serve requests at one path and yield the URL. The path `/{path:.*}` matches all. The server
+    also listens on the addresses `others`."""
     app = web.Application()
     app.router.add_route("*", path, respond)
     runner = web.AppRunner(app)

@@ -1,9 +1,9 @@
-"""A program that runs `profile` against a mock server that is a real way away.
+"""Runs `profile` against a mock server with a network delay.
 
-For a network namespace of its own. The only way between client and server is a TUN device whose
-packets are held for a time. Client and server are on one machine, so a packet comes back with its
-two addresses exchanged: to the server the client is 10.77.0.2, to the client the server is. The sum
-of the addresses stays as it is, and with it every checksum.
+Runs in its own network namespace. A TUN device that delays packets is the only route between client
+and server. Both are on one machine, so each packet comes back with its two addresses exchanged: the
+server sees the client as 10.77.0.2, and the client sees the server as 10.77.0.2. The sum of the
+addresses does not change, so all checksums stay valid.
 
     slow_way.py MILLISECONDS FLAG…
 """
@@ -22,14 +22,14 @@ from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 
 TTFT_MS = 60
-"""Over the 40 ms by which a kernel may delay an acknowledgement."""
+"""Longer than the 40 ms by which a kernel may delay an acknowledgement."""
 HERE, THERE = "10.77.0.1", "10.77.0.2"
 _TUNSETIFF = 0x400454CA
 _TUN, _NO_PACKET_INFO = 0x0001, 0x1000
 
 
 def make_way() -> int:
-    """Make the device, and return the descriptor of its packets."""
+    """Create the device and return the file descriptor of its packets."""
     fd = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", b"slow0", _TUN | _NO_PACKET_INFO))
     for words in (
@@ -42,7 +42,7 @@ def make_way() -> int:
 
 
 def carry(fd: int, delay_s: float, ended: threading.Event) -> None:
-    """Give every packet back after the delay, with source and destination exchanged."""
+    """Return every packet after the delay with source and destination exchanged."""
     on_the_way: deque[tuple[float, bytes]] = deque()
     while not ended.is_set():
         wait_s = max(0.0, on_the_way[0][0] - time.monotonic()) if on_the_way else 0.1
@@ -56,7 +56,7 @@ def carry(fd: int, delay_s: float, ended: threading.Event) -> None:
 
 
 def main() -> int:
-    """Run the command, and return its exit code."""
+    """Run the command and return its exit code."""
     delay_s, flags = float(sys.argv[1]) / 1e3, sys.argv[2:]
     fd, ended = make_way(), threading.Event()
     way = threading.Thread(target=carry, args=(fd, delay_s, ended))

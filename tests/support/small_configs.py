@@ -1,4 +1,4 @@
-"""The smallest benchmark of an inference server, with other keys."""
+"""The smallest benchmark of an inference server, with optional changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ def small_benchmark(
     load: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> dict[str, Any]:
-    """One request, or another load, with these other keys of `endpoint` and other parts."""
+    """Return a benchmark with one request or another load, and these keys and parts."""
     return {
         "endpoint": {"url": url, "model": "m", **(endpoint or {})},
         "load": load or {"concurrency": 1, "requests": 1},
@@ -23,7 +23,7 @@ def small_benchmark(
 
 
 def small_jobs(**experiment: Any) -> dict[str, Any]:
-    """An experiment on mock servers in Jobs."""
+    """Return an experiment on mock servers that runs in Jobs."""
     return small_benchmark(
         "http://target",
         load={"concurrency": 1, "duration": "1s"},
@@ -33,5 +33,5 @@ def small_jobs(**experiment: Any) -> dict[str, Any]:
 
 
 def small_config(url: str = "http://h", /, **parts: Any) -> BenchmarkConfig:
-    """Return its config."""
+    """Return the smallest benchmark as a config."""
     return BenchmarkConfig.model_validate(small_benchmark(url, **parts))

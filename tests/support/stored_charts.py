@@ -1,4 +1,4 @@
-"""The recorded objects of charts that would be downloaded."""
+"""Stored manifests of charts, so that tests need no download."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ Invoke = Callable[[str, str, dict[str, Any], str], Sequence[Any]]
 
 
 def with_stored_charts(invoke: Invoke) -> Invoke:
-    """Return a function that renders stored charts from their files, and others as before."""
+    """Return a function that renders stored charts from files and passes other calls on."""
 
     def stored(plugin: str, token: str, args: dict[str, Any], what: str) -> Sequence[Any]:
         path = STORED / f"{Path(what).name}.yaml"

@@ -1,7 +1,7 @@
-"""Stands in for `aiperf-svc service` in tests of the launcher: plays what STUB names.
+"""Replaces `aiperf-svc service` in tests of the launcher. STUB selects the behaviour.
 
-The process with the records manager serves the real results API with a run that takes no time.
-Others do as they are told: end when the run ends, die, ignore signals, leave something behind.
+The process with the records manager serves the real results API for a run that takes no time. The
+others behave as configured: they end with the run, die, ignore signals, or leave something behind.
 """
 
 import os
@@ -26,7 +26,7 @@ SUMMARY = b'{"request_count":{"unit":"requests","avg":3.0},"aiperf_svc":{"verdic
 
 
 class Run:
-    """A run that moves on with every look at it."""
+    """A run that advances each time its status is read."""
 
     def __init__(self, ended: "asyncio.Event") -> None:
         self.number = 0
@@ -75,7 +75,7 @@ class Run:
             return "profiling"
         if PLAY == "lost worker":
             announce("profiling")
-            # Gone from /proc only when the launcher has seen its end.
+            # The process disappears from /proc only after the launcher has reaped it.
             return "profiling" if Path("/proc", wait_for("worker")).exists() else "done"
         if PLAY == "control dies" and self.number == 3:
             print("out of luck", flush=True)
@@ -102,8 +102,8 @@ class Run:
         return ARTIFACTS
 
 
-def play_control() -> None:
-    # Here: two of three processes need neither, and the imports are most of what they cost.
+def run_control() -> None:
+    # Imported here: two of three processes do not need them, and imports dominate the startup.
     import asyncio
 
     from aiperf_svc.adapters.results_api.local_socket import LocalResultsServer
@@ -120,7 +120,7 @@ def play_control() -> None:
     asyncio.run(serve())
 
 
-def play_worker() -> int:
+def run_worker() -> int:
     match PLAY:
         case "bad start":
             print("cannot read the config", file=sys.stderr)
@@ -140,7 +140,7 @@ def play_worker() -> int:
 
 
 def announce(name: str, content: str = "") -> None:
-    """Tell the other processes something, whole or not at all."""
+    """Create a file for the other processes atomically."""
     part = STATE / f"{name}.part"
     part.write_text(content)
     part.rename(STATE / name)
@@ -157,8 +157,8 @@ if __name__ == "__main__":
     if "records-manager" in sys.argv:
         if PLAY == "run" and ARTIFACTS.is_dir():
             (ARTIFACTS / "results").touch()
-        play_control()
+        run_control()
     elif "worker" in sys.argv:
-        sys.exit(play_worker())
+        sys.exit(run_worker())
     else:
         signal.pause()

@@ -1,4 +1,4 @@
-"""What functions print on a console."""
+"""Output of functions that print to a console."""
 
 from collections.abc import Callable
 from io import StringIO
@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 def on_console(show: Callable[..., Any], *args: Any, width: int = 100, **options: Any) -> str:
-    """Return what `show(*args, console, **options)` prints."""
+    """Return the output of `show(*args, console, **options)`."""
     text = StringIO()
     show(*args, Console(file=text, width=width, highlight=False), **options)
     return text.getvalue()

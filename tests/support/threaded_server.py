@@ -1,4 +1,4 @@
-"""An HTTP server of a test's own, in a thread."""
+"""An HTTP server that runs in a thread of the test."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from http.server import HTTPServer
 
 @contextmanager
 def in_thread(server: HTTPServer) -> Iterator[str]:
-    """Serve in the block, which gets the server's URL."""
+    """Serve inside the block and yield the URL."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

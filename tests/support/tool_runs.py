@@ -1,4 +1,4 @@
-"""Configs, ranks and recorded output of benchmarks of tools."""
+"""Configs, ranks and recorded output of tool benchmarks."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ RECORDED = Path(__file__).parents[1] / "unit/workloads/recorded"
 
 
 def tool_config(kind: str, *, on: Any = None, **spec: Any) -> WorkloadConfig[Any]:
-    """Return the config of a kind with the given keys of its spec, and of `deployment.ranks`.
-    Raises ConfigError."""
+    """Return a config with these keys of its spec and of the ranks. Raises ConfigError."""
     data = {"workload": {"kind": kind, **spec}, "deployment": {"ranks": on or {}}}
     config = parse_benchmark(data, "")
     assert isinstance(config, WorkloadConfig)
@@ -20,7 +19,7 @@ def tool_config(kind: str, *, on: Any = None, **spec: Any) -> WorkloadConfig[Any
 
 
 def make_ranks(count: int = 2, **changes: Any) -> tuple[Rank, ...]:
-    """Return so many ranks, each on a node of its own."""
+    """Return ranks that are each on their own node."""
     return tuple(
         Rank(
             **{
@@ -39,5 +38,5 @@ def make_ranks(count: int = 2, **changes: Any) -> tuple[Rank, ...]:
 
 
 def recorded(name: str) -> bytes:
-    """Return a tool's output, by its path below `recorded`."""
+    """Return a tool's output by its path in `recorded`."""
     return (RECORDED / name).read_bytes()

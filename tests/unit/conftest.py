@@ -1,4 +1,4 @@
-"""What the unit tests share: pages that are printed from tables."""
+"""Shared by the unit tests: pages with generated tables."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture
 def assert_printed(request: pytest.FixtureRequest) -> Callable[[Path, str, str], None]:
-    """Compares what follows a mark in a page with the tables that it is printed from; with
-    --write-samples it prints them there."""
+    """Return a function that compares the text after a mark in a page with the tables generated for
+    it. With --write-samples it writes them."""
 
     def check(path: Path, mark: str, tables: str) -> None:
         prose, found_mark, printed = path.read_text().partition(mark)

@@ -1,4 +1,5 @@
-"""The table "Add something" of CONTRIBUTING.md names every product file that knows an example."""
+"""The table "Add something" of CONTRIBUTING.md lists every product file that refers to an
+example."""
 
 import re
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Each imported package is declared in pyproject.toml, and each declared one is imported.
+"""Each imported package is declared in pyproject.toml, and each declared package is imported.
 
-An undeclared package is present only as long as another one depends on it.
+An undeclared package is installed only as long as another package depends on it.
 """
 
 import ast
@@ -23,10 +23,10 @@ ELSEWHERE = {
     "aiperf_svc/workloads/pytorch/on_ranks": {"torch", "torchvision"},
     "benchmarks/real_server/make_model.py": {"gguf"},
 }
-"""Packages of programs that run in an environment of their own: images of ranks, a model's."""
+"""Packages of programs that run in other environments: images of ranks, and a model's."""
 TOOLS = {"coverage", "editables", "import-linter", "mypy", "pre-commit", "py-spy"}
 TOOLS |= {"pytest-xdist", "ruff", "types-pyyaml"}
-"""Packages of `dev` that are run and not imported."""
+"""Packages of `dev` that are run but not imported."""
 
 
 def _modules(folder: str) -> list[Path]:
@@ -34,7 +34,7 @@ def _modules(folder: str) -> list[Path]:
 
 
 LOCAL = {*FOLDERS} | {path.stem for folder in ("infra", "tests") for path in _modules(folder)}
-"""First names of the project's own modules, as pytest and the Pulumi program import them."""
+"""Top-level names of the project's own modules, as pytest and the Pulumi program import them."""
 
 
 def _normalized(distribution: str) -> str:
@@ -49,7 +49,7 @@ def _declared(*extras: str) -> set[str]:
 
 @cache
 def _imported(path: Path) -> frozenset[str]:
-    """Return the first name of each imported module of other projects."""
+    """Return the top-level name of each imported third-party module."""
     found = set()
     for node in _statements(ast.parse(path.read_text())):
         names: Iterable[str] = ()
@@ -67,7 +67,7 @@ def _imported(path: Path) -> frozenset[str]:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements; expressions, of which there are ten times as many, import nothing."""
+    """Yield all statements. Expressions, which are ten times as many, contain no imports."""
     for field in ("body", "orelse", "finalbody", "handlers", "cases"):
         below = getattr(tree, field, ())
         for node in below if isinstance(below, list) else ():
@@ -85,7 +85,7 @@ def _installed() -> Mapping[str, Sequence[str]]:
 
 
 def _distributions(path: Path) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield each imported module with the distributions that have it."""
+    """Yield each imported module with the distributions that contain it."""
     relative = str(path.relative_to(ROOT))
     elsewhere = {
         m for place, names in ELSEWHERE.items() if relative.startswith(place) for m in names

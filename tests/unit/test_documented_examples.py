@@ -1,4 +1,4 @@
-"""Every config and every command line of the pages for readers is accepted as it stands."""
+"""Every documented config and command line is valid as it stands."""
 
 import textwrap
 from functools import cache
@@ -20,9 +20,9 @@ BASE: dict[str, Any] = {
     "endpoint": {"url": "http://h:8000", "model": "m", "streaming": True},
     "load": {"concurrency": 1, "requests": 10},
 }
-"""What is added to a part of a config that a page shows by itself."""
+"""Keys that complete a part of a config that a page shows by itself."""
 REFUSED = ["--concurrency", "1,0"]
-"""What a page shows to be refused."""
+"""Examples that a page shows as invalid."""
 
 
 def ids(page: Path) -> str:
@@ -30,13 +30,13 @@ def ids(page: Path) -> str:
 
 
 def examples() -> list[tuple[str, str]]:
-    """Page and text of each YAML block that is of a config."""
+    """Return page and text of each YAML block with a config."""
     found = [(ids(page), text) for page in PAGES for text in yaml_blocks(page)]
     return [(page, text) for page, text in found if "apiVersion:" not in text]
 
 
 def whole(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of a config with what a page leaves out of it."""
+    """Complete a part of a config with the keys that a page omits."""
     if "workload" in data:
         return data
     base = BASE
@@ -70,7 +70,7 @@ def test_every_config_of_the_pages_is_accepted(page: str, text: str, tmp_path: P
 
 
 def names_a_place(words: list[str]) -> bool:
-    """Whether a command is a form of words, with a name in capitals or something left out."""
+    """Return whether a command has a placeholder in capitals or an ellipsis."""
     return any(word.isupper() or "…" in word or "..." in word for word in words)
 
 
@@ -82,7 +82,7 @@ def shown(*, complete: bool) -> list[list[str]]:
     return [words for words in distinct if (not names_a_place(words)) == complete]
 
 
-def test_every_command_of_the_pages_is_known() -> None:
+def test_every_documented_command_exists() -> None:
     for name, *rest in [*shown(complete=True), *shown(complete=False)]:
         assert name in COMMANDS
         if not rest:

@@ -1,5 +1,5 @@
-"""Rules that import-linter and ruff cannot see: names of modules in strings, builtins that do I/O,
-imports in functions and names of tests."""
+"""Rules that import-linter and ruff cannot check: module names in strings, builtins that do I/O,
+imports in functions, and names of tests."""
 
 import ast
 import re
@@ -9,12 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = [path.name for path in (ROOT / "aiperf_svc").iterdir() if path.is_dir()]
 MODULE = re.compile(rf"(['\"])(aiperf_svc\.(?:{'|'.join(PACKAGES)})(?:\.[a-z_0-9]+)+(?::\w+)?)\1")
-"""A string that is the name of a module of ours, and nothing else."""
+"""A string that consists of the name of one of our modules."""
 DECIDING = ("domain", "plan", "core", "workloads")
-"""Layers that do no I/O. `on_ranks` below `workloads` has programs that run in ranks' images."""
+"""Layers that do no I/O. `on_ranks` in `workloads` contains programs that run in ranks' images."""
 IO_BUILTINS = {"open", "print", "input"}
 MOST_IMPORTS_IN_FUNCTIONS = 120
-"""Lower it when you move one to the top of its module. CONTRIBUTING.md has the reasons for one."""
+"""Number of imports in functions. Lower it when you move one to the top of its module.
+CONTRIBUTING.md lists valid reasons for one."""
 IO_CALL = re.compile(rf"\b({'|'.join(IO_BUILTINS)})\(")
 TEST_NAME = re.compile(r"^ *(?:async )?def test_(\w+)", re.MULTILINE)
 MOST_WORDS = 8

@@ -1,4 +1,4 @@
-"""The pages for readers: links lead somewhere, decisions are numbered without gaps."""
+"""Documentation pages: links have targets, and decisions are numbered without gaps."""
 
 import json
 import re
@@ -21,7 +21,7 @@ LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
 
 @cache
 def _anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """Return the anchors that GitHub creates for the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 

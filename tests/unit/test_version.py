@@ -1,4 +1,4 @@
-"""One version for the package, the image, the changelog and the schemas."""
+"""The package, the image, the changelog and the schemas have the same version."""
 
 import json
 import re

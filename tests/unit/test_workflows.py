@@ -1,4 +1,4 @@
-"""The scripts of the forge's workflows, with stand-ins for the programs that they call."""
+"""The scripts of the forge's workflows with fake programs."""
 
 import json
 import os
@@ -26,7 +26,7 @@ EXPRESSIONS = {
 
 
 class Job:
-    """A folder for a job, whose programs write down how they were called."""
+    """A job's folder whose programs record their calls."""
 
     def __init__(self, folder: Path) -> None:
         self._bin, self._log = folder / "bin", folder / "called"
@@ -43,7 +43,7 @@ class Job:
         self.runner = ForgeRunner(self.work, files, environ, dict(EXPRESSIONS))
 
     def replace(self, *names: str, body: str = "") -> None:
-        """Put programs of these names first on PATH, or at these paths of the work folder."""
+        """Put programs with these names first on PATH, or at these paths in the working folder."""
         for name in names:
             path = self.work / name if "/" in name else self._bin / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def called(self) -> list[str]:
-        """The calls so far, without those that install packages."""
+        """Return the calls so far, except package installations."""
         lines = self._log.read_text().splitlines()
         return [line for line in lines if "apt-get" not in line]
 
@@ -64,7 +64,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def scripts() -> Iterator[str]:
-    """The scripts of all workflows."""
+    """Yield the scripts of all workflows."""
     for path in WORKFLOWS.glob("*.yml"):
         for each in yaml.safe_load(path.read_text())["jobs"].values():
             yield from (step["run"] for step in each.get("steps", ()) if "run" in step)
@@ -193,7 +193,7 @@ def test_current_locks_are_left_alone(job: Job) -> None:
 
 
 def _with_pulumi(job: Job) -> None:
-    """Give a job the files that name versions, and a stand-in for Pulumi."""
+    """Add the files with version numbers, and a fake Pulumi, to a job."""
     for name in ("images/runner/Containerfile", "aiperf_svc/stack/settings.py"):
         copy = job.work / name
         copy.parent.mkdir(parents=True)

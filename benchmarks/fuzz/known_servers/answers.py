@@ -1,4 +1,4 @@
-"""Servers that are healthy and were called slow, client-bound or degraded."""
+"""Healthy servers that were wrongly called slow, client-bound or degraded."""
 
 import json
 
@@ -27,7 +27,7 @@ def _not_judged(run: ClientRun) -> list[str]:
     return problems
 
 
-def _held(run: ClientRun) -> list[str]:
+def _objective_held(run: ClientRun) -> list[str]:
     (check,) = [each for each in run.verdict["checks"] if each["check"] == "concurrency"]
     return [] if check["severity"] == "valid" else [check["text"]]
 
@@ -47,7 +47,7 @@ SERVERS: tuple[KnownServer, ...] = (
     ),
     KnownServer(
         "two-users-of-a-short-run",
-        _held,
+        _objective_held,
         lambda _: _reply(first_s=0.1, gap_s=0.05),
         flags=SHORT,
     ),

@@ -28,7 +28,7 @@ from benchmarks.truth.client_runs import ClientRun
 
 HANDSHAKE_S = 0.3
 TTFT_MS, LATENCY_MS = 400.0, 490.0
-"""What the user waits: the handshake, then 100 ms to the first of ten tokens, 10 ms apart."""
+"""The user waits for the handshake, then 100 ms for the first of ten tokens, 10 ms apart."""
 TOLERANCE_MS = 60.0
 CERTIFICATE = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
@@ -38,7 +38,7 @@ CERTIFICATE = (
 
 @contextlib.contextmanager
 def slow_handshakes() -> Iterator[str]:
-    """Serve over TLS through a relay that holds the first bytes of each connection back."""
+    """Serve over TLS through a relay that delays the first bytes of each connection."""
     with tempfile.TemporaryDirectory() as folder:
         key, cert = Path(folder, "key.pem"), Path(folder, "cert.pem")
         command = [*CERTIFICATE.split(), "-keyout", str(key), "-out", str(cert)]
@@ -52,7 +52,7 @@ def slow_handshakes() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _relay(target_port: int) -> Iterator[int]:
-    """Relay connections to a port of this machine in a thread; yields the port of the relay."""
+    """Relay connections to a local port in a thread and yield the relay's port."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
@@ -71,7 +71,8 @@ def _relay(target_port: int) -> Iterator[int]:
 
 
 def handshakes_are_waited_for(run: ClientRun) -> list[str]:
-    """The handshake is part of both latencies, no lateness of the client, and misses the SLO."""
+    """Check that both latencies include the handshake, the client is not late, and the SLO
+    fails."""
     problems = []
     for tag, truth in (("time_to_first_token", TTFT_MS), ("request_latency", LATENCY_MS)):
         measured = run.results[tag]["p50"]
@@ -89,7 +90,7 @@ def handshakes_are_waited_for(run: ClientRun) -> list[str]:
 
 
 _elsewhere: list[str] = []
-"""What was asked of the server that nobody has named."""
+"""Requests to a server that is not configured."""
 
 
 class _Elsewhere(Quiet):
@@ -99,7 +100,7 @@ class _Elsewhere(Quiet):
 
 
 class _Redirecting(Quiet):
-    """Streams five tokens for each POST, and has its page of metrics on another server."""
+    """Streams five tokens for each POST and redirects its metrics page to another server."""
 
     other = ""
 
@@ -117,7 +118,7 @@ class _Redirecting(Quiet):
 
 @contextlib.contextmanager
 def redirecting_metrics() -> Iterator[str]:
-    """Serve an API whose page of metrics redirects to another port."""
+    """Serve an API whose metrics page redirects to another port."""
     _elsewhere.clear()
     with (
         handling(_Elsewhere) as other,
@@ -126,7 +127,7 @@ def redirecting_metrics() -> Iterator[str]:
         yield url
 
 
-def _asks_nobody_else(run: ClientRun) -> list[str]:
+def _only_configured_requests(run: ClientRun) -> list[str]:
     asked = [f"asked another server for {', '.join(_elsewhere)}"] if _elsewhere else []
     return asked + streams.good(run)
 
@@ -134,14 +135,14 @@ def _asks_nobody_else(run: ClientRun) -> list[str]:
 _UNASKED = stream([streams.TOKEN, streams.FINISH, streams.DONE]).data
 
 
-def _with_unasked(_index: int) -> Reply:
-    """A good response, and another of one token that no request has asked for."""
+def _with_extra_response(_index: int) -> Reply:
+    """Return a good response followed by an unrequested response of one token."""
     whole = stream([*[streams.TOKEN] * streams.TOKENS, *streams.ENDING], first_s=0.005)
     return replace(whole, parts=(*whole.parts, (0.0, _UNASKED)))
 
 
-def _taken_for_responses(run: ClientRun) -> list[str]:
-    """The next request takes the unasked response, so that no record can be trusted."""
+def _is_invalid(run: ClientRun) -> list[str]:
+    """The next request receives the unrequested response, so no record is reliable."""
     severity = next(
         (each["severity"] for each in run.verdict["checks"] if each["check"] == "unasked_bytes"), ""
     )
@@ -151,7 +152,7 @@ def _taken_for_responses(run: ClientRun) -> list[str]:
 
 
 class _Http2WithoutEnd(socketserver.BaseRequestHandler):
-    """Streams over HTTP/2 whose last frame lacks the flag END_STREAM."""
+    """Streams over HTTP/2 without the END_STREAM flag on the last frame."""
 
     request: socket.socket
 
@@ -160,7 +161,7 @@ class _Http2WithoutEnd(socketserver.BaseRequestHandler):
         h2.initiate_connection()
         self.request.sendall(h2.data_to_send())
         is_get: dict[int, bool] = {}
-        with contextlib.suppress(ProtocolError, OSError):  # the look for a page speaks HTTP/1.1
+        with contextlib.suppress(ProtocolError, OSError):  # metrics lookups use HTTP/1.1
             while data := self.request.recv(65_536):
                 for event in h2.receive_data(data):
                     if isinstance(event, RequestReceived):
@@ -187,8 +188,8 @@ class _Http2WithoutEnd(socketserver.BaseRequestHandler):
 
 @contextlib.contextmanager
 def changing_labels() -> Iterator[str]:
-    """Serve chat and a page of metrics like vLLM's, with another label on each read. The server has
-    served 1,000 requests before."""
+    """Serve chat and a metrics page like vLLM's whose label changes on each read. The server has
+    already served 1,000 requests."""
     lock = threading.Lock()
     served, reads = [1_000], [0]
 
@@ -225,7 +226,7 @@ def changing_labels() -> Iterator[str]:
 
 
 def served_once(run: ClientRun) -> list[str]:
-    """The server's count of requests is the client's."""
+    """Check that the server's request count equals the client's."""
     texts = [check["text"] for check in run.results["aiperf_svc"]["system"]["checks"]]
     if any(" 100 ms of 20 requests" in text for text in texts):
         return []
@@ -233,14 +234,14 @@ def served_once(run: ClientRun) -> list[str]:
 
 
 SERVERS: tuple[KnownServer, ...] = (
-    KnownServer("redirecting-metrics", _asks_nobody_else, serve=redirecting_metrics),
+    KnownServer("redirecting-metrics", _only_configured_requests, serve=redirecting_metrics),
     KnownServer(
         "unasked-response",
         streams.good,
-        _with_unasked,
+        _with_extra_response,
         flags=("--streaming", "--request-rate", "10", "--request-count", "20"),
     ),
-    KnownServer("unasked-response-to-busy-users", _taken_for_responses, _with_unasked),
+    KnownServer("unasked-response-to-busy-users", _is_invalid, _with_extra_response),
     KnownServer(
         "http2-done-without-end",
         streams.good_and_ended_at_once,

@@ -1,4 +1,4 @@
-"""A server whose behaviour is known, and what a run against it must report."""
+"""A server with known behaviour, and the results that a run against it must report."""
 
 import contextlib
 import tempfile
@@ -23,11 +23,11 @@ class KnownServer:
     """A behaviour and the expected result."""
 
     name: str
-    """In kebab case; the row in the table and the name for `--only`."""
+    """In kebab case: the row in the table, and the name for `--only`."""
     problems: Callable[[ClientRun], list[str]]
-    """Compare a run's results with the truth; one sentence for each difference."""
+    """Compare a run's results with the truth and return one sentence for each difference."""
     reply: Callable[[int], Reply] | None = None
-    """The response to request `index`; unused when `serve` is set."""
+    """The response to request `index`. Unused if `serve` is set."""
     serve: Callable[[], AbstractContextManager[str]] | None = None
     """Start a server that `Reply` cannot express and yield its URL."""
     flags: tuple[str, ...] = ("--streaming", "--concurrency", "2", "--request-count", "20")
@@ -57,7 +57,7 @@ def _served(server: KnownServer) -> Iterator[str]:
 
 
 class Quiet(BaseHTTPRequestHandler):
-    """A handler of HTTP/1.1 without a log, and without any page."""
+    """An HTTP/1.1 handler without a log and without pages."""
 
     protocol_version = "HTTP/1.1"
 
@@ -72,7 +72,7 @@ class Quiet(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def handling(handler: type[BaseRequestHandler]) -> Iterator[str]:
-    """Serve with a thread for each connection; yields the URL."""
+    """Serve with one thread per connection and yield the URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

@@ -24,7 +24,7 @@ ENDING = (FINISH, USAGE, DONE)
 
 
 def good(run: ClientRun) -> list[str]:
-    """Every response is good: so many content events, and as many tokens in the usage."""
+    """Check that every response is good and has the expected content events and usage tokens."""
     problems = []
     failed = int((~run.is_completed).sum())
     if failed:
@@ -42,7 +42,7 @@ def _events(*events: bytes) -> Callable[[int], Reply]:
 
 
 def _between(odd: bytes) -> Callable[[int], Reply]:
-    """The event before and after each token."""
+    """Put an unusual event before and after each token."""
     return _events(odd, *(TOKEN, odd) * TOKENS, *ENDING)
 
 
@@ -53,12 +53,12 @@ _LOGPROB = (
 _NO_NUMBERS = (b"NaN", b"Infinity", b"-Infinity", b"-1", b"NaN")
 _USAGE_AS_TEXT = USAGE.replace(b":550", b':"550"').replace(b":5", b':"5"')
 _HALF = TOKEN.replace(b'"a"', b'"\\ud83d"')
-"""A token that ends within an emoji, as an encoder writes it that escapes all but ASCII."""
+"""A token that ends within an emoji, as written by an encoder that escapes non-ASCII characters."""
 _DEEP = b'data: {"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
 
 
 def _deep(index: int) -> Reply:
-    """One response has an event of JSON with 100,000 levels."""
+    """Return a stream in which one response has an event of JSON with 100,000 levels."""
     events = [*[TOKEN] * TOKENS, *ENDING]
     if index == 7:
         events.insert(2, _DEEP)
@@ -70,8 +70,8 @@ def _one_malformed(run: ClientRun) -> list[str]:
     return [] if errors == ["MALFORMED"] else [f"errors {errors}, expected one MALFORMED"]
 
 
-def _without_end(index: int) -> Reply:
-    """After `[DONE]` neither the last chunk comes nor a close."""
+def _unterminated(index: int) -> Reply:
+    """Send neither the last chunk nor a close after `[DONE]`."""
     whole = stream([*[TOKEN] * TOKENS, *ENDING], first_s=10 * GAP_S, gap_s=GAP_S)
     return replace(whole, parts=whole.parts[:-1], ending=Ending.HANG)
 
@@ -88,7 +88,7 @@ CALL = (
     b'"function":{"name":"look","arguments":"{}"}}]}}]}\n\n'
 )
 _conversations: list[list[dict[str, Any]]] = []
-"""Messages of each request to the server that calls a tool."""
+"""Number of messages in each request to the server that calls a tool."""
 
 
 class _Calling(Quiet):
@@ -107,17 +107,17 @@ def calling_a_tool() -> Iterator[str]:
 
 
 def _sends_calls_and_results(run: ClientRun) -> list[str]:
-    """Every turn but the first carries each call before it, and right behind it its result."""
+    """Check that each earlier call and then its result are in every turn except the first."""
     problems = []
     lengths = []
     for messages in _conversations:
         calls = [n for n, each in enumerate(messages) if each["role"] == "assistant"]
         lengths.append(len(calls))
         for place in calls:
-            said = [call["id"] for call in messages[place].get("tool_calls", ())]
+            ids = [call["id"] for call in messages[place].get("tool_calls", ())]
             results = [each.get("tool_call_id") for each in messages[place + 1 : place + 2]]
-            if said != ["c"] or results != ["c"]:
-                problems.append(f"a history has the calls {said}, and results of {results}")
+            if ids != ["c"] or results != ["c"]:
+                problems.append(f"a history has the calls {ids}, and results of {results}")
     if sorted(set(lengths)) != [0, 1, 2]:
         problems.append(f"histories have {sorted(set(lengths))} responses, expected 0, 1 and 2")
     if failed := int((~run.is_completed).sum()):
@@ -141,5 +141,5 @@ SERVERS: tuple[KnownServer, ...] = (
             *("--conversation-turn-mean", "3"),
         ),
     ),
-    KnownServer("done-without-last-chunk", good_and_ended_at_once, _without_end),
+    KnownServer("done-without-last-chunk", good_and_ended_at_once, _unterminated),
 )

@@ -1,4 +1,4 @@
-"""Servers that count other tokens than the client's tokenizer, or cut prompts."""
+"""Servers whose token counts differ from the client's tokenizer, or that truncate prompts."""
 
 import functools
 import tempfile
@@ -14,9 +14,9 @@ from benchmarks.fuzz.reply import Reply
 from benchmarks.truth.client_runs import ClientRun
 
 TOKENS = 10
-"""Output tokens by the server; each has two bytes."""
+"""Output tokens according to the server. Each has two bytes."""
 LIMIT = 50
-"""Length at which the server cuts prompts."""
+"""Length at which the server truncates prompts."""
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def byte_tokenizer() -> str:
 
 
 def reply(_: int) -> Reply:
-    """Ten tokens of two bytes, and a usage with a prompt of 50 tokens."""
+    """Return ten tokens of two bytes, and a usage with 50 prompt tokens."""
     events = [b'data: {"choices":[{"index":0,"delta":{"content":"ab"}}]}\n\n'] * TOKENS
     events.append(
         b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}],'
@@ -43,7 +43,7 @@ def reply(_: int) -> Reply:
 
 
 def disagreement_is_named(run: ClientRun) -> list[str]:
-    """The verdict has the size of both differences, and names the server that cuts prompts."""
+    """Check that the verdict has the size of both differences and names the truncating server."""
     checks = {check["check"]: check for check in run.verdict["reasons"]}
     problems = []
     output = checks.get("output_tokens")
@@ -58,7 +58,7 @@ def disagreement_is_named(run: ClientRun) -> list[str]:
 
 
 def servers_counts_are_used(run: ClientRun) -> list[str]:
-    """With the server's counts, both lengths are the server's, and cut prompts are still named."""
+    """With the server's counts, check that both lengths are its own and truncation is named."""
     lengths = run.results["output_sequence_length"]["avg"], run.results["input_sequence_length"]
     problems = []
     if (lengths[0], lengths[1]["avg"]) != (TOKENS, LIMIT):

@@ -1,4 +1,4 @@
-"""Servers whose usage or token counts need care."""
+"""Servers with unusual usage or token counts."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ FIRST_S = 0.1
 GAP_S = 0.01
 SUMMARY = " a part of the summary, which is of fifty characters"[:50]
 TOLERANCE = 0.15
-"""A sleeping server is late by up to a millisecond or two of ten."""
+"""A server that sleeps between tokens is late by up to a millisecond or two in ten."""
 
 
 def _event(data: dict[str, Any]) -> bytes:
@@ -24,7 +24,7 @@ def _delta(**members: Any) -> bytes:
 
 
 def _tail(**usage: Any) -> bytes:
-    """Return the end of a stream, which goes with its last token."""
+    """Return the end of a stream, which is sent with its last token."""
     end = _event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     return end + (_event({"choices": [], "usage": usage}) if usage else b"") + b"data: [DONE]\n\n"
 
@@ -90,7 +90,7 @@ def _typed(kind: str, **members: Any) -> bytes:
 
 
 def _messages(thoughts: int, thought: str, **usage: Any) -> Callable[[int], Reply]:
-    """Respond in the messages API with so many parts of thinking, then with five of text."""
+    """Respond in the messages API with this many thinking parts, then with five text parts."""
 
     def delta(kind: str, **members: str) -> bytes:
         return _typed("content_block_delta", index=0, delta={"type": kind, **members})
@@ -103,7 +103,7 @@ def _messages(thoughts: int, thought: str, **usage: Any) -> Callable[[int], Repl
 
 
 def _responses(**usage: Any) -> Callable[[int], Reply]:
-    """Respond in the responses API with five parts of text."""
+    """Respond in the responses API with five text parts."""
     tokens = [_typed("response.output_text.delta", delta=" so")] * 5
     tokens[-1] += _typed("response.completed", response={"status": "completed", "usage": usage})
     return lambda _index: stream(tokens, gap_s=GAP_S, first_s=FIRST_S)
@@ -117,7 +117,7 @@ def _thought(run: ClientRun) -> list[str]:
 
 
 def _summarised(run: ClientRun) -> list[str]:
-    """The summary is none of the tokens, and the times between those begin behind it."""
+    """Check that the summary is not counted and that times between tokens begin after it."""
     return _valid(run) + _differences(
         run,
         time_to_first_token=100,
@@ -129,17 +129,17 @@ def _summarised(run: ClientRun) -> list[str]:
 
 
 def _in_content(run: ClientRun) -> list[str]:
-    """Ten events of five tokens each, reasoning and all."""
+    """Check for ten events of five tokens each, including reasoning."""
     return _valid(run) + _differences(run, inter_token_latency=90 / 49, output_sequence_length=50)
 
 
-def _of(api: str) -> tuple[str, ...]:
-    """Flags of a run against another API than chat."""
+def _api_flags(api: str) -> tuple[str, ...]:
+    """Return the flags of a run against an API other than chat."""
     return ("--endpoint-type", api, "--streaming", "--concurrency", "2", "--request-count", "20")
 
 
 def _without_counts(run: ClientRun) -> list[str]:
-    """Return whether the missing metrics are not named."""
+    """Return a problem if the missing metrics are not named."""
     notes = run.results["aiperf_svc"]["notes"]
     is_named = any("Inter Token Latency" in note and "--tokenizer" in note for note in notes)
     return [] if is_named else [f"no note names the missing metrics: {notes}"]
@@ -234,7 +234,7 @@ SERVERS: tuple[KnownServer, ...] = (
         "thinking-of-messages",
         _thought,
         _messages(5, " hmm", output_tokens=10),
-        flags=_of("messages"),
+        flags=_api_flags("messages"),
     ),
     KnownServer(
         "reasoning-beside-output-tokens",
@@ -245,7 +245,7 @@ SERVERS: tuple[KnownServer, ...] = (
             total_tokens=655,
             output_tokens_details={"reasoning_tokens": 100},
         ),
-        flags=_of("responses"),
+        flags=_api_flags("responses"),
     ),
     KnownServer(
         "summary-of-reasoning",
@@ -261,13 +261,13 @@ SERVERS: tuple[KnownServer, ...] = (
         "summary-of-thinking",
         _summarised,
         _messages(30, SUMMARY, output_tokens=1005, output_tokens_details={"thinking_tokens": 1000}),
-        flags=_of("messages"),
+        flags=_api_flags("messages"),
     ),
     KnownServer(
         "summary-of-thinking-nobody-counts",
         lambda run: _not_valid(run, "token_events"),
         _messages(30, SUMMARY, output_tokens=1005),
-        flags=_of("messages"),
+        flags=_api_flags("messages"),
     ),
     KnownServer(
         "sound-before-its-text",

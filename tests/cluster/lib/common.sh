@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034  # the names are for the scripts that source this
-# What every script here shares: where things are, what they are called, how a failure is told.
-# A script sources this first; CLUSTER_HOME is tests/cluster, CACHE the folder that outlives checkouts.
+# Shared by all scripts here: paths, names and failure messages. Each script sources this first. CLUSTER_HOME is
+# tests/cluster; CACHE is a folder that outlives checkouts.
 set -euo pipefail
 
 CLUSTER_HOME=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -14,7 +14,7 @@ fail() {
   exit 1
 }
 
-# Scripts that take no arguments do nothing when they get one, least of all take a cluster down for `--help`.
+# Scripts without arguments do nothing when they get one. In particular, `--help` must not stop a cluster.
 no_arguments() { # "$@"
   case ${1:-} in
     "") ;;
@@ -36,7 +36,7 @@ find_go() {
   command -v go >/dev/null || fail "Go is missing: install Go 1.26 or newer and have 'go' on PATH"
 }
 
-# The names of a checkout's cluster. Two checkouts never share one, so neither can break the other's.
+# Names of a checkout's cluster. Checkouts never share a cluster, so they cannot break each other's.
 name_cluster() { # CLUSTER_ID
   ID=$1
   NAME=aiperf-$ID           # network link, cgroup, kubeconfig context
@@ -45,7 +45,7 @@ name_cluster() { # CLUSTER_ID
 }
 name_cluster "$(printf %s "$CHECKOUT" | sha256sum | cut -c1-6)"
 
-# The addresses of a cluster: one of 16 slots, the first whose ranges nobody on this machine routes to.
+# Addresses of a cluster: one of 16 slots, the first whose ranges this machine has no route to.
 SLOTS=16
 name_addresses() { # SLOT
   SLOT=$1
@@ -55,7 +55,7 @@ name_addresses() { # SLOT
   FAKE_POD_CIDR=10.$((224 + SLOT)).0.1/16
 }
 
-# The names and addresses of a node. The first one has the control plane and a link to the host, each other one a link
+# Names and addresses of a node. The first node has the control plane and a link to the host; each other node has a link
 # to the first.
 FIRST_NODE=node1
 MOST_NODES=4 # links that are in LINKS_CIDR
@@ -71,7 +71,7 @@ nodes() { # prints the names of the cluster's nodes
   find "$RUN" -mindepth 1 -maxdepth 1 -name 'node*' -printf '%f\n' | sort
 }
 
-# A process is remembered by its id and its start time: ids are used again.
+# A process is identified by its id and its start time, because ids are reused.
 identify() { # PID: prints "PID START", fails if there is no such process
   local stat
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
@@ -85,7 +85,7 @@ still_runs() { # FILE written by identify
 
 has_ended() { ! still_runs "$1"; }
 
-# Waits until a command succeeds; fails when the time is over or a given process has ended.
+# Waits until a command succeeds. Fails on timeout or when a given process has ended.
 wait_until() { # SECONDS WHAT FILE_OF_PROCESS|- COMMAND...
   local deadline=$((SECONDS + $1)) what=$2 process=$3
   shift 3
@@ -98,8 +98,8 @@ wait_until() { # SECONDS WHAT FILE_OF_PROCESS|- COMMAND...
 
 is_up() { still_runs "$RUN/$FIRST_NODE/init.process"; }
 
-# Each command of `with` holds a lock on this file, whose last line names it. The lock ends with `with` itself: what it
-# starts closes descriptor 7.
+# Each command of `with` holds a lock on this file, whose last line names the command. The lock ends with `with` itself,
+# because child processes close descriptor 7.
 use_cluster() { # WORDS...
   exec 7>>"$RUN.users"
   flock -s 7

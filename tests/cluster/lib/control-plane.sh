@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What the first node runs besides the components of every node: lib/node.sh sources this.
+# What the first node runs in addition to the components of every node. Sourced by lib/node.sh.
 
 start_api_server() {
-  # No fsync: the data need not survive the cluster.
+  # No fsync, because the data do not have to survive the cluster.
   start etcd etcd --data-dir "$RUN/etcd" --unsafe-no-fsync --log-level warn \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
     --listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \

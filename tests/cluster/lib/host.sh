@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What a cluster changes on the host, how that is undone, and how one sees that it is: `up` and `down` source this.
-# Everything has the cluster's name or addresses in it; the kernel settings are saved before the first change.
+# Changes of a cluster to the host, their removal, and the check for leftovers. Sourced by `up` and `down`. Every object
+# contains the cluster's name or addresses. Kernel settings are saved before the first change.
 
 # shellcheck source=lib/image-storage.sh
 . "$CLUSTER_HOME/lib/image-storage.sh"
@@ -12,7 +12,7 @@ SAVED_SETTINGS=$CACHE/clusters/kernel-settings.saved # shared: the first cluster
 CGROUPS=/sys/fs/cgroup
 CONTROLLERS=(cpu cpuacct cpuset memory devices freezer blkio pids systemd)
 
-# One `up` or `down` at a time on this machine. Who starts a process that stays must close descriptor 8 for it.
+# Only one `up` or `down` at a time on this machine. Processes that outlive it must be started without descriptor 8.
 lock_clusters() {
   mkdir -p "$CACHE/clusters"
   exec 8>"$CACHE/clusters/lock"
@@ -69,8 +69,8 @@ free_slot() { # prints the first slot none of whose ranges is routed on this mac
 
 # ---- processes
 
-# Everything that the cluster starts on the host's side inherits this variable, so what an interrupted `up` left
-# is found even if it never got to write down a process id.
+# Every process that the cluster starts on the host inherits this variable. This finds what an interrupted `up` left even
+# if it did not record a process id.
 marked_processes() { # prints the ids
   grep -lzxF "AIPERF_TEST_CLUSTER=$NAME" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true
 }
@@ -80,7 +80,7 @@ pod_processes() { # prints the ids
   find "$CGROUPS"/*/"$NAME" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -un || true
 }
 
-# Killing a pid namespace's first process makes the kernel end all others in it.
+# Killing the first process of a pid namespace makes the kernel kill all others in it.
 end_processes() {
   local pid process tries
   for process in "$RUN"/node*/init.process; do
@@ -88,7 +88,7 @@ end_processes() {
   done
   for ((tries = 0; tries < 200; tries++)); do
     [ -n "$(marked_processes)$(pod_processes)" ] || return 0
-    if ((tries % 50 == 20)); then # whatever lives outside of that namespace, or has none yet
+    if ((tries % 50 == 20)); then # processes outside of that namespace, or without one so far
       for pid in $(marked_processes) $(pod_processes); do kill -KILL "$pid" 2>/dev/null || true; done
     fi
     sleep 0.05
@@ -129,7 +129,7 @@ remove_cgroups() {
 
 take_down() { # the cluster named by name_cluster
   end_processes
-  ip link delete "$NAME" 2>/dev/null || true # and with it its address and the routes through it
+  ip link delete "$NAME" 2>/dev/null || true # also removes its address and routes
   remove_cgroups
   if [ -z "$(mounts_left)" ]; then rm -rf --one-file-system "$RUN"; fi
   restore_kernel_settings
@@ -149,7 +149,7 @@ tables_left() { # nftables and iptables of the host: all of the cluster's are in
   ! command -v iptables-save >/dev/null || iptables-save 2>/dev/null | grep -E '^:(KUBE|CNI)-' || true
 }
 
-# Looks at the machine, whatever `down` believes to have done. Prints what is left of the cluster, a line each.
+# Inspects the machine independently of `down`. Prints each leftover of the cluster on a line.
 leftovers() {
   local pid range slot
   for pid in $(marked_processes) $(pod_processes); do

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# buildah's storage in the cache: layers of images between one build and the next.
-# While a build runs, its layers are mounted there, and an interrupted one leaves them so.
+# buildah's storage in the cache: image layers between builds. A build mounts its layers there, and an interrupted one
+# leaves them mounted.
 
 IMAGE_STORAGE=$CACHE/images
 
@@ -8,7 +8,7 @@ image_mounts() { # prints the mount points, the last mounted first
   awk -v below="$IMAGE_STORAGE/" 'index($5, below) == 1 {print $5}' /proc/self/mountinfo | tac
 }
 
-# To be called with the lock: then no build is running, and what is mounted is left over.
+# Call this with the lock: then no build is running, and all mounts are leftovers.
 release_image_storage() {
   local mount
   for mount in $(image_mounts); do umount "$mount"; done

@@ -5,11 +5,11 @@ write_node_config() { # ROOT_OF_THE_UNPACKED_PACKAGES
   local packages=$1 config=$NODE_RUN/config pki=$RUN/pki
   mkdir -p "$config/cni"
 
-  # Pods find DNS here; names outside of the cluster do not exist.
+  # Pods find DNS here. Names outside the cluster do not resolve.
   echo "nameserver $DNS_IP" >"$config/resolv.conf"
 
-  # restrict_oom_score_adj and oom_score = 0: without CAP_SYS_RESOURCE no score may be lowered, and runc dies of
-  # the attempt with "can't get final child's PID from pipe".
+  # restrict_oom_score_adj and oom_score = 0: without CAP_SYS_RESOURCE no score can be lowered, and runc would fail with
+  # "can't get final child's PID from pipe".
   cat >"$config/containerd.toml" <<EOF
 version = 2
 root = "$NODE_RUN/containerd"
@@ -43,14 +43,14 @@ disabled_plugins = [
     conf_dir = "$config/cni"
 EOF
 
-  # Pods leave the node with their own addresses: the host and the other nodes have routes back to them.
+  # Pods keep their own addresses when they leave the node: the host and the other nodes have routes back to them.
   cat >"$config/cni/10-bridge.conflist" <<EOF
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "ipMasq": false, "hairpinMode": true,
    "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam", "ranges": [[{"subnet": "$NODE_POD_CIDR"}]]}}]}
 EOF
 
-  # KubeletInUserNamespace: forgive the kernel settings that this machine does not let even root change.
+  # KubeletInUserNamespace: ignore kernel settings that even root cannot change on this machine.
   cat >"$config/kubelet.yaml" <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Starting and stopping a node, from the host's side: `up` and `node` source this after lib/host.sh. The node is the one
-# that name_node named.
+# Starts and stops a node from the host. `up` and `node` source this after lib/host.sh. The node is that of the last
+# name_node call.
 
 start_node() {
   mkdir -p "$NODE_RUN"/{log,sync,config,var/log,var/lib,var/tmp,var/cache,kubelet,containerd}
@@ -47,8 +47,8 @@ limit_link() { # RATE, or none
   on_first_node tc qdisc $change dev "$NODE" root "${how[@]}"
 }
 
-# Everything on the node ends, and nobody is told: the network goes first, so that no connection is closed, and what is
-# sent to the node from then on is lost. Its disk remains.
+# Everything on the node ends without notice. The network ends first, so no connection is closed, and packets to the node
+# are lost from then on. Its disk remains.
 stop_node() {
   on_first_node ip link add "$NODE-stopped" type veth peer name "$NODE-nowhere"
   on_first_node ip link set "$NODE-nowhere" up

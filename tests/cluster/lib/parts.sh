@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2164  # common.sh sets errexit: a failing cd ends the recipe
-# The parts that the cluster is made of, and how each is made.
+# The parts of the cluster and the recipes that build them.
 #
-# A part is a folder in the cache, named after a hash of its sources and of its recipe: the text of the function
-# below. Whatever changes either makes a new folder; a folder that exists is complete, for a recipe works in a
-# temporary one. A recipe runs with OUT set to that folder and CLUSTER_HOME as its working folder.
+# A part is a folder in the cache, named after a hash of its sources and of its recipe, which is the text of the function
+# below. A change of either makes a new folder. An existing folder is complete, because recipes work in a temporary one.
+# A recipe runs with OUT set to that folder and CLUSTER_HOME as its working directory.
 
 # part -> the files that it is made from, below tests/cluster
 declare -A PART_SOURCES=(
@@ -19,10 +19,10 @@ declare -A PART_SOURCES=(
   [kueue]=tools/kueue
   [lws]=tools/lws
 )
-# in the order of building: what the cluster itself needs comes first
+# In build order: parts that the cluster itself needs come first.
 PARTS=(hyperkube node-packages pause-image base-image pulumi-cli pulumi-language-python pulumi-resource-kubernetes kwok
   metrics-server kueue lws)
-# What one test alone needs is built when it asks for it.
+# Parts that only one test needs are built on request.
 ON_DEMAND=(metrics-server kueue lws)
 
 # part -> the time to build it on two cores with empty caches of Go

@@ -1,9 +1,10 @@
-"""Fixtures for scenarios on a real cluster: the one that E2E_CONTEXT names, else the one of
-tests/cluster, which is started and taken down again if it is not up. Where neither can be had the
-scenarios are skipped, and fail under CI=true.
+"""Fixtures for scenarios on a real cluster. They use the cluster of E2E_CONTEXT, or else that of
+tests/cluster, which is started if necessary and stopped at the end. Without a cluster, the
+scenarios are skipped; under CI=true they fail.
 
-A session has one cluster. Tests marked `two_nodes` get one with two nodes, in a session of their
-own: `pytest -m two_nodes`. Where others are selected too, they are left out."""
+A session has one cluster. Tests marked `two_nodes` need a cluster with two nodes and their own
+session: `pytest -m two_nodes`. Together with other tests, they are deselected.
+"""
 
 import fcntl
 import functools
@@ -29,22 +30,22 @@ from tests.support.stack.real_cluster import (
     stop_cluster,
 )
 from tests.support.stack.real_runner import Runner
-from tests.support.stack.real_stack import Stack, modest
+from tests.support.stack.real_stack import Stack, shrink
 
 LOAD_S = 120.0
 KWOK_S = 180.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The markers of what is here."""
+    """Register the markers of this folder."""
     config.addinivalue_line("markers", "cluster: needs a real Kubernetes cluster")
     config.addinivalue_line("markers", "two_nodes: needs two nodes, and a session of such tests")
     config.addinivalue_line("markers", "gate: run by `make test`, the others by `make test-stack`")
 
 
-@pytest.hookimpl(trylast=True)  # after `-m` has selected
+@pytest.hookimpl(trylast=True)  # after `-m` has deselected tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests for two nodes out of a session for one."""
+    """Deselect the tests for two nodes in a session for one node."""
     for_two = [item for item in items if _needs_two_nodes(item)]
     others = [item for item in items if not _needs_two_nodes(item)]
     if for_two and any(item.get_closest_marker("cluster") for item in others):
@@ -58,7 +59,7 @@ def _needs_two_nodes(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster; one that was not up is taken down in the end."""
+    """Yield the cluster. A cluster that this fixture started is stopped at the end."""
     nodes = 2 if any(map(_needs_two_nodes, request.session.items)) else 1
     try:
         found = find_cluster(fewest_nodes=nodes)
@@ -77,8 +78,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Name of the image of this checkout, there for the cluster's pods: E2E_IMAGE, which the
-    cluster must be able to pull or have, else built and loaded."""
+    """Return the name of this checkout's image, available to the cluster's pods: E2E_IMAGE, which
+    the cluster must have or be able to pull, or else a newly built and loaded one."""
     given = os.environ.get("E2E_IMAGE")
     if given:
         return given
@@ -88,7 +89,7 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
             "(make image) and name it",
             pytrace=False,
         )
-    # Several test processes want one image.
+    # Several test processes need the same image.
     with (tmp_path_factory.getbasetemp().parent / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _built(cluster)
@@ -103,7 +104,7 @@ def _built(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="session")
 def base_image(cluster: Cluster) -> str:
-    """Name of an image with Python that the cluster's pods can have, and that takes no build."""
+    """Return the name of an image with Python that the cluster's pods have without a build."""
     given = os.environ.get("E2E_IMAGE")
     if not given and not cluster.is_ours:
         pytest.fail("E2E_CONTEXT is set and E2E_IMAGE is not", pytrace=False)
@@ -113,15 +114,15 @@ def base_image(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="session")
 def rank_image(cluster: Cluster) -> Callable[[str], str]:
-    """Makes images of ranks from files below `images/workloads`, such as `iperf/Containerfile`,
-    once each."""
+    """Return a function that builds an image of ranks from a file in `images/workloads`, such as
+    `iperf/Containerfile`, once for each file."""
     if not cluster.is_ours:
-        pytest.skip("E2E_CONTEXT names a cluster, which needs images of ranks in a registry")
+        pytest.skip("E2E_CONTEXT names a cluster, and images of ranks would need a registry")
     return functools.cache(functools.partial(add_rank_image, cluster))
 
 
 def _images(cluster: Cluster) -> set[str]:
-    """Names of the images that the nodes have. A node tells of a new one within its next report."""
+    """Return the images on the nodes. A node lists a new one only in its next status report."""
     return {
         known
         for node in cluster.objects("nodes")
@@ -134,8 +135,8 @@ def _images(cluster: Cluster) -> set[str]:
 def make_stack(
     cluster: Cluster, image: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Iterator[Callable[[], Stack]]:
-    """Makes stacks with names of their own. Afterwards: removes what a failed test left, and fails
-    a test that left anything which it had destroyed."""
+    """Return a function that makes stacks with unique names. Afterwards, remove the stacks of
+    failed tests, and fail if a destroyed stack left anything behind."""
     yield from stacks_in(tmp_path, cluster, image, record_property)
 
 
@@ -143,14 +144,14 @@ def make_stack(
 def make_shared_stack(
     cluster: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Stack]]:
-    """The same for stacks that all tests of a file look at."""
+    """Like `make_stack`, for stacks that all tests of a file share."""
     yield from stacks_in(tmp_path_factory.mktemp("shared"), cluster, image, lambda *_: None)
 
 
 def stacks_in(
     folder: Path, cluster: Cluster, image: str, record: Callable[[str, object], None]
 ) -> Iterator[Callable[[], Stack]]:
-    """The life of some stacks."""
+    """Yield a function that makes stacks, then remove them and check for leftovers."""
     made: list[Stack] = []
 
     def make() -> Stack:
@@ -175,15 +176,14 @@ def stacks_in(
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A folder for temporary files with a path so short that a run makes its private folder in
-    it."""
+    """Yield a temporary folder whose path is short enough for a run's private folder."""
     with tempfile.TemporaryDirectory(prefix="aiperf-test-", dir="/tmp") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def owners_namespace(cluster: Cluster) -> Iterator[str]:
-    """An empty namespace of somebody else's."""
+    """Yield an empty namespace of another owner."""
     name = f"owner-{secrets.token_hex(3)}"
     cluster.kubectl("create", "namespace", name)
     yield name
@@ -192,7 +192,7 @@ def owners_namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def store(cluster: Cluster) -> Iterator[Store]:
-    """Buckets of this machine, one of them made, at an address that pods reach."""
+    """Yield an S3 server on this machine with one bucket, at an address that pods reach."""
     if not cluster.is_ours:
         pytest.skip("pods of the cluster of E2E_CONTEXT cannot reach this machine")
     with serving(cluster.host_address()) as found:
@@ -202,14 +202,14 @@ def store(cluster: Cluster) -> Iterator[Store]:
 
 @pytest.fixture
 def make_runner(cluster: Cluster, image: str, tmp_path: Path) -> Iterator[Callable[[], Runner]]:
-    """Makes stack files for `aiperf-svc`, each with a name and a state of its own. Afterwards
-    nothing may be left of them."""
+    """Return a function that makes stack files for `aiperf-svc`, each with its own name and state.
+    Fails afterwards if one of the stacks left anything behind."""
     yield from runners_in(tmp_path, cluster, image)
 
 
 @pytest.fixture
 def volumes(cluster: Cluster, temporary: Path) -> Iterator[Volumes]:
-    """Volumes for the claims of ranks. They are gone afterwards."""
+    """Yield volumes for the claims of ranks and remove them afterwards."""
     made = Volumes(cluster, temporary)
     yield made
     made.remove()
@@ -217,7 +217,7 @@ def volumes(cluster: Cluster, temporary: Path) -> Iterator[Volumes]:
 
 @pytest.fixture(params=["server", "command"])
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """What a runner's stack measures: an inference server, then a command on a claim."""
+    """The workload of a runner's stack: an inference server, then a command with a volume claim."""
     if request.param == "server":
         return ServerKind()
     image, volumes = map(request.getfixturevalue, ("base_image", "volumes"))
@@ -228,24 +228,24 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 def make_shared_runner(
     cluster: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Runner]]:
-    """The same for stacks that all tests of a file look at."""
+    """Like `make_runner`, for stacks that all tests of a file share."""
     yield from runners_in(tmp_path_factory.mktemp("shared"), cluster, image)
 
 
 def runners_in(folder: Path, cluster: Cluster, image: str) -> Iterator[Callable[[], Runner]]:
-    """Some stack files, and the look at what is left of their stacks."""
+    """Yield a function that makes stack files, then check for leftovers of their stacks."""
     made: list[Runner] = []
 
     def make() -> Runner:
         name = f"bench-smoke-{secrets.token_hex(3)}"
         made.append(Runner(cluster, name, folder / name, image=image))
-        made[-1].change(modest)
+        made[-1].change(shrink)
         return made[-1]
 
     yield make
     left = []
     for runner in made:
-        # `profile --kubernetes` adds to the name that it is given.
+        # `profile --kubernetes` appends to the name.
         stacks = (runner.name, *(path.name for path in runner.state_home.glob("ephemeral/*")))
         for stack in stacks:
             found = cluster.left_of(stack)
@@ -257,9 +257,9 @@ def runners_in(folder: Path, cluster: Cluster, image: str) -> Iterator[Callable[
 
 @pytest.fixture
 def fake_nodes(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
-    """As many nodes without machines as the module's FAKE_NODES says."""
+    """Create the number of fake nodes in the module's FAKE_NODES."""
     if not cluster.is_ours:
-        pytest.skip("fake nodes are put only into the cluster of tests/cluster")
+        pytest.skip("fake nodes are created only in the cluster of tests/cluster")
     number = str(request.module.FAKE_NODES)
     run((str(TOOLS / "kwok-up"), number), environ=cluster.environ, timeout_s=KWOK_S)
     yield

@@ -1,4 +1,4 @@
-"""Who gets at a running stack, and what its pods may do."""
+"""Access to a running stack, and the permissions of its pods."""
 
 import base64
 import functools
@@ -19,7 +19,7 @@ from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.protocol.services import Service
 from tests.support.stack.intruder import Intruder, Keys, intrude
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_stack import Config, Stack, modest, together
+from tests.support.stack.real_stack import Config, Stack, run_all, shrink
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
@@ -53,18 +53,18 @@ class Running:
         return str(self.outputs["namespace"])
 
 
-def for_long(benchmark: Config) -> None:
+def run_long(benchmark: Config) -> None:
     benchmark["load"] |= {"duration": "10m", "grace_period": "1s"}
-    # As large stacks have it: every port of the map is bound.
+    # Like large stacks, so that every port of the map is bound.
     benchmark["deployment"] |= {"raw_route": "direct", "ttl": "30m"}
 
 
 @pytest.fixture(scope="module")
 def running(cluster: Cluster, make_shared_stack: Callable[[], Stack]) -> Iterator[Running]:
     stack = make_shared_stack()
-    stack.change(modest)
-    stack.change(for_long)
-    # As `run` narrows the way of the deadline's pod by itself.
+    stack.change(shrink)
+    stack.change(run_long)
+    # `run` narrows the network policy of the deadline pod by itself.
     (service,) = cluster.objects(
         "services", "-n", "default", "--field-selector=metadata.name=kubernetes"
     )
@@ -79,13 +79,13 @@ def running(cluster: Cluster, make_shared_stack: Callable[[], Stack]) -> Iterato
 
 @pytest.fixture(scope="module")
 def stranger(cluster: Cluster, image: str, running: Running) -> Intruder:
-    """In the stack's namespace, and without its label."""
+    """A pod in the stack's namespace without its label."""
     return intrude(cluster, running.namespace, "stranger", image=image, labels={"app": "other"})
 
 
 @pytest.fixture(scope="module")
 def impostors(cluster: Cluster, image: str, running: Running) -> dict[str, Intruder]:
-    """By component: with such a pod's labels, so that the policies let it through."""
+    """Pods by component that have this component's labels, so network policies admit them."""
     found: dict[str, Intruder] = {}
 
     def put(component: str) -> None:
@@ -93,19 +93,19 @@ def impostors(cluster: Cluster, image: str, running: Running) -> dict[str, Intru
         name = f"impostor-{component}"
         intruder = intrude(cluster, running.namespace, name, image=image, labels=labels)
         entrances = [address_of(running, port) for port in Port if entitled(port) == component]
-        # The policies take a moment to know a new pod.
+        # Network policies apply to a new pod after a moment.
         deadline = time.monotonic() + LET_IN_S
         while set(intruder.connect(entrances).values()) != {"open"}:
-            assert time.monotonic() < deadline, f"not even a {component}'s labels open a way"
+            assert time.monotonic() < deadline, f"policies do not admit the labels of {component}"
         found[component] = intruder
 
-    together(*(functools.partial(put, component) for component in {entitled(p) for p in PEER}))
+    run_all(*(functools.partial(put, component) for component in {entitled(p) for p in PEER}))
     return found
 
 
 def test_pods_have_no_root_token_or_api_access(cluster: Cluster, running: Running) -> None:
     assert len(running.pods) == running.outputs["pods"]
-    # It is open to each pod that may leave its own way, as `stranger` shows.
+    # Any pod can reach it unless a policy prevents it, as `stranger` shows.
     others = json.dumps([api_servers(cluster), address_of(running, Port.RESULTS_API)])
     program = ("python", "-c", LOOK_AROUND, others)
     seen: dict[str, dict[str, Any]] = {}
@@ -115,7 +115,7 @@ def test_pods_have_no_root_token_or_api_access(cluster: Cluster, running: Runnin
         seen[name] = json.loads(cluster.kubectl("exec", *where, *program))
 
     names = [pod["metadata"]["name"] for pod in running.pods]
-    together(*(functools.partial(look_around, name) for name in names))
+    run_all(*(functools.partial(look_around, name) for name in names))
     for pod in running.pods:
         name, spec = pod["metadata"]["name"], pod["spec"]
         own = seen[name]
@@ -134,7 +134,7 @@ def test_pods_have_no_root_token_or_api_access(cluster: Cluster, running: Runnin
 
 
 def api_servers(cluster: Cluster) -> list[tuple[str, int]]:
-    """Where they listen, behind their Service's address, which no NetworkPolicy sees."""
+    """Return the API servers' own addresses. NetworkPolicies do not see the Service's address."""
     label = ("-l", "kubernetes.io/service-name=kubernetes")
     return [
         (address, port["port"])
@@ -171,7 +171,7 @@ print(json.dumps({
 """
 
 
-def test_the_results_api_refuses_everybody_without_the_token(running: Running) -> None:
+def test_results_api_refuses_requests_without_the_token(running: Running) -> None:
     with running.stack.port_forward(running.outputs) as url:
         assert response(url, "/healthz") == 200
         for path in ("/v1/status", "/v1/results", "/v1/summary", "/metrics"):
@@ -181,7 +181,7 @@ def test_the_results_api_refuses_everybody_without_the_token(running: Running) -
 
 
 def response(url: str, path: str, *, token: str = "") -> int:
-    """Status of the response to a GET."""
+    """Return the status of a GET request."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url + path, headers=headers)
     try:
@@ -263,14 +263,13 @@ def test_pod_has_only_its_services_secret_key(cluster: Cluster, running: Running
 
 
 def entitled(port: Port) -> str:
-    """A component whose pods the policies let through to a port between services; empty for the
-    others."""
+    """Return the component whose pods the policies admit to a port between services, if any."""
     clients = CONNECTED_BY.get(port, frozenset()) - {BOUND_BY[port], Service.SYSTEM_CONTROLLER}
     return (Service.WORKER if Service.WORKER in clients else min(clients)) if clients else ""
 
 
 def address_of(running: Running, port: Port) -> tuple[str, int]:
-    """Where the one pod listens that binds a port."""
+    """Return the address of the only pod that binds a port."""
     (address,) = (
         pod["status"]["podIP"]
         for pod in running.pods
@@ -280,13 +279,13 @@ def address_of(running: Running, port: Port) -> tuple[str, int]:
 
 
 def url_of(running: Running, port: Port) -> str:
-    """The same as ZeroMQ writes it."""
+    """Return the same address as a ZeroMQ URL."""
     host, number = address_of(running, port)
     return f"tcp://{host}:{number}"
 
 
 def keys_of(cluster: Cluster, running: Running) -> dict[str, str]:
-    """The keys of all services, by the names of their files."""
+    """Return the keys of all services by file name."""
     label = ("-l", f"aiperf.dev/stack={running.stack.name}")
     (secret,) = (
         found

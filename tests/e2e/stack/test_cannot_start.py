@@ -1,5 +1,5 @@
-"""A stack that cannot come up: `up` ends in time, says what is in the way, and `destroy` takes
-everything away that did come up."""
+"""A stack that cannot start: `up` fails in time and names the cause, and `destroy` removes
+everything that was created."""
 
 import contextlib
 import secrets
@@ -12,45 +12,45 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.commands import Ended
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
-from tests.support.stack.real_stack import Config, Stack, modest, together
+from tests.support.stack.real_stack import Config, Stack, run_all, shrink
 
 pytestmark = pytest.mark.cluster
 
 READY_S = 15
-"""Long enough for a pod that can start, also while another stack does."""
+"""Long enough for a healthy pod to start, even next to another stack."""
 QUOTA_PODS = 3
 
 
 @dataclass
 class Failure:
-    """A stack, and how its `up` ended."""
+    """A stack and the result of its `up`."""
 
     stack: Stack
     change: Callable[[Config], None]
     ended: Ended | None = None
 
     def happen(self) -> None:
-        """Up, which fails; destroy, which does not."""
-        self.stack.change(modest)
+        """Run `up`, which fails, and `destroy`, which succeeds."""
+        self.stack.change(shrink)
         self.stack.change(self.change)
         self.ended = self.stack.try_up()
         self.stack.destroy()
 
-    def said(self) -> str:
-        """What Pulumi said of the failure."""
+    def output(self) -> str:
+        """Return Pulumi's error message."""
         assert self.ended is not None
         assert self.ended.code != 0
         return self.ended.out + self.ended.errors
 
 
-def without_patience(benchmark: Config) -> None:
-    """Give up soon."""
+def with_short_timeouts(benchmark: Config) -> None:
+    """Time out early."""
     benchmark["deployment"]["ready_timeout"] = f"{READY_S}s"
 
 
 @pytest.fixture(scope="module")
 def full_namespace(cluster: Cluster) -> Iterator[str]:
-    """Somebody's namespace with room for a few pods."""
+    """Yield another owner's namespace with a quota of a few pods."""
     name = f"owner-{secrets.token_hex(3)}"
     metadata = {"name": "few-pods", "namespace": name}
     cluster.apply(
@@ -68,32 +68,32 @@ def full_namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def failures(make_shared_stack: Callable[[], Stack], full_namespace: str) -> dict[str, Failure]:
-    """Two stacks that cannot start, at the same time; none of them is left."""
+    """Start two stacks that cannot start, concurrently, and check that both leave nothing."""
 
     def with_quota(benchmark: Config) -> None:
-        without_patience(benchmark)
+        with_short_timeouts(benchmark)
         deployment = benchmark["deployment"]
         deployment["namespace"] = {"mode": "existing", "name": full_namespace}
 
-    changes = {"image": without_patience, "quota": with_quota}
+    changes = {"image": with_short_timeouts, "quota": with_quota}
     found = {name: Failure(make_shared_stack(), change) for name, change in changes.items()}
     found["image"].stack.environ["AIPERF_IMAGE"] = "localhost/aiperf-svc:there-is-none"
-    together(*(failure.happen for failure in found.values()))
+    run_all(*(failure.happen for failure in found.values()))
     return found
 
 
 def test_unpullable_image_is_named(failures: dict[str, Failure]) -> None:
-    said = failures["image"].said()
-    assert "localhost/aiperf-svc:there-is-none" in said
-    assert "ImagePull" in said or "ErrImagePull" in said
+    output = failures["image"].output()
+    assert "localhost/aiperf-svc:there-is-none" in output
+    assert "ImagePull" in output or "ErrImagePull" in output
 
 
 def test_deployment_without_pods_under_quota_is_named(failures: dict[str, Failure]) -> None:
-    # Pulumi does not look at why a Deployment has no pods; `aiperf-svc run` does.
+    # Pulumi does not report why a Deployment has no pods; `aiperf-svc run` does.
     failure = failures["quota"]
-    said = failure.said()
-    assert f"-{failure.stack.name}' timed out waiting to be Ready" in said
-    assert "Minimum number of live Pods was not attained" in said
+    output = failure.output()
+    assert f"-{failure.stack.name}' timed out waiting to be Ready" in output
+    assert "Minimum number of live Pods was not attained" in output
 
 
 @pytest.mark.gate
@@ -114,7 +114,7 @@ def test_small_quota_is_named_before_creation(
 
 @contextlib.contextmanager
 def owner_wanted(cluster: Cluster, namespace: str, group: str, resource: str) -> Iterator[str]:
-    """A rule of one namespace by its name: these objects need an owner. Yields the rule's name."""
+    """Create a policy for one namespace: these objects need an owner. Yield the policy's name."""
     name, kind = f"owner-{namespace}", "ValidatingAdmissionPolicy"
     version = "admissionregistration.k8s.io/v1"
     rule = {"apiGroups": [group], "apiVersions": ["v1"], "resources": [resource]}

@@ -1,4 +1,4 @@
-"""`check-cluster` on a real cluster: what it finds is so, and nothing of it stays."""
+"""`check-cluster` on a real cluster: its findings are correct and nothing remains."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 from tests.support.stack import node_pods
 from tests.support.stack.gpu_exporter import exporter_pod
 from tests.support.stack.real_cluster import FAKE_NODE, Cluster
@@ -28,12 +28,12 @@ XID = 79
 
 
 def found_by(runner: Runner, *flags: str) -> tuple[int, dict[str, dict[str, Any]], dict[str, Any]]:
-    """Exit code, checks by name, and the whole object that is printed."""
+    """Return the exit code, the checks by name, and the whole printed object."""
     ended = runner.call("check-cluster", "--json", *flags)
     assert ended.out, ended.errors
-    said = json.loads(ended.out)
-    assert said["exit_code"] == ended.code
-    return ended.code, {each["name"]: each for each in said["checks"]}, said
+    printed = json.loads(ended.out)
+    assert printed["exit_code"] == ended.code
+    return ended.code, {each["name"]: each for each in printed["checks"]}, printed
 
 
 def namespaces_of_checks(cluster: Cluster) -> list[str]:
@@ -46,16 +46,16 @@ def test_a_sound_cluster_passes_and_keeps_nothing(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     before = cluster.namespace_uids()
-    code, checks, said = found_by(make_runner(), "--strict")
+    code, checks, printed = found_by(make_runner(), "--strict")
     assert code == ExitCode.OK, checks
     assert {each["state"] for each in checks.values()} == {"ok"}
     nodes = len(cluster.nodes())
     assert checks["nodes"]["detail"] == f"{nodes} of {nodes} are ready"
-    # All nodes share one clock, and that of the API server.
+    # All nodes share one clock with the API server.
     assert checks["clocks"]["detail"].startswith(f"{nodes} of {nodes} nodes agree")
     assert checks["network policies"]["detail"].startswith("enforced: ")
     assert checks["GPUs"]["detail"] == "no ready node has any"
-    assert (said["gpus"], said["left"], said["not_checked"]) == ([], [], [])
+    assert (printed["gpus"], printed["left"], printed["not_checked"]) == ([], [], [])
     assert cluster.namespace_uids() == before
 
 
@@ -64,20 +64,20 @@ def test_gpus_exporters_and_wrong_clocks_are_found(
     cluster: Cluster, base_image: str, owners_namespace: str, make_runner: Callable[[], Runner]
 ) -> None:
     node_pods.start(cluster, owners_namespace, [exporter_pod(image=base_image, xid=XID)])
-    # The second fake node has lost its device plugin; a node that no program reports for is next,
-    # with a clock that is ahead.
+    # The second fake node has lost its device plugin. A third node has a clock that is ahead and
+    # never reports again.
     plugin = json.dumps({"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
     cluster.kubectl("patch", "node", "fake-1", "--subresource=status", "--patch", plugin)
     report_late(cluster, "fake-skewed")
     try:
-        code, checks, said = found_by(make_runner())
+        code, checks, printed = found_by(make_runner())
         before_a_stack = preflight_with_gpus(cluster, base_image)
     finally:
         cluster.kubectl("delete", "node", "fake-skewed")
     assert code == ExitCode.ERROR, checks
     assert checks["clocks"]["state"] == "warning"
     assert f"fake-skewed is {SKEW_S} s ahead of" in checks["clocks"]["detail"]
-    assert said["gpus"] == [
+    assert printed["gpus"] == [
         {
             "resource": "nvidia.com/gpu",
             "product": "",
@@ -96,13 +96,13 @@ def test_gpus_exporters_and_wrong_clocks_are_found(
     assert checks["Xid errors"]["state"] == "failed"
     assert f"(Xid {XID})" in checks["Xid errors"]["detail"]
     assert namespaces_of_checks(cluster) == []
-    # The preflight of a stack that asks for GPUs says the same of them.
+    # The preflight of a stack that requests GPUs gives the same result.
     assert before_a_stack["device plugin"] == plugin_check["detail"]
     assert before_a_stack["GPU exporters"].endswith("none on fake-0, fake-1")
 
 
 def preflight_with_gpus(cluster: Cluster, image: str) -> dict[str, str]:
-    """What preflight says about a stack whose target asks for GPUs, by check."""
+    """Return the preflight results by check of a stack whose target requests GPUs."""
     placement = {"node_selector": {FAKE_NODE: "true"}, "tolerations": [{"key": FAKE_NODE}]}
     target = {"kind": "custom", "image": image, "gpu": {"count": 8}, "placement": placement}
     config = BenchmarkConfig.model_validate(
@@ -112,7 +112,7 @@ def preflight_with_gpus(cluster: Cluster, image: str) -> dict[str, str]:
             "deployment": {"target": target},
         }
     )
-    plan = plan_it(config, stack="asks-for-gpus", version="0.1.0", image=image)
+    plan = to_plan(config, stack="asks-for-gpus", version="0.1.0", image=image)
 
     async def checked() -> dict[str, str]:
         where = {"kubeconfig": cluster.environ["KUBECONFIG"], "context": cluster.context}
@@ -123,7 +123,7 @@ def preflight_with_gpus(cluster: Cluster, image: str) -> dict[str, str]:
 
 
 def report_late(cluster: Cluster, name: str) -> None:
-    """Make a node that reports once, as a kubelet does, with the time of a wrong clock."""
+    """Create a node that reports once, like a kubelet, with a wrong clock."""
     labels = {"kubernetes.io/os": "linux"}
     taints = [{"key": FAKE_NODE, "effect": "NoSchedule"}]
     cluster.apply(

@@ -1,5 +1,4 @@
-"""What a stack hangs on is deleted by somebody while its run is measured: that is seen at once and
-said as the cause."""
+"""The root object of a stack is deleted during its run, which ends at once with the cause."""
 
 import json
 import time
@@ -15,11 +14,11 @@ from tests.support.stack.real_stack import Config
 pytestmark = pytest.mark.cluster
 
 NOTICED_S = 15.0
-"""From the deletion to the word about it, on a machine that does much else."""
+"""Time limit from the deletion to the message, on a busy machine."""
 
 
-def for_a_while(benchmark: Config) -> None:
-    """Long enough for somebody to come."""
+def run_long(benchmark: Config) -> None:
+    """Run long enough for the deletion."""
     benchmark["load"] |= {"duration": "2m"}
 
 
@@ -28,7 +27,7 @@ def test_deleted_namespace_ends_its_run_at_once(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(for_a_while)
+    runner.change(run_long)
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(RUN)
         (space,) = cluster.objects("namespaces", "-l", f"aiperf.dev/stack={runner.name}")
@@ -39,13 +38,13 @@ def test_deleted_namespace_ends_its_run_at_once(
         command.wait_for(reason)
         assert time.monotonic() - deleted_mono_s < NOTICED_S
         ended = command.end()
-    said = json.loads(ended.out)
-    assert (ended.code, said["state"], said["reason"]) == (
+    printed = json.loads(ended.out)
+    assert (ended.code, printed["state"], printed["reason"]) == (
         ExitCode.BENCHMARK_FAILED,
         "failed",
         reason,
     )
-    assert said["left"] == said["not_checked"] == []
+    assert printed["left"] == printed["not_checked"] == []
     assert cluster.left_of(runner.name) == []
 
 
@@ -58,7 +57,7 @@ def test_deleted_anchor_ends_its_run_at_once(
     def as_guest(benchmark: Config) -> None:
         benchmark["deployment"]["namespace"] = {"mode": "existing", "name": owners_namespace}
 
-    runner.change(for_a_while)
+    runner.change(run_long)
     runner.change(as_guest)
     anchor = f"anchor-{runner.name}"
     reason = f"ConfigMap {anchor} was deleted during the run"

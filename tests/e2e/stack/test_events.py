@@ -1,4 +1,4 @@
-"""Events of a run on two nodes: each is done to the stack's own target, verified and undone."""
+"""Events of a run on two nodes. Each is applied to the stack's own target, verified and undone."""
 
 import subprocess
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from aiperf_svc.plan.identity import STACK_LABEL
 from tests.support.running_command import FINISHED, wait_for
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
-from tests.support.stack.real_stack import Config, modest
+from tests.support.stack.real_stack import Config, shrink
 
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
 
@@ -47,12 +47,12 @@ def disturbed(benchmark: Config, events: list[dict[str, Any]], duration: str) ->
     benchmark["events"] = events
     target = benchmark["deployment"]["target"]
     target |= {"replicas": REPLICAS, "rollout": "RollingUpdate"}
-    # Fewer tokens: a request that is cut off after its first token is rare.
+    # Fewer tokens make it rare that a request is cut off after its first token.
     target["args"] = ["--ttft", "50ms", "--itl", "5ms", "--tokens", "16"]
 
 
 def unschedulable(cluster: Cluster) -> list[str]:
-    """Names of the nodes that are cordoned."""
+    """Return the names of the cordoned nodes."""
     return [
         node["metadata"]["name"]
         for node in cluster.objects("nodes")
@@ -64,7 +64,7 @@ def test_each_event_is_verified_and_undone(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(modest)
+    runner.change(shrink)
     runner.change(lambda benchmark: disturbed(benchmark, EVENTS, "150s"))
     ended = runner.run()
     own = runner.summary()["aiperf_svc"]
@@ -82,7 +82,7 @@ def test_each_event_is_verified_and_undone(
 
 
 def has_netem() -> bool:
-    """Whether the kernel of this machine, on which all nodes run, has the module sch_netem."""
+    """Return whether this machine's kernel, which runs all nodes, has the module sch_netem."""
     add = "ip link add a type veth peer name b && tc qdisc add dev a root netem delay 1ms"
     argv = ("unshare", "-n", "sh", "-c", add)
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
@@ -100,7 +100,7 @@ def test_packets_are_disturbed_or_the_kernel_is_named(
     if not cluster.is_ours:
         pytest.skip("the kernels of the cluster of E2E_CONTEXT are unknown")
     runner = make_runner()
-    runner.change(modest)
+    runner.change(shrink)
     runner.change(lambda benchmark: disturbed(benchmark, PACKETS, "60s"))
     ended = runner.run()
     if not has_netem():
@@ -120,7 +120,7 @@ def test_gc_uncordons_the_node_of_a_killed_runner(
     is_gone: bool, cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(modest)
+    runner.change(shrink)
     drain = [{"at": "12s", "do": "drain", "duration": "2m"}]
     runner.change(lambda benchmark: disturbed(benchmark, drain, "150s"))
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
@@ -128,7 +128,7 @@ def test_gc_uncordons_the_node_of_a_killed_runner(
         wait_for(lambda: bool(unschedulable(cluster)))
         command.kill()
     if is_gone:
-        # As the time to live does, which has no right to change a node.
+        # The deadline pod removes it, which has no permission to change nodes.
         label = ("-l", f"{STACK_LABEL}={runner.name}")
         cluster.kubectl("delete", "namespace", *label, timeout_s=WAIT_S)
         assert unschedulable(cluster)

@@ -1,4 +1,4 @@
-"""Stacks as guests in a namespace that somebody else owns."""
+"""Stacks that share an existing namespace with its owner."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,19 +7,19 @@ import pytest
 
 from tests.support.stack import owners
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_stack import Config, Stack, modest, restarts, together
+from tests.support.stack.real_stack import Config, Stack, restarts, run_all, shrink
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
 
 def as_guest(stack: Stack, namespace: str) -> None:
-    """Change the stack's file: into a namespace that exists."""
+    """Change the stack's file to use an existing namespace."""
 
     def change(benchmark: Config) -> None:
         deployment = benchmark["deployment"]
         deployment["namespace"] = {"mode": "existing", "name": namespace}
 
-    stack.change(modest)
+    stack.change(shrink)
     stack.change(change)
 
 
@@ -37,7 +37,7 @@ def test_two_guests_remove_only_their_own_objects(
     first, second = make_stack(), make_stack()
     for stack in (first, second):
         as_guest(stack, owners_namespace)
-    together(first.up, second.up)
+    run_all(first.up, second.up)
     for stack in (first, second):
         outputs = stack.outputs()
         assert outputs["namespace"] == owners_namespace

@@ -1,4 +1,4 @@
-"""Shapes of an experiment as the indexes of a Job, on a real cluster."""
+"""Shapes of an experiment as indexes of a Job on a real cluster."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import Runner
 from tests.support.stack.real_stack import Config, Stack
 
-# Alone: the pods of several indexes need the whole node.
+# Runs alone, because the pods of several indexes need the whole node.
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 TTFT_MS = (20, 60, 100, 140, 180)
@@ -36,7 +36,7 @@ FOUND_S = 120.0
 
 
 def six_servers(benchmark: Config) -> None:
-    """Six servers as indexes of one Job, three of them at a time."""
+    """Run six servers as indexes of one Job, three at a time."""
     args = [["--ttft", f"{each}ms", "--itl", "4ms", "--tokens", "8"] for each in TTFT_MS]
     benchmark["experiment"] = {
         "product": {"deployment.target.args": [*args, ["--no-such-flag"]]},
@@ -48,8 +48,8 @@ def six_servers(benchmark: Config) -> None:
 
 
 def two_jobs(benchmark: Config) -> None:
-    """Two servers whose pods differ, and so two Jobs of one index, each with two trials. They are
-    no repetitions: an invalid one of those is run again."""
+    """Run two servers with different pods, which makes two Jobs of one index with two trials each.
+    These are not repetitions, because an invalid repetition would run again."""
     benchmark["experiment"] = {
         "product": {MEMORY: ["128Mi", "144Mi"], CONCURRENCY: [1, 2]},
         "parallel": 2,
@@ -61,7 +61,7 @@ def two_jobs(benchmark: Config) -> None:
 def index_pods(
     cluster: Cluster, stack: str, index: int, *, job: str = "index-1"
 ) -> list[dict[str, Any]]:
-    """The pods of an index that run, with their namespaces."""
+    """Return the running pods of an index and their namespaces."""
     return [
         pod["metadata"]
         for pod in cluster.pods_of(stack, job)
@@ -71,7 +71,7 @@ def index_pods(
 
 
 def kill_server(cluster: Cluster, stack: str, index: int) -> None:
-    """End the server of an index by SIGKILL, as soon as its pod runs."""
+    """Kill the server of an index with SIGKILL as soon as its pod runs."""
     until = time.monotonic() + FOUND_S
     while not (found := index_pods(cluster, stack, index)):
         assert time.monotonic() < until, f"no pod of index {index} has run"
@@ -163,12 +163,12 @@ def test_status_results_and_gc_work_after_killed_runner(
 
 
 def wait_for_a_trial(cluster: Cluster, stack: str, job: str) -> str:
-    """Wait until the index of a Job has ended a trial; return its namespace."""
+    """Wait until the index of a Job has ended a trial and return the index's namespace."""
     until = time.monotonic() + FOUND_S
     while time.monotonic() < until:
         for pod in index_pods(cluster, stack, 0, job=job):
             listed = ("exec", "-n", pod["namespace"], pod["name"], "-c", job, "--", "python", "-c")
-            with contextlib.suppress(AssertionError):  # its pod has just begun or ended
+            with contextlib.suppress(AssertionError):  # its pod is starting or ending
                 if "done" in cluster.kubectl(*listed, TRIALS):
                     return str(pod["namespace"])
     raise AssertionError(f"no trial of {job} has ended")

@@ -1,4 +1,4 @@
-"""From a committed stack file to results and to nothing, with the plain Pulumi CLI."""
+"""A committed stack file is brought up, measured and removed with the plain Pulumi CLI."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +15,14 @@ WARMUP, CONCURRENCY = 16, 8
 
 
 def with_hooks(benchmark: dict[str, Any]) -> None:
-    """Requests before the first phase and after the last one, which the mock server knows."""
+    """Call the mock server's hooks before the first phase and after the last."""
     benchmark["endpoint"]["hooks"] = [
         {"before": "load", "method": "GET", "path": "/health"},
         {"after": "profiling", "method": "GET", "path": "/v1/models"},
     ]
 
 
-def test_a_stack_comes_up_measures_and_leaves_nothing(
+def test_stack_starts_measures_and_leaves_nothing(
     cluster: Cluster, make_stack: Callable[[], Stack], tmp_path: Path
 ) -> None:
     stack = make_stack()
@@ -40,7 +40,7 @@ def test_a_stack_comes_up_measures_and_leaves_nothing(
     assert made["metadata"]["name"] == namespace
     uid = made["metadata"]["uid"]
     assert uid in cluster.namespace_uids()
-    # What finds nothing afterwards must find everything now.
+    # The leak check must find everything now, so that finding nothing later proves something.
     kinds = {each.split("/")[1] for each in cluster.of_stack(stack.name)}
     assert kinds >= {
         "Namespace", "ConfigMap", "Secret", "ServiceAccount", "Role", "RoleBinding",
@@ -62,11 +62,11 @@ def test_a_stack_comes_up_measures_and_leaves_nothing(
     assert accounts["requests_sent"] == accounts["records"]
     assert len((results / "profile_export.jsonl").read_text().splitlines()) == profiled
     assert ours["lost_services"] == []
-    # The server's own page, which the stack's policies let the records manager read.
+    # The server's own metrics, which the policies let the records manager read.
     (source,) = ours["system"]["sources"]
     assert source["problem"] == ""
     running = ours["system"]["metrics"]["server_running_requests"]
-    # A short load has few pages, one of which may be from its first or last moment.
+    # A short load has few pages. The first and the last may lie outside of it.
     assert 0 < running <= CONCURRENCY
     files = {path.name for path in results.iterdir()}
     assert files >= {"server_metrics_export.jsonl", "telemetry.parquet", "metrics.om"}

@@ -1,4 +1,4 @@
-"""A stack whose target is asked over HTTP/2 only."""
+"""A stack whose target accepts only HTTP/2."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""What a user installs, far from any checkout: whole runs, a project of `aiperf-svc init`, and
-programs with the component."""
+"""An installed package outside any checkout: whole runs, a project of `aiperf-svc init`, and
+programs that use the component."""
 
 import json
 import os
@@ -39,8 +39,8 @@ only. The component comes from the provider on PATH."""
 
 @pytest.fixture(scope="module")
 def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel of this checkout; what it depends on is seen through a
-    path file, which leads to packages and, unlike an editable install, to no checkout."""
+    """Create a virtual environment with the wheel of this checkout. A path file makes the
+    dependencies visible. Unlike an editable install, it leads to no checkout."""
     folder = tmp_path_factory.mktemp("installed")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     wheels, venv = folder / "wheels", folder / "venv"
@@ -59,7 +59,7 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stack(make_stack: Callable[[], Stack], venv: Path) -> Stack:
-    """One without the program of this checkout, whose Pulumi finds the wheel."""
+    """Make a stack without this checkout's program. Its Pulumi uses the wheel."""
     made = make_stack()
     (made.folder / "infra").unlink()
     (made.folder / ".venv").unlink()
@@ -77,7 +77,7 @@ def _use_provider(stack: Stack) -> None:
 
 
 def _measured(stack: Stack, folder: Path) -> dict[str, Any]:
-    """Bring a program up, fetch the results of its benchmark, and take it down."""
+    """Bring a program up, fetch the results of its benchmark, and destroy it."""
     stack.up()
     outputs = stack.outputs()
     if "results" not in outputs:
@@ -103,8 +103,9 @@ def test_installed_program_runs_a_whole_stack(
 
     runner.program = (str(venv / "bin" / "aiperf-svc"),)
     ended = runner.run("--json")
-    said = json.loads(ended.out)
-    assert (ended.code in FINISHED, said["state"], said["left"]) == (True, "done", []), ended.errors
+    printed = json.loads(ended.out)
+    assert ended.code in FINISHED, ended.errors
+    assert (printed["state"], printed["left"]) == ("done", [])
     assert runner.summary()["request_count"]["avg"] > 0
     assert cluster.left_of(runner.name) == []
 
@@ -117,8 +118,9 @@ def test_installed_program_runs_its_own_stack_file(
     shutil.rmtree(runner.folder / "stacks")
     runner.program, runner.name = (str(venv / "bin" / "aiperf-svc"),), "bench-smoke"
     ended = runner.run("--json")
-    said = json.loads(ended.out)
-    assert (ended.code in FINISHED, said["state"], said["left"]) == (True, "done", []), ended.errors
+    printed = json.loads(ended.out)
+    assert ended.code in FINISHED, ended.errors
+    assert (printed["state"], printed["left"]) == ("done", [])
     assert runner.summary()["request_count"]["avg"] > 0
     assert cluster.left_of(runner.name) == []
 

@@ -1,7 +1,7 @@
-"""Runs of a stack that are killed at many moments, the runner or its Pulumi CLI, in a namespace of
-their own and in somebody's, of a server and of a command on a claim: each is followed by `gc` and
-the next run, and neither is told to use force. `make test-stack` tries a few moments;
-AIPERF_KILLS=200 tries that many, AIPERF_KILLS_SEED others."""
+"""Kills the runner of a stack or its Pulumi CLI at many moments, in the stack's own namespace and
+in a shared one, with a server and with a command on a claim. After each kill, `gc` and the next run
+must succeed without force. `make test-stack` tries a few moments. AIPERF_KILLS sets their number
+and AIPERF_KILLS_SEED chooses others."""
 
 import json
 import os
@@ -35,17 +35,17 @@ pytestmark = pytest.mark.cluster
 KILLS = int(os.environ.get("AIPERF_KILLS", "4"))
 SEED = int(os.environ.get("AIPERF_KILLS_SEED", "0"))
 FIRST_S, LATER_S = 4.0, 3.0
-"""The first seconds, over which half of the moments are spread, and those after a word."""
+"""Kills are spread over these seconds: half from the start, half from a line of output."""
 WORDS = ("", PREFLIGHT, UP, RUN, COLLECT, DESTROY)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When something is killed."""
+    """When a process is killed."""
 
     number: int
     word: str
-    """That the run has said; empty: it has begun."""
+    """Text in the run's output after which the delay counts. Empty means the start of the run."""
     after_s: float
     victim: str
 
@@ -55,7 +55,8 @@ class Moment:
 
 
 def moments() -> list[Moment]:
-    """Half of them evenly over the first seconds, the others after what a stage says first."""
+    """Spread half of the kills over the first seconds. Time the others from a stage's first
+    output."""
     chosen, found = random.Random(SEED), []
     for number in range(KILLS):
         victim = ("runner", "pulumi")[chosen.randrange(2)]
@@ -67,12 +68,12 @@ def moments() -> list[Moment]:
     return found
 
 
-def killed(runner: Runner, moment: Moment) -> Ended | None:
-    """How the run ended, if it is not the one that was killed."""
+def run_and_kill(runner: Runner, moment: Moment) -> Ended | None:
+    """Run until the kill. Return how the run ended unless it was itself killed."""
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         if moment.word:
             command.wait_for(moment.word)
-        # The moment is what is tried; nothing tells when it has come.
+        # The kill time is what the test varies, so there is no condition to wait for.
         select.select([], [], [], moment.after_s)
         if moment.victim == "runner":
             command.send(signal.SIGKILL)
@@ -90,10 +91,10 @@ def name_of(pid: int) -> str:
 
 
 def try_moment(runner: Runner, kind: Kind, moment: Moment) -> list[str]:
-    """What was not as it should be after a kill, `gc` and the next run."""
+    """Return the problems after a kill, `gc` and the next run."""
     wrong = []
     kind.prepare(runner)
-    ended = killed(runner, moment)
+    ended = run_and_kill(runner, moment)
     if ended and "Traceback" in ended.errors:
         wrong.append(f"run: {ended.errors[-2000:]}")
     collected = runner.gc()
@@ -136,8 +137,8 @@ def test_gc_after_any_kill_needs_no_force(
     own.mkdir()
     runner.environ["TMPDIR"] = str(own)
     kind.prepare(runner)
-    # So long that its beginning is seen.
-    kind.last(runner, 15)
+    # Long enough that its start is observed.
+    kind.set_duration(runner, 15)
     if mode == "existing":
         owners.settle(cluster, owners_namespace, image=image)
         where = {"mode": mode, "name": owners_namespace}

@@ -1,6 +1,6 @@
-"""What a plain `pulumi up` leaves that was killed before it wrote an object into its state: `gc`
-and the next run remove its anchor, and the next `up` makes other objects again. The state is edited
-to be as that kill leaves it, since the moment is too short to be hit."""
+"""A plain `pulumi up` is killed before it writes an object to its state. `gc` and the next run
+remove its anchor, and the next `up` recreates the other objects. The moment is too short to hit, so
+the state is edited to match such a kill."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 COMMAND_S = 120.0
 ANCHOR, KEYS = "**ConfigMap::anchor", "**Secret::keys"
 BEFORE = ("**Benchmark::benchmark", "**Lifetime::lifetime", "**Access::access", "**Namespace::*")
-"""What the anchor and the keys need, as Pulumi matches targets."""
+"""URN patterns of the anchor, the keys and what they depend on."""
 
 
 def pulumi(runner: Runner, *words: str) -> Ended:
@@ -34,15 +34,14 @@ def done(ended: Ended) -> str:
 
 
 def kill_while_made(runner: Runner, *targets: str) -> None:
-    """Create these objects, and leave the state that Pulumi has before it writes the last of
-    them."""
+    """Create these objects, except that the state does not yet contain the last of them."""
     in_checkout(runner)
     backend = runner.state_home / "backend"
     backend.mkdir(parents=True)
     done(pulumi(runner, "stack", "select", "--create"))
     flags = [part for each in (*BEFORE, *targets) for part in ("--target", each)]
     done(pulumi(runner, "up", "-y", "--skip-preview", *flags))
-    # `pulumi stack import` would drop what is pending.
+    # `pulumi stack import` would drop pending operations.
     file = backend / ".pulumi" / "stacks" / "aiperf" / f"{runner.name}.json"
     state: dict[str, Any] = json.loads(file.read_bytes())
     latest = state["checkpoint"]["latest"]
@@ -75,9 +74,9 @@ def test_unfinished_anchor_is_removed(
 
     refused = pulumi(runner, "up", "-y", "--skip-preview")
     assert refused.code != 0
-    said = " ".join((refused.out + refused.errors).split())
-    assert f"has the beginning of stack {runner.name}, from an `up` that was killed" in said
-    assert f"aiperf-svc gc {runner.name}. Nothing was changed" in said
+    output = " ".join((refused.out + refused.errors).split())
+    assert f"has the beginning of stack {runner.name}, from an `up` that was killed" in output
+    assert f"aiperf-svc gc {runner.name}. Nothing was changed" in output
     assert cluster.of_stack(runner.name) == left
 
     if command == "gc":
@@ -100,7 +99,7 @@ def test_next_up_makes_unfinished_keys_again(
 ) -> None:
     runner = make_runner()
     kill_while_made(runner, ANCHOR, KEYS)
-    # Its keys are new, and the label of its run is another.
+    # The keys are new, and so is the run label.
     runner.change(lambda benchmark: benchmark["load"].update(concurrency=4))
     done(pulumi(runner, "up", "-y", "--skip-preview"))
     done(pulumi(runner, "destroy", "-y", "--skip-preview"))

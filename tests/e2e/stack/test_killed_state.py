@@ -1,6 +1,6 @@
-"""Whatever is killed, and when, while the Pulumi CLI writes its state: the next runner works on it
-without being told to use force. A real CLI with a program that makes nothing in a cluster, so that
-many moments can be tried (AIPERF_STATE_KILLS)."""
+"""Processes are killed while the Pulumi CLI writes its state. The next runner recovers without
+force. A real CLI runs a program that creates nothing in a cluster, so that many moments can be
+tried (AIPERF_STATE_KILLS)."""
 
 import json
 import os
@@ -71,21 +71,21 @@ STAGES = ("selecting", "setting", "up", "destroy")
 VICTIMS = ("runner", "pulumi", "all")
 
 
-def started(folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[str]:
-    with (folder / "said").open("w") as said:
+def start_runner(folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    with (folder / "stderr").open("w") as stderr:
         return subprocess.Popen(
             (sys.executable, "-c", RUNNER),
             env=dict(environ),
             cwd=PROJECT,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )
 
 
 def kill(runner: subprocess.Popen[str], victim: str, folder: Path) -> None:
-    """As `kill -9` does, or the kernel when there is no memory."""
+    """Kill with SIGKILL, like `kill -9` or the OOM killer."""
     if victim == "runner":
         runner.kill()
         return
@@ -100,7 +100,7 @@ def kill(runner: subprocess.Popen[str], victim: str, folder: Path) -> None:
 
 
 def ended_all(folder: Path) -> bool:
-    """Whether every process of the test ends by itself in time."""
+    """Return whether every process of the test ends by itself in time."""
     deadline = time.monotonic() + SILENT_S
     while pids := processes_with(folder):
         for pid in pids:
@@ -135,24 +135,24 @@ def test_next_runner_needs_no_force_after_a_kill(
     for number in range(KILLS):
         stage, victim = STAGES[number % 4], VICTIMS[number % 3]
         after_s = chosen.uniform(0.0, 1.5)
-        with started(tmp_path, environ) as runner:
+        with start_runner(tmp_path, environ) as runner:
             assert runner.stdout is not None
             assert any(line == f"{stage}\n" for line in runner.stdout)
-            # The moment is what is tried; nothing tells when it has come.
+            # The kill time is what the test varies, so there is no condition to wait for.
             select.select([], [], [], after_s)
             kill(runner, victim, tmp_path)
             runner.communicate(timeout=RUN_S)
         moment = f"kill {number} of {victim}, {after_s * 1000:.0f} ms after {stage!r}"
-        assert victim != "runner" or ended_all(tmp_path), f"{moment}: something goes on"
-        with started(tmp_path, environ) as runner:
+        assert victim != "runner" or ended_all(tmp_path), f"{moment}: processes are still running"
+        with start_runner(tmp_path, environ) as runner:
             out, _ = runner.communicate(timeout=RUN_S)
-        said = (tmp_path / "said").read_text()
-        assert out.endswith("done\n"), f"{moment}: {said}"
+        errors = (tmp_path / "stderr").read_text()
+        assert out.endswith("done\n"), f"{moment}: {errors}"
         seen.update(
             word
             for word in ("removing the lock", "not written to its end", "waiting for the Pulumi")
-            if word in said
+            if word in errors
         )
-        assert ended_all(tmp_path), f"{moment}: something goes on"
+        assert ended_all(tmp_path), f"{moment}: processes are still running"
         assert list(temporary.iterdir()) == [], moment
     print(json.dumps({"kills": KILLS, **seen}))

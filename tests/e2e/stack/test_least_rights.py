@@ -1,4 +1,4 @@
-"""The Roles of the operators' page are enough: whole runs by a user who has nothing else."""
+"""The Roles on the operators' page suffice for whole runs without other permissions."""
 
 import secrets
 import signal
@@ -21,7 +21,7 @@ STACKS, NAMESPACES = "aiperf-stacks", "aiperf-namespaces"
 
 
 class LesserUser:
-    """An account of a namespace, the page's Roles under names of its own, and a kubeconfig."""
+    """A service account of a namespace, copies of the page's Roles, and a kubeconfig."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self._cluster, self._namespace = cluster, namespace
@@ -43,7 +43,7 @@ class LesserUser:
         self.kubeconfig.write_text(yaml.safe_dump(known))
 
     def may(self, role: str, *, everywhere: bool) -> None:
-        """Give it a Role of the page, in its namespace or in all of them."""
+        """Bind a Role of the page in the account's namespace or in all namespaces."""
         metadata: dict[str, str] = {"name": f"{role}-{self._name}"}
         if not everywhere:
             metadata["namespace"] = self._namespace
@@ -64,16 +64,16 @@ class LesserUser:
         )
 
     def may_not(self, role: str) -> None:
-        """Take a Role in its namespace away again."""
+        """Remove the binding of a Role in the account's namespace."""
         name = f"{role}-{self._name}"
         self._cluster.kubectl("delete", "rolebinding", name, "-n", self._namespace)
 
-    def take(self, runner: Runner) -> None:
-        """Do what this runner does."""
+    def use_for(self, runner: Runner) -> None:
+        """Use this account for a runner."""
         runner.environ["KUBECONFIG"] = str(self.kubeconfig)
 
     def remove(self) -> None:
-        """What is not in its namespace, which goes as a whole."""
+        """Delete the cluster-wide objects. The rest goes with the namespace."""
         names = [self._named(role) for role in _documented()]
         kinds = "clusterrolebindings,clusterroles"
         self._cluster.kubectl("delete", kinds, *names, "--ignore-not-found")
@@ -96,7 +96,7 @@ def lesser(cluster: Cluster, owners_namespace: str, tmp_path: Path) -> Iterator[
 
 
 def _assert_whole(runner: Runner, cluster: Cluster) -> str:
-    """What a run says in which nothing was missing."""
+    """Check a successful run without missing permissions and return its output."""
     ended = runner.run()
     assert ended.code in FINISHED, ended.errors
     assert "✓ permissions: all " in ended.errors
@@ -114,10 +114,10 @@ def test_documented_role_suffices_for_a_guest(
     where = {"mode": "existing", "name": owners_namespace}
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
     lesser.may(STACKS, everywhere=False)
-    lesser.take(runner)
-    said = _assert_whole(runner, cluster)
-    assert "✓ quota: " in said
-    assert "✓ admission: " in said
+    lesser.use_for(runner)
+    output = _assert_whole(runner, cluster)
+    assert "✓ quota: " in output
+    assert "✓ admission: " in output
 
 
 def test_both_documented_roles_suffice_for_own_namespaces(
@@ -126,7 +126,7 @@ def test_both_documented_roles_suffice_for_own_namespaces(
     runner = make_runner()
     lesser.may(STACKS, everywhere=True)
     lesser.may(NAMESPACES, everywhere=True)
-    lesser.take(runner)
+    lesser.use_for(runner)
     _assert_whole(runner, cluster)
 
 
@@ -139,11 +139,11 @@ def test_lost_rights_are_not_reported_as_removal(
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
     runner.change(lambda benchmark: benchmark["load"].update(duration="4m"))
     lesser.may(STACKS, everywhere=False)
-    lesser.take(runner)
+    lesser.use_for(runner)
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(RUN)
         lesser.may_not(STACKS)
-        # The second one leaves out the results, which cannot be fetched.
+        # The second interrupt skips the results, which cannot be fetched.
         command.send(signal.SIGINT)
         command.wait_for("Stopping. ")
         command.send(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""A node without power, seen from the other one: its pods say nothing, and come back with it."""
+"""A node loses power, as seen from the other node. Its pods become silent and return with it."""
 
 import contextlib
 import subprocess
@@ -21,7 +21,7 @@ connection.recv(64)
 """
 
 
-def test_lost_node_comes_back_with_its_pods(
+def test_lost_node_returns_with_its_pods(
     cluster: Cluster, base_image: str, owners_namespace: str
 ) -> None:
     if not cluster.is_ours:
@@ -45,7 +45,7 @@ def test_lost_node_comes_back_with_its_pods(
 
 @contextlib.contextmanager
 def listening(client: NodePod, other: NodePod) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends when the connection between the two pods does."""
+    """Yield a process that ends when the connection between the two pods ends."""
     program = ("python3", "-uc", _LISTEN, other.address, str(PORT))
     with client.popen("exec", client.name, "--", *program) as process:
         assert process.stdout

@@ -1,5 +1,4 @@
-"""The stack of 100,000 users as 300 pods on nodes that only say that they run them: what Pulumi,
-its provider and an API server make of it."""
+"""The stack of 100,000 users as 300 fake pods: the load on Pulumi, provider and API server."""
 
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 FAKE_NODES = 12
 WORKERS, PROCESSORS = 235, 59
 PODS = 300
-"""With five single services and the deadline pod."""
+"""Includes five single services and the deadline pod."""
 
 
 def on_fake_nodes(benchmark: Config) -> None:
@@ -27,7 +26,7 @@ def on_fake_nodes(benchmark: Config) -> None:
 
 
 def preview_s(stack: Stack) -> float:
-    """Time of a preview of a stack that is not there."""
+    """Return the duration of a preview of a new stack."""
     stack.init()
     stack.pulumi("preview", "-s", stack.name)
     return stack.took_s["preview"]
@@ -40,7 +39,7 @@ def test_preview_beside_three_hundred_pods_is_fast(
     small, large = make_stack(), make_stack()
     large.use("bench-100k")
     large.change(on_fake_nodes)
-    # Replicas are numbers: a preview takes what Pulumi and Python take, whatever the size.
+    # Replicas are only numbers. A preview takes the time of Pulumi and Python, whatever the size.
     assert preview_s(large) < 2 * preview_s(small)
     large.up()
     namespace = large.outputs()["namespace"]

@@ -1,4 +1,4 @@
-"""A drain of a node waits for the start and the load of a run, and no longer."""
+"""A node drain waits for the start and the load of a run, and no longer."""
 
 import json
 from collections.abc import Callable
@@ -9,20 +9,20 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.commands import attempt
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
-from tests.support.stack.real_stack import Config, Stack, is_under_load, modest
+from tests.support.stack.real_stack import Config, Stack, is_under_load, shrink
 
 pytestmark = pytest.mark.cluster
 
 READY_S, LOAD_S, GRACE_S, WARMUP_S = 20, 15, 2, 5
 HOLD_S = 2 * READY_S + LOAD_S + WARMUP_S + 2 * GRACE_S
-"""From the budget's creation until it is deleted."""
+"""Longest time from the creation of the budget to its deletion."""
 CAP_S = 90
-"""Longest hold: longer than a stack takes to come up."""
+"""Longer than a stack takes to start."""
 TOO_MANY_REQUESTS = "Cannot evict pod as it would violate the pod's disruption budget"
 
 
-def soon_over(benchmark: Config) -> None:
-    """The start and the load are over long before the stack removes itself."""
+def run_briefly(benchmark: Config) -> None:
+    """Start and load end long before the stack removes itself."""
     deployment = benchmark["deployment"]
     deployment |= {"ttl": "10m", "ready_timeout": f"{READY_S}s"}
     deployment["target"]["ready_timeout"] = f"{READY_S}s"
@@ -40,27 +40,27 @@ def test_drain_waits_for_the_load_in_each_run(
     cluster: Cluster, make_stack: Callable[[], Stack], owners_namespace: str, mode: str
 ) -> None:
     stack = make_stack()
-    stack.change(modest)
-    stack.change(soon_over)
+    stack.change(shrink)
+    stack.change(run_briefly)
     if mode == "existing":
         own = {"mode": mode, "name": owners_namespace}
         stack.change(lambda benchmark: benchmark["deployment"].update(namespace=own))
     budgets = []
-    for change in (soon_over, other_load):
+    for change in (run_briefly, other_load):
         stack.change(change)
         stack.up()
         outputs = stack.outputs()
         namespace = outputs["namespace"]
         stack.follow(outputs, is_under_load)
         assert TOO_MANY_REQUESTS in evict(cluster, stack, namespace, "worker")
-        # Whoever keeps the deadline can move at any time.
+        # The deadline pod may move at any time.
         assert evict(cluster, stack, namespace, "deadline") == ""
         (budget,) = cluster.objects("pdb", "-n", namespace)
         budgets.append(budget["metadata"]["uid"])
         gone = ("pdb", "-n", namespace, "--all", "--for=delete", f"--timeout={2 * HOLD_S}s")
         cluster.kubectl("wait", *gone, timeout_s=3 * HOLD_S)
         assert evict(cluster, stack, namespace, "worker") == ""
-        # The stack is there, with its results.
+        # The stack still exists with its results.
         assert stack.follow(outputs, lambda status: status.is_settled).state == "done"
     assert len(set(budgets)) == 2
     stack.destroy()
@@ -79,7 +79,7 @@ def test_drain_ends_a_run_after_max_drain_hold(
         benchmark["deployment"]["pods"]["worker"]["placement"] = where
         benchmark["load"]["duration"] = "4m"
 
-    runner.change(modest)
+    runner.change(shrink)
     runner.change(capped)
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(RUN)
@@ -89,7 +89,7 @@ def test_drain_ends_a_run_after_max_drain_hold(
             cluster.kubectl("uncordon", second)
         ended = command.end()
     assert TOO_MANY_REQUESTS in drained
-    # What was measured until then is kept, and its verdict names the lost worker.
+    # Measurements until then are kept. The verdict names the lost worker.
     assert ended.code == ExitCode.VERDICT_INVALID, ended.errors
     found = json.loads(ended.out)
     assert (found["state"], found["left"]) == ("done", [])
@@ -98,7 +98,7 @@ def test_drain_ends_a_run_after_max_drain_hold(
 
 
 def drain(cluster: Cluster, node: str) -> str:
-    """What `kubectl drain` says until the node has no pods of others."""
+    """Run `kubectl drain` until the node has no evictable pods. Return its output."""
     flags = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={3 * CAP_S}s")
     command = ("kubectl", "--context", cluster.context, "drain", node, *flags)
     ended = attempt(command, environ=cluster.environ, timeout_s=4 * CAP_S)
@@ -107,8 +107,8 @@ def drain(cluster: Cluster, node: str) -> str:
 
 
 def evict(cluster: Cluster, stack: Stack, namespace: str, component: str) -> str:
-    """Ask for the eviction of a component's pod, as `kubectl drain` does, without carrying it out;
-    the API server's refusal, empty when it agrees."""
+    """Request the eviction of a component's pod as a dry run of `kubectl drain`. Return the API
+    server's refusal, or an empty text."""
     (pod,) = stack.pods(namespace, component)
     name = pod["metadata"]["name"]
     body = {

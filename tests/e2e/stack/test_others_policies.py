@@ -1,5 +1,5 @@
-"""Network policies, ours and others', and a target that somebody else runs in the same cluster:
-what a stack needs is open before it is needed."""
+"""Network policies of stacks and of other owners, and a target of another owner in the same
+cluster. Connections of a stack are open before it needs them."""
 
 from collections.abc import Callable
 

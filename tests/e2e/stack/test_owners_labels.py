@@ -1,4 +1,4 @@
-"""An owner's objects that carry a stack's label are the owner's: they are said, and stay."""
+"""An owner's objects that carry a stack's label are reported and kept."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 
 def labelled(kind: str, name: str, namespace: str, stack: str, **rest: Any) -> dict[str, Any]:
-    """An object of the owner's with the label that ours have."""
+    """Return an object of the owner with our label."""
     labels = {"aiperf.dev/stack": stack, "app": name}
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     version = "apps/v1" if kind == "Deployment" else "v1"
@@ -34,7 +34,7 @@ def test_owners_labelled_objects_survive_run_and_gc(
     runner = make_runner()
     where = {"mode": "existing", "name": owners_namespace}
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
-    # So long that the owner can work meanwhile.
+    # Long enough for the owner to create objects meanwhile.
     runner.change(lambda benchmark: benchmark["load"].update(duration="15s"))
     pods = {"containers": [{"name": "main", "image": "localhost/there-is-none:1"}]}
     template = {"metadata": {"labels": {"app": "shop"}}, "spec": pods}

@@ -1,4 +1,4 @@
-"""Two images of a server, visited in blocks on one node, and compared by their blocks."""
+"""Two images of a server are measured in blocks on one node and compared by block."""
 
 import json
 from collections.abc import Callable
@@ -23,9 +23,9 @@ SERVE = (
 
 @pytest.fixture
 def slower_image(cluster: Cluster, image: str, tmp_path: Path) -> str:
-    """The services' image with a variable that makes its mock server slower."""
+    """Build the service image with a variable that slows its mock server down."""
     if not cluster.is_ours:
-        pytest.skip("E2E_CONTEXT names a cluster, which needs the image in a registry")
+        pytest.skip("E2E_CONTEXT names a cluster, and the image would need a registry")
     name = f"{image}-slower"
     recipe = tmp_path / "Containerfile"
     recipe.write_text(f"ARG BASE\nFROM {image}\nENV MOCK_TTFT={SLOWER_MS}ms\n")
@@ -37,7 +37,7 @@ WARMUP_S = 2
 
 
 def in_blocks(images: list[str], count: int, **blocks: str) -> Callable[[dict[str, Any]], None]:
-    """Changes a stack so that it visits these images in blocks."""
+    """Return a change that makes a stack measure these images in blocks."""
 
     def change(benchmark: dict[str, Any]) -> None:
         over = "deployment.target.image"
@@ -58,8 +58,8 @@ def in_blocks(images: list[str], count: int, **blocks: str) -> Callable[[dict[st
     return change
 
 
-def called(runner: Runner, *arguments: str) -> Ended:
-    """How a command ends that takes longer than those of other tests."""
+def call(runner: Runner, *arguments: str) -> Ended:
+    """Run a command that takes longer than those of other tests."""
     command = (*runner.program, *arguments)
     return attempt(command, environ=runner.environ, folder=runner.folder, timeout_s=RUN_S)
 
@@ -69,7 +69,7 @@ def test_slower_image_is_found_in_blocks(
 ) -> None:
     runner = make_runner()
     runner.change(in_blocks([image, slower_image], 3))
-    ended = called(runner, "run", runner.name, "--yes", "--json", "--context", cluster.context)
+    ended = call(runner, "run", runner.name, "--yes", "--json", "--context", cluster.context)
     assert ended.code in FINISHED, ended.errors
     assert cluster.left_of(runner.name) == []
     results = json.loads(ended.out)["results"]
@@ -79,7 +79,7 @@ def test_slower_image_is_found_in_blocks(
         json.loads((folder / "trials" / each["folder"] / "provenance.json").read_bytes())["target"]
         for each in results["trials"]
     ]
-    # Each visit started its server, on the node that had pulled both images before the first.
+    # Each trial started its server on the node that had pulled both images beforehand.
     assert len({each["started"] for each in facts}) == 12
     (node,) = {each["node"] for each in facts}
     assert len({each["image_digest"] for each in facts}) == 2
@@ -87,7 +87,7 @@ def test_slower_image_is_found_in_blocks(
     assert len(pulled) == 2
     assert all(line.endswith(f"on node {node}") for line in pulled)
     how = ("--by", "deployment.target.image", "--paired", "--metric", "time_to_first_token:p50")
-    compared = called(runner, "compare", str(folder), *how, "--json")
+    compared = call(runner, "compare", str(folder), *how, "--json")
     found = json.loads(compared.out)
     (row,) = found["rows"]
     assert (row["word"], row["base"]["n"]) == ("worse", 3)
@@ -98,8 +98,8 @@ def test_slower_image_is_found_in_blocks(
 
 UPTIME_S = 60
 LATE_S = 5
-"""Longest time from the end of the warmup's load to the load, and the second that the cluster's
-times of containers do not count."""
+"""Longest time from the end of the warmup's load to the load, plus one second for the resolution of
+container times."""
 
 
 def test_visits_begin_at_one_uptime(
@@ -107,7 +107,7 @@ def test_visits_begin_at_one_uptime(
 ) -> None:
     runner = make_runner()
     runner.change(in_blocks([image, slower_image], 1, uptime=f"{UPTIME_S}s"))
-    ended = called(runner, "run", runner.name, "--yes", "--json", "--context", cluster.context)
+    ended = call(runner, "run", runner.name, "--yes", "--json", "--context", cluster.context)
     assert ended.code in FINISHED, ended.errors
     assert cluster.left_of(runner.name) == []
     results = json.loads(ended.out)["results"]
@@ -115,7 +115,7 @@ def test_visits_begin_at_one_uptime(
     assert ended.errors.count(f"when the target has run for {UPTIME_S} s") == 4
     (folder,) = runner.artifacts.glob("*/")
     by = ("--by", "deployment.target.image", "--json")
-    found = json.loads(called(runner, "compare", str(folder), *by).out)
+    found = json.loads(call(runner, "compare", str(folder), *by).out)
     spans = [found[side]["uptime_s"] for side in ("base", "new")]
     begin_s = UPTIME_S + WARMUP_S
     assert all(begin_s <= low <= high < begin_s + LATE_S for low, high in spans)

@@ -1,5 +1,5 @@
-"""`pulumi up` and `pulumi destroy` by hand take as long in every namespace mode: nothing waits for
-what is gone already."""
+"""`pulumi up` and `pulumi destroy` take equally long in every namespace mode. Nothing waits for
+objects that are already deleted."""
 
 import secrets
 import shutil
@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_stack import Config, Stack, modest
+from tests.support.stack.real_stack import Config, Stack, shrink
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 RATIO = 2.0
-"""To a namespace of Pulumi's own naming. A deletion whose end is missed takes minutes."""
+"""Limit relative to a namespace that Pulumi names. A missed end of a deletion takes minutes."""
 
 
 def in_namespace(stack: Stack, **namespace: str) -> Stack:
-    """The stack, changed to use this namespace."""
+    """Change the stack to use this namespace."""
 
     def change(benchmark: Config) -> None:
         benchmark["deployment"]["namespace"] = namespace
 
-    stack.change(modest)
+    stack.change(shrink)
     stack.change(change)
     return stack
 
@@ -52,20 +52,20 @@ def test_namespace_modes_take_equally_long(
 def test_pulumi_copies_only_an_explicit_kubeconfig(make_stack: Callable[[], Stack]) -> None:
     stack = make_stack()
     stack.init()
-    said = stack.pulumi("preview", "-s", stack.name)
-    # It has had a kubeconfig by KUBECONFIG.
+    output = stack.pulumi("preview", "-s", stack.name)
+    # The kubeconfig came from KUBECONFIG.
     assert kubeconfigs(stack)
-    assert "writes copies of the kubeconfig" in said
-    assert "removes itself" in said
+    assert "writes copies of the kubeconfig" in output
+    assert "removes itself" in output
     for each in kubeconfigs(stack):
         each.unlink()
     home = stack.folder / "its-home"
     (home / ".kube").mkdir(parents=True)
     shutil.copy(stack.environ.pop("KUBECONFIG"), home / ".kube" / "config")
     stack.environ["HOME"] = str(home)
-    said = stack.pulumi("preview", "-s", stack.name)
+    output = stack.pulumi("preview", "-s", stack.name)
     assert not kubeconfigs(stack)
-    assert "writes copies of the kubeconfig" not in said
+    assert "writes copies of the kubeconfig" not in output
 
 
 def test_plain_up_does_not_replace_a_pinned_image(
@@ -78,13 +78,13 @@ def test_plain_up_does_not_replace_a_pinned_image(
         stack.shortcuts = flags
         ended = stack.try_up()
         assert ended.code != 0
-        said = " ".join((ended.out + ended.errors).split())
-        assert f"AIPERF_IMAGE is {stack.environ['AIPERF_IMAGE']}, but deployment.image.name" in said
-        assert f"pins another image by its digest: {pinned}" in said
+        text = " ".join((ended.out + ended.errors).split())
+        assert f"AIPERF_IMAGE is {stack.environ['AIPERF_IMAGE']}, but deployment.image.name" in text
+        assert f"pins another image by its digest: {pinned}" in text
     stack.may_exist = False
     assert cluster.of_stack(stack.name) == []
 
 
 def kubeconfigs(stack: Stack) -> list[Path]:
-    """What the provider left in the folder of temporary files."""
+    """Return the kubeconfigs that the provider left in the temporary folder."""
     return list((stack.folder / "tmp").glob("kubeconfig*"))

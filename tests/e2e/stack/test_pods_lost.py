@@ -1,5 +1,5 @@
-"""Something dies while the load runs, or never gets ready: the run ends all the same, says what
-happened, keeps what it saw of it, and its numbers never pass for sound ones."""
+"""A pod dies during the load or never becomes ready. The run still ends, names the cause, keeps its
+evidence, and its results are not valid."""
 
 import json
 from collections.abc import Callable
@@ -14,28 +14,28 @@ from tests.support.running_command import FINISHED
 from tests.support.stack.commands import Ended
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
-from tests.support.stack.real_stack import Config, together
+from tests.support.stack.real_stack import Config, run_all
 
 pytestmark = pytest.mark.cluster
 
 READY_S = 15
-"""Long enough for a pod that can start."""
+"""Long enough for a healthy pod to start."""
 
 
 @dataclass
 class Loss:
-    """What became of a stack that lost one of its pods, or never had it."""
+    """The outcome of a stack that lost a pod, or whose pod never became ready."""
 
     runner: Runner
     component: str
     is_there: bool = True
-    """Until it is lost; else it never gets ready."""
+    """Whether the pod starts and is lost during the load. Otherwise it never becomes ready."""
     lost: str = ""
     ended: Ended | None = None
-    said: dict[str, Any] = field(default_factory=dict)
+    printed: dict[str, Any] = field(default_factory=dict)
 
     def happen(self) -> None:
-        """Up, load, loss, evidence, destroy."""
+        """Run `up`, the load, the loss, the evidence and `destroy`."""
         runner = self.runner
         runner.use("bench-smoke")
         runner.change(two_workers_for_a_while if self.is_there else with_a_target_that_hangs)
@@ -44,31 +44,31 @@ class Loss:
                 command.wait_for(RUN)
                 self.lost = runner.cluster.lose_pod(runner.name, self.component)
             self.ended = command.end()
-        self.said = json.loads(self.ended.out)
+        self.printed = json.loads(self.ended.out)
 
     @property
     def story(self) -> tuple[int, str, str]:
-        """Exit code, state and reason, when nothing is left."""
+        """Return exit code, state and reason after checking that nothing is left."""
         assert self.ended is not None
-        assert self.said["left"] == self.said["not_checked"] == [], self.ended.errors
-        assert self.said["exit_code"] == self.ended.code
-        return self.ended.code, self.said["state"], self.said["reason"]
+        assert self.printed["left"] == self.printed["not_checked"] == [], self.ended.errors
+        assert self.printed["exit_code"] == self.ended.code
+        return self.ended.code, self.printed["state"], self.printed["reason"]
 
     @property
     def ours(self) -> dict[str, Any]:
-        """Our part of the results."""
+        """Return our part of the results."""
         found: dict[str, Any] = self.runner.summary()["aiperf_svc"]
         return found
 
     def evidence(self) -> "Evidence":
-        """What was saved before anything was destroyed."""
+        """Return the evidence that was saved before the removal."""
         (folder,) = self.runner.artifacts.glob("*/evidence")
         return Evidence(folder)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The folder of that name."""
+    """The folder with the evidence."""
 
     folder: Path
 
@@ -77,35 +77,35 @@ class Evidence:
         return (self.folder / "events.txt").read_text()
 
     def pods(self, component: str) -> list[str]:
-        """Those of a component, as their containers' statuses show them."""
+        """Return the container statuses of a component's pods."""
         lines = (self.folder / "containers.txt").read_text().splitlines()
         return [line for line in lines if line.startswith(f"{component}-bench-")]
 
     def log(self, component: str) -> str:
-        """The last that all pods of a component wrote."""
+        """Return the last log lines of all pods of a component."""
         return "".join(path.read_text() for path in self.folder.glob(f"logs/{component}-*.log"))
 
 
 def two_workers_for_a_while(benchmark: Config) -> None:
-    """Long enough for something to die, short enough to wait for."""
+    """Run long enough for a pod to die, and no longer."""
     benchmark["load"] |= {"duration": "15s", "grace_period": "2s"}
     del benchmark["load"]["warmup"]
     benchmark["workers"] = {"min": 2, "max": 2}
 
 
 def with_a_target_that_hangs(benchmark: Config) -> None:
-    """A server that runs and never responds to its probe."""
+    """Use a server that runs but never answers its probe."""
     target = benchmark["deployment"]["target"]
     target |= {"ready_path": "/there-is-none", "ready_timeout": f"{READY_S}s"}
 
 
 @pytest.fixture(scope="module")
 def losses(make_shared_runner: Callable[[], Runner]) -> dict[str, Loss]:
-    """Stacks with a loss each, at the same time; none of them is left."""
+    """Run stacks that each lose a pod, concurrently, and check that all leave nothing."""
     components = ("worker", "records-manager", "target")
     found = {each: Loss(make_shared_runner(), each) for each in components}
     found["readiness"] = Loss(make_shared_runner(), "target", is_there=False)
-    together(*(loss.happen for loss in found.values()))
+    run_all(*(loss.happen for loss in found.values()))
     return found
 
 
@@ -126,7 +126,7 @@ def test_lost_worker_is_accounted_and_not_valid(losses: dict[str, Loss]) -> None
     )
     evidence = loss.evidence()
     assert loss.lost in evidence.events
-    # Its Deployment has made another one, which stayed idle: the roster was closed.
+    # Its Deployment created another pod, which stayed idle because the roster was closed.
     assert len(evidence.pods("worker")) == 2
     assert evidence.log("worker")
 
@@ -138,8 +138,8 @@ def test_lost_records_manager_fails_the_run(losses: dict[str, Loss]) -> None:
     evidence = loss.evidence()
     assert loss.lost in evidence.events
     assert len(evidence.pods("records-manager")) == 1
-    # What a new one is sent again is not the whole.
-    assert loss.said["results"] is None
+    # A new records manager receives only part of the records.
+    assert loss.printed["results"] is None
 
 
 @pytest.mark.parametrize("component", ["system-controller", "worker-manager"])

@@ -1,4 +1,4 @@
-"""A qualification as a stack: one for all stages, verdicts by node, labels on request."""
+"""A qualification as a stack: one stack for all stages, verdicts by node, and labels on request."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ def use_pytorch(benchmark: Config) -> None:
 
 @pytest.fixture
 def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
-    """A stack of two nodes, of which the second is slow."""
+    """Make a stack with two nodes, the second of which is slow."""
     runner = make_runner()
     runner.environ["AIPERF_WORKLOAD_IMAGE"] = base_image
     runner.use("bench-qualify")
@@ -109,7 +109,7 @@ def test_slow_link_is_found_by_iperf(
     assert all((value < 1.1 * RATE_MBIT) == is_slow for value in values)
     verdicts = [[check["verdict"] for check in each["checks"]] for each in found["nodes"]]
     assert verdicts == [["pass", "fail" if is_slow else "pass"]] * 2
-    # No node is left for the last stage if the only link is slow.
+    # If the only link is slow, no node remains for the last stage.
     assert [stage["ended"] for stage in found["stages"]] == [1, 1, 0 if is_slow else 1]
     assert [each["verdict"] for each in found["all"]] == ["not-measured" if is_slow else "pass"]
 
@@ -144,7 +144,7 @@ def test_slow_node_fails_and_is_labelled_on_request(cluster: Cluster, runner: Ru
     nodes = json.loads(file.read_bytes())["nodes"]
     found = {each["node"]: each["verdict"] for each in nodes}
     assert set(found) <= set(cluster.nodes())
-    # The good node has a value alone, and no good peer.
+    # The good node has a value of its own but no good peer.
     assert sorted(found.values()) == ["fail", "not-measured"]
     reasons = {each["verdict"]: each["checks"][1]["reason"] for each in nodes}
     assert reasons["not-measured"] == "no good node was left to measure it with"

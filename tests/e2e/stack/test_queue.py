@@ -1,5 +1,5 @@
-"""A stack in a queue of Kueue, whose controller runs beside the cluster: all of its pods are
-admitted together, or none of them, and nothing is left."""
+"""A stack in a Kueue queue, whose controller runs next to the cluster. Either all of its pods are
+admitted or none, and nothing is left."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +29,7 @@ def kueue(cluster: Cluster) -> Iterator[None]:
 def make_queue(
     kueue: None, cluster: Cluster, owners_namespace: str
 ) -> Iterator[Callable[..., None]]:
-    """Makes a queue in the owner's namespace with so much CPU."""
+    """Return a function that creates a queue with this much CPU in the owner's namespace."""
 
     def make(cpu: str) -> None:
         group = "kueue.x-k8s.io/v1beta1"
@@ -64,7 +64,7 @@ def make_queue(
 
 
 def queued(namespace: str, timeout: str) -> Callable[[dict[str, Any]], None]:
-    """Puts a stack into the queue."""
+    """Return a change that puts a stack into the queue."""
 
     def change(benchmark: dict[str, Any]) -> None:
         place = {"mode": "existing", "name": namespace}
@@ -89,11 +89,11 @@ def test_queue_admits_a_whole_stack(
         ended = command.end()
     assert ended.code in FINISHED, ended.errors
     assert f"queue {QUEUE} has admitted the stack after" in ended.errors
-    # All pods but that of the deadline, of which each is a pod set.
+    # All pods except the deadline pod. Each is a pod set.
     assert len(grouped) == 4
     assert sum(each["count"] for each in workload["spec"]["podSets"]) == 4
     assert cluster.left_of(runner.name) == []
-    # Its pods own it: garbage collection follows them.
+    # Its pods own it, so garbage collection removes it.
     gone = ("workloads.kueue.x-k8s.io", "--all", "-n", owners_namespace, "--for=delete")
     cluster.kubectl("wait", *gone, "--timeout=60s", timeout_s=90.0)
 
@@ -111,7 +111,7 @@ def test_queue_without_quota_ends_the_start(
     assert ended.code == ExitCode.ERROR, ended.errors
     assert f"queue {QUEUE} has not admitted the stack after 6" in ended.errors
     assert "insufficient quota for cpu" in ended.errors
-    # The leak check has waited for pods that never ran, which Kueue holds for some seconds.
+    # The leak check waited for pods that never ran, which Kueue holds for some seconds.
     assert "not touched" not in ended.errors
     assert cluster.left_of(runner.name) == []
     assert cluster.objects("pods", "-n", owners_namespace) == []

@@ -1,5 +1,5 @@
-"""What goes wrong with a rank: the run ends, says what happened, keeps what it saw, leaves nothing,
-and its numbers never pass for sound ones."""
+"""Faults of a rank. The run ends, names the cause, keeps its output, leaves nothing behind, and its
+results are not valid."""
 
 import contextlib
 import json
@@ -34,55 +34,55 @@ SLEEPS = b"sleep\x001000"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended with a fault, when nothing is left."""
+    """The outcome of a run with a fault, after checking that nothing is left."""
 
     runner: Runner
     ended: Ended
 
     @property
-    def said(self) -> dict[str, Any]:
+    def printed(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.ended.out)
         return found
 
     @property
     def invalid(self) -> set[str]:
-        """The checks that the run did not pass."""
+        """Return the checks that the run failed."""
         checks = results_of(self.runner)["checks"]
         return {check["check"] for check in checks if check["severity"] == "invalid"}
 
     @property
     def problem(self) -> str:
-        """Why the first step failed."""
+        """Return the reason why the first step failed."""
         problem: str = results_of(self.runner)["steps"][0]["problem"]
         return problem
 
     @property
     def shown(self) -> str:
-        """Everything that it said to people."""
+        """Return the whole output for the user."""
         return " ".join(self.ended.errors.split())
 
     @property
     def drained_s(self) -> float:
-        """How long it waited for what its steps left, by the times of what it said to people."""
-        # A state that is over at once is not shown.
+        """Return how long the run drained its steps, according to the times in its output."""
+        # A state that ends immediately is not shown.
         states = r"^ *(\d+\.\d) s  (?:draining|processing|done)$"
         times = [float(time) for time in re.findall(states, self.ended.errors, re.MULTILINE)]
         return times[-1] - times[0]
 
     def evidence(self, name: str) -> str:
-        """A file that was saved before anything was destroyed."""
+        """Return a file that was saved before the removal."""
         (found,) = self.runner.artifacts.glob(f"*/evidence/{name}")
         return found.read_text()
 
 
 @pytest.fixture
 def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
-    """A stack of one rank."""
+    """Make a stack with one rank."""
     return run_command(make_runner(), base_image)
 
 
 def happen(runner: Runner, fault: Callable[[Command], object] | None = None) -> Outcome:
-    """Run it to its end, with a fault while its step runs; nothing is left."""
+    """Run to the end with a fault during the step, and check that nothing is left."""
     outcome = run_with(runner, fault)
     assert "leak check: nothing is left" in outcome.ended.errors
     assert runner.cluster.left_of(runner.name) == []
@@ -90,7 +90,7 @@ def happen(runner: Runner, fault: Callable[[Command], object] | None = None) -> 
 
 
 def run_with(runner: Runner, fault: Callable[[Command], object] | None = None) -> Outcome:
-    """Run it to its end, with a fault while its step runs."""
+    """Run to the end with a fault during the step."""
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         if fault is not None:
             command.wait_for(RUN)
@@ -101,7 +101,7 @@ def run_with(runner: Runner, fault: Callable[[Command], object] | None = None) -
 
 
 def process_in(cluster: Cluster, pod: str, words: bytes) -> int:
-    """The pod's first process whose command line has the words, as its node knows it."""
+    """Return the pid on the node of the pod's first process whose command line contains `words`."""
     if not cluster.is_ours:
         pytest.skip("only processes of tests/cluster are killed")
     deadline = time.monotonic() + FOUND_S
@@ -120,7 +120,7 @@ def process_in(cluster: Cluster, pod: str, words: bytes) -> int:
 
 
 def kill_beside_its_command(cluster: Cluster, pod: str, words: bytes) -> None:
-    """Kill a pod's process while its command runs, as the node does when there is no memory."""
+    """Kill a pod's process while its command runs, like the node's OOM killer."""
     process_in(cluster, pod, SLEEPS)
     os.kill(process_in(cluster, pod, words), signal.SIGKILL)
 
@@ -166,7 +166,7 @@ def test_killed_courier_fails_the_run_at_once(cluster: Cluster, runner: Runner) 
     results = results_of(runner)
     assert "rank 0 was lost" in results["failure"]
     assert results["accounts"]["completed"] == 0
-    # Nobody is left who could send something: what is missing is not waited for.
+    # No rank remains that could send the missing output, so the run does not wait for it.
     assert outcome.drained_s < MISSING_S
 
 
@@ -177,15 +177,15 @@ def test_pending_claim_is_named_with_its_reason(runner: Runner) -> None:
     runner.change(lambda benchmark: benchmark["deployment"].update(ready_timeout="30s"))
     outcome = happen(runner)
     assert outcome.ended.code == ExitCode.ERROR
-    assert "no-such-class" in outcome.said["reason"]
-    assert f"pod rank-{runner.name}-0" in outcome.said["reason"]
+    assert "no-such-class" in outcome.printed["reason"]
+    assert f"pod rank-{runner.name}-0" in outcome.printed["reason"]
 
 
 def test_an_image_without_a_shell_is_named(
     cluster: Cluster, runner: Runner, tmp_path: Path
 ) -> None:
     if not cluster.is_ours:
-        pytest.skip("E2E_CONTEXT names a cluster, which needs this image in a registry")
+        pytest.skip("E2E_CONTEXT names a cluster, and this image would need a registry")
     image = "localhost/aiperf-e2e-no-shell:1"
     (tmp_path / "Containerfile").write_text("FROM scratch\nCOPY empty /empty\n")
     (tmp_path / "empty").touch()
@@ -193,9 +193,9 @@ def test_an_image_without_a_shell_is_named(
     runner.environ["AIPERF_WORKLOAD_IMAGE"] = image
     outcome = happen(runner)
     assert outcome.ended.code == ExitCode.ERROR
-    assert f"pod rank-{runner.name}-0" in outcome.said["reason"]
-    assert '"sh": executable file not found' in outcome.said["reason"]
-    assert "POSIX shell" in outcome.said["reason"]
+    assert f"pod rank-{runner.name}-0" in outcome.printed["reason"]
+    assert '"sh": executable file not found' in outcome.printed["reason"]
+    assert "POSIX shell" in outcome.printed["reason"]
 
 
 def test_missing_tool_in_the_image_is_named(runner: Runner) -> None:
@@ -204,8 +204,8 @@ def test_missing_tool_in_the_image_is_named(runner: Runner) -> None:
     runner.change(use_ranks(nodes="together"))
     outcome = happen(runner)
     assert outcome.ended.code == ExitCode.ERROR
-    assert "there is no iperf3 in" in outcome.said["reason"]
-    assert "Debian package iperf3" in outcome.said["reason"]
+    assert "there is no iperf3 in" in outcome.printed["reason"]
+    assert "Debian package iperf3" in outcome.printed["reason"]
 
 
 @pytest.mark.two_nodes
@@ -222,16 +222,16 @@ def test_rank_of_a_lost_node_is_named(cluster: Cluster, runner: Runner) -> None:
     assert "rank 1 was lost" in outcome.problem
     kept = list(runner.artifacts.glob("*/raw/001-command/rank-0/command-0/stdout"))
     assert [path.read_text() for path in kept] == ["partial\n"]
-    # Nobody can say of a node that is silent what still runs there.
+    # The processes of a silent node are unknown.
     assert outcome.ended.code == ExitCode.LEAKED
-    assert any(f"rank-1-{runner.name}-0" in each for each in outcome.said["left"])
+    assert any(f"rank-1-{runner.name}-0" in each for each in outcome.printed["left"])
     ended = runner.call("gc", runner.name, "--yes")
     assert ended.code == ExitCode.OK, ended.errors
     assert cluster.left_of(runner.name) == []
 
 
 def keep_services_on(node: str) -> Callable[[Config], None]:
-    """A change by which only ranks are on other nodes."""
+    """Return a change that keeps everything except ranks on this node."""
 
     def change(benchmark: Config) -> None:
         for name in ("control", "record-processor", "deadline"):

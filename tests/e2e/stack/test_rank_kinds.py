@@ -1,5 +1,5 @@
-"""Each kind whose tool runs on CPUs, in the image that users build: the results say what the tool
-printed, and what the ranks' couriers saw agrees with it."""
+"""Every kind whose tool runs on CPUs, in the image that users build. The results match the tool's
+output, and the couriers' measurements agree."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,14 +24,14 @@ from tests.support.stack.real_runner import Runner
 
 pytestmark = pytest.mark.cluster
 FRAMES = 1.3
-"""Bytes on the wire for each byte of payload, at most: headers and acknowledgements."""
+"""Upper bound for wire bytes per payload byte, with headers and acknowledgements."""
 
 MakeKind = Callable[..., Runner]
 
 
 @pytest.fixture
 def make_kind(make_runner: Callable[[], Runner], rank_image: Callable[[str], str]) -> MakeKind:
-    """Makes a stack from a committed file, with changed keys of its workload."""
+    """Return a function that makes a stack from a committed file with changed workload keys."""
 
     def make(committed: str, containerfile: str, **workload: Any) -> Runner:
         runner = make_runner()
@@ -46,7 +46,7 @@ def make_kind(make_runner: Callable[[], Runner], rank_image: Callable[[str], str
 
 
 def seen_bytes(results: Results) -> tuple[int, int]:
-    """Bytes that the interfaces of both ranks sent during the measured step."""
+    """Return the bytes that the interfaces of both ranks sent during the measured step."""
     first, second = measured_step(results)["witnesses"]
     assert first["interface_rx_bytes"] == pytest.approx(second["interface_tx_bytes"], rel=0.05)
     return first["interface_tx_bytes"], second["interface_tx_bytes"]
@@ -72,13 +72,13 @@ def test_mpi_messages_go_between_two_nodes(
     (table,) = results["tables"]
     rows = table["table"]["rows"]
     assert [row[0] for row in rows] == [0, *(2**power for power in range(19))]
-    # What it printed is what the results say.
+    # The results match the tool's output.
     (printed,) = stdout_of(runner, "001-*/rank-0/command-*")
     lines = [line.split() for line in printed.splitlines()]
     (time_us,) = (float(line[2]) for line in lines if len(line) == 4 and line[0] == "0")
     assert values(results)["latency"] == time_us
     assert values(results)["bandwidth"] == max(row[3] for row in rows)
-    # Each rank sent every message once, and some to warm up.
+    # Each rank sent every message once, plus some for warmup.
     payload = sum(size * repetitions for size, repetitions, *_ in rows)
     for sent in seen_bytes(results):
         assert payload < sent < 2 * FRAMES * payload
@@ -96,7 +96,7 @@ def test_openfoam_solves_the_cavity_on_two_nodes(cluster: Cluster, make_kind: Ma
     assert found["pressure_iterations"] == 20 * 2 * 250
     assert found["rate"] == pytest.approx(8000 / found["step_time"])
     assert 20 * found["step_time"] == pytest.approx(found["solver_time"], rel=0.5)
-    # The couriers saw the ranks use as much CPU, and the step last as long.
+    # The couriers measured at least this CPU time, and the same duration of the step.
     assert sum(each["cpu_ns"] for each in step["witnesses"]) / 1e9 > found["solver_time"]
     assert found["clock_time"] <= step["duration_s"] + 1
     assert min(seen_bytes(results)) > 2**20
@@ -118,7 +118,7 @@ def test_ucx_sends_each_message_size_between_two_nodes(
     (table,) = results["tables"]
     rows = table["table"]["rows"]
     assert [row[0] for row in rows] == [4**power for power in range(10)]
-    # The client sends 500 messages of up to 64 KiB and 50 of 256 KiB, and some to warm up.
+    # The client sends 500 messages of up to 64 KiB, 50 of 256 KiB, and some for warmup.
     payload = sum(size * (500 if size <= 2**16 else 50) for size, *_ in rows)
     assert payload < max(seen_bytes(results)) < 2 * FRAMES * payload
 
@@ -137,8 +137,8 @@ def test_fio_adds_the_volumes_of_two_nodes(cluster: Cluster, make_kind: MakeKind
     assert units(results)["iops"] == "ops/s"
     assert found["bandwidth"] == pytest.approx(4096 * found["iops"], rel=0.01)
     assert found["read_latency_p50"] <= found["read_latency_p99"] <= found["read_latency_p999"]
-    # Little's law: reads in flight are those a second times the time of each. What fio does itself
-    # between two reads of a job is not in the latency.
+    # Little's law: reads in flight equal the read rate times the latency. The latency excludes
+    # fio's own work between two reads of a job.
     in_flight = found["iops"] * found["read_latency"] / 1e6
     assert 0.5 * 2 * 4 < in_flight < 1.01 * 2 * 4
 
@@ -153,7 +153,7 @@ def test_pytorch_trains_on_a_node(cluster: Cluster, make_kind: MakeKind) -> None
     assert results["tools"][0].startswith("PyTorch 1.13")
     found, step = values(results), measured_step(results)
     assert units(results)["samples_per_second"] == "samples/s"
-    # Imports and the first batch are part of the step and not of the measurement.
+    # The step includes imports and the first batch; the measurement does not.
     assert found["samples_per_second"] > 3 * 2 / step["duration_s"]
     assert found["samples_per_second"] * found["batch_time_p50"] / 1e3 == pytest.approx(2, rel=0.5)
     (witness,) = step["witnesses"]
@@ -177,7 +177,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("", 8000), Server).serve_forever()
 """
-"""A server that adds one and a number, and no others."""
+"""A server that can add a number to one, and nothing else."""
 
 
 def test_lm_eval_scores_a_server_without_downloads(
@@ -191,7 +191,7 @@ def test_lm_eval_scores_a_server_without_downloads(
         {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod},
         {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
     )
-    # The task of the page, of one rank that may reach the server alone.
+    # The task of the documentation page, with one rank that may only reach the server.
     (config, *_) = map(yaml.safe_load, yaml_blocks(ROOT / "docs/workloads/lm-eval.md"))
     keys = config["workload"] | {"url": f"http://sums.{owners_namespace}:8000", "timeout": "4m"}
     runner = make_kind("bench-lm-eval", "lm-eval/Containerfile", **keys)

@@ -1,4 +1,4 @@
-"""iperf between ranks of a stack, on one node and between two."""
+"""iperf between ranks of a stack, on one node and between two nodes."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def runner(make_runner: Callable[[], Runner], rank_image: Callable[[str], str]) -> Runner:
-    """A stack that runs iperf twice for three seconds, with small pods."""
+    """Make a stack that runs iperf twice for three seconds with small pods."""
     runner = make_runner()
     runner.environ["AIPERF_WORKLOAD_IMAGE"] = rank_image("iperf/Containerfile")
     runner.use("bench-iperf")
@@ -31,7 +31,7 @@ def runner(make_runner: Callable[[], Runner], rank_image: Callable[[str], str]) 
 
 
 def measure(cluster: Cluster, runner: Runner, nodes: object) -> None:
-    """Run it to its end; the interfaces of both pods carry what iperf3 says."""
+    """Run to the end and check that both pods' interfaces carried the bytes that iperf3 reports."""
     runner.change(lambda benchmark: benchmark["deployment"]["ranks"].update(nodes=nodes))
     results = measure_stack(cluster, runner)
     assert results["metrics"][0]["info"]["tag"] == "bandwidth"

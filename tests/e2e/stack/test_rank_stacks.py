@@ -1,4 +1,4 @@
-"""Workloads on ranks as stacks: up, measured, removed with their claims, refused, and lost."""
+"""Stacks of ranks: their results, the removal of their claims, refusals, and lost ranks."""
 
 import json
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from tests.support.stack.rank_runs import make_small, results_of, values
 from tests.support.stack.rank_stack import Volumes, run_command, use_command, use_ranks
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
-from tests.support.stack.real_stack import Config, together
+from tests.support.stack.real_stack import Config, run_all
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
 def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
-    """A stack of one rank that writes to its volume twice."""
+    """Make a stack with one rank that writes to its volume twice."""
     return run_command(make_runner(), base_image)
 
 
@@ -28,11 +28,11 @@ def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
 def test_command_on_a_claim_leaves_nothing(
     cluster: Cluster, runner: Runner, volumes: Volumes
 ) -> None:
-    volume = volumes.give(runner)
+    volume = volumes.add(runner)
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")
     assert ended.code in FINISHED, ended.errors
-    said = json.loads(ended.out)
-    assert (said["state"], said["left"], said["not_checked"]) == ("done", [], [])
+    printed = json.loads(ended.out)
+    assert (printed["state"], printed["left"], printed["not_checked"]) == ("done", [], [])
     assert results_of(runner)["metrics"]
     assert (volume / "data").stat().st_size == 16 * 2**20
     assert cluster.left_of(runner.name) == []
@@ -50,10 +50,10 @@ def test_profile_measures_a_command_as_a_stack(
     where = ("--kubernetes", "--config", "pods.yaml", "--yes", "--ui", "plain", "--json")
     ended = runner.call("profile", "--workload", "command", *keys, metric, *where)
     assert ended.code in FINISHED, ended.errors
-    said = json.loads(ended.out)
-    assert (said["state"], said["left"]) == ("done", [])
+    printed = json.loads(ended.out)
+    assert (printed["state"], printed["left"]) == ("done", [])
     assert values(results_of(runner)) == {"speed": 3.0}
-    assert cluster.left_of(said["stack"]) == []
+    assert cluster.left_of(printed["stack"]) == []
 
 
 def test_more_ranks_than_nodes_are_refused_before_creation(
@@ -99,7 +99,7 @@ def test_gc_or_deadline_removes_killed_guest_and_claim(
     ended: dict[str, int] = {}
 
     def kill(runner: Runner) -> None:
-        volumes.give(run_command(runner, base_image))
+        volumes.add(run_command(runner, base_image))
         runner.change(use_command("sleep", "600", timeout="2m"))
         place = {"mode": "existing", "name": owners_namespace}
         runner.change(lambda benchmark: benchmark["deployment"].update(namespace=place))
@@ -118,7 +118,7 @@ def test_gc_or_deadline_removes_killed_guest_and_claim(
         end_by_deadline(cluster, alone.name, "configmap")
         ended[alone.name] = alone.gc().code
 
-    together(with_help, without_help)
+    run_all(with_help, without_help)
     for runner in (helped, alone):
         assert ended[runner.name] == ExitCode.OK
         assert cluster.left_of(runner.name) == []

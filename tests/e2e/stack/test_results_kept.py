@@ -1,4 +1,4 @@
-"""Results that cannot be fetched are not destroyed with the only pods that have them."""
+"""If results cannot be fetched, the only pods that hold them are kept."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from tests.support.stack.real_runner import Runner
 
 pytestmark = pytest.mark.cluster
 MOUNT = 'mount -t tmpfs -o size=64k none artifacts && exec "$@"'
-"""A small disk in a mount namespace of the command's own, which ends with it."""
+"""Mounts a small disk in the command's own mount namespace, which ends with the command."""
 
 
 def test_results_stay_in_the_cluster_without_disk_space(
@@ -23,14 +23,15 @@ def test_results_stay_in_the_cluster_without_disk_space(
     program, small_disk = runner.program, ("unshare", "--mount", "sh", "-c", MOUNT, "sh")
     runner.program = (*small_disk, sys.executable, "-m", "aiperf_svc")
     ended = runner.run("--json")
-    said = json.loads(ended.out)
-    assert (ended.code, said["state"], said["kept"]) == (ExitCode.ERROR, "done", True), ended.errors
-    assert "MiB of results are still to come" in said["artifact_error"]
+    printed = json.loads(ended.out)
+    assert ended.code == ExitCode.ERROR, ended.errors
+    assert (printed["state"], printed["kept"]) == ("done", True)
+    assert "MiB of results are still to come" in printed["artifact_error"]
     assert f"aiperf-svc results {runner.name}" in ended.errors
     assert cluster.of_stack(runner.name) != []
 
     runner.program = program
     fetched = runner.call("results", runner.name, "--json")
-    assert json.loads(fetched.out)["results"] == said["results"] == runner.summary()
+    assert json.loads(fetched.out)["results"] == printed["results"] == runner.summary()
     assert runner.call("gc", "--yes").code == ExitCode.OK
     assert cluster.left_of(runner.name) == []

@@ -1,4 +1,4 @@
-"""An experiment on a cluster whose runner is killed, with `kill -9`, goes on where it was."""
+"""An experiment on a cluster resumes after its runner was killed with `kill -9`."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ def two_targets(benchmark: dict[str, Any]) -> None:
 
 
 def kill_when(runner: Runner, words: str, *flags: str) -> None:
-    """Kill a run when it has said these words."""
+    """Kill a run when its output contains these words."""
     with runner.start("run", runner.name, "--yes", "--ui", "plain", *flags) as command:
         command.wait_for(words)
         command.kill()
@@ -45,12 +45,12 @@ def test_killed_runner_loses_and_repeats_no_trial(
     assert refused.code != ExitCode.OK
     assert "resume it from the folder of the command that ended (--resume)" in refused.errors
 
-    # The stack is up: its run is followed, and then comes the other shape, whose runner is killed.
+    # The run of the stack that is up is followed. The runner is killed again in the other shape.
     kill_when(runner, UP, "--resume", str(folder))
     first = trials_of(folder)
     assert [(each["number"], each["state"]) for each in first] == [(1, "done"), (2, "done")]
 
-    # Nothing is up now: what was not collected is run again.
+    # Nothing is up now, so uncollected trials run again.
     removed = runner.call("gc", runner.name, "--yes")
     assert removed.code == ExitCode.OK, removed.errors
     assert f"--resume {folder.absolute()} continues its experiment instead" in removed.errors

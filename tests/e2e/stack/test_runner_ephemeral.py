@@ -1,4 +1,4 @@
-"""`profile --kubernetes`: a stack without a file, in a namespace that is there or is not."""
+"""`profile --kubernetes`: a stack without a file, in a new or an existing namespace."""
 
 import json
 import secrets
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 
 def profile(runner: Runner, *arguments: str) -> tuple[str, ...]:
-    """The stack's benchmark as a plain config, under the runner's name."""
+    """Write the stack's benchmark as a plain config and return a command that uses it."""
     benchmark = yaml.safe_load(runner.file.read_text())["config"]["aiperf:benchmark"]
     benchmark["name"] = runner.name
     config = runner.folder / "benchmark.yaml"
@@ -28,7 +28,7 @@ def profile(runner: Runner, *arguments: str) -> tuple[str, ...]:
 
 
 def ephemeral(runner: Runner) -> list[Path]:
-    """Projects that are kept for gc."""
+    """Return the projects that are kept for gc."""
     return sorted((runner.state_home / "ephemeral").glob("*"))
 
 
@@ -37,10 +37,10 @@ def test_missing_namespace_is_created_and_removed(
 ) -> None:
     runner, namespace = make_runner(), f"made-{secrets.token_hex(3)}"
     ended = runner.call(*profile(runner, "--kubernetes-namespace", namespace))
-    said = json.loads(ended.out)
-    assert (ended.code in FINISHED, said["namespace"], said["left"]) == (True, namespace, [])
+    printed = json.loads(ended.out)
+    assert (ended.code in FINISHED, printed["namespace"], printed["left"]) == (True, namespace, [])
     assert "is created, and removed at the end" in ended.errors
-    assert cluster.left_of(said["stack"]) == []
+    assert cluster.left_of(printed["stack"]) == []
     names = {found["metadata"]["name"] for found in cluster.objects("namespaces")}
     assert namespace not in names
     assert ephemeral(runner) == []
@@ -54,10 +54,10 @@ def test_existing_namespace_is_used_and_kept(
     before = cluster.of_namespace(owners_namespace)
     owned = owners.state(cluster, owners_namespace)
     ended = runner.call(*profile(runner, "--kubernetes-namespace", owners_namespace))
-    said = json.loads(ended.out)
-    assert (ended.code in FINISHED, said["left"]) == (True, [])
+    printed = json.loads(ended.out)
+    assert (ended.code in FINISHED, printed["left"]) == (True, [])
     assert f"namespace {owners_namespace} exists and is kept" in ended.errors
-    assert cluster.left_of(said["stack"]) == []
+    assert cluster.left_of(printed["stack"]) == []
     assert cluster.of_namespace(owners_namespace) == before
     assert owners.state(cluster, owners_namespace) == owned
 

@@ -1,5 +1,5 @@
-"""A runner that is killed while its stack is a guest in somebody's namespace: what it left goes,
-and the owner's things stay as they were."""
+"""A runner is killed while its stack uses another owner's namespace. Its objects are removed and
+the owner's objects stay unchanged."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from tests.support.stack.commands import Ended
 from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
-from tests.support.stack.real_stack import Config, together
+from tests.support.stack.real_stack import Config, run_all
 
 pytestmark = pytest.mark.cluster
 
@@ -42,16 +42,16 @@ def test_gc_or_deadline_removes_a_killed_guest(
 
     def without_help() -> None:
         kill(alone)
-        # The anchor is what the deadline deletes; the cluster's garbage collection does the rest.
+        # The deadline pod deletes the anchor, and garbage collection removes the rest.
         end_by_deadline(cluster, alone.name, "configmap")
-        # Nothing is left to remove but what the state believes.
+        # Only the state still lists objects.
         collected[alone.name] = alone.gc()
 
     def of(runner: Runner) -> str:
         return f"aiperf.dev/stack={runner.name}"
 
     place = ("-n", owners_namespace)
-    together(with_help, without_help)
+    run_all(with_help, without_help)
     for runner in (helped, alone):
         ended = collected[runner.name]
         assert ended.code == ExitCode.OK, ended.errors

@@ -1,4 +1,4 @@
-"""Whatever stops the runner, and when: nothing is left, and what was measured is kept."""
+"""Interrupts and kills of the runner at several stages leave nothing and keep measurements."""
 
 import signal
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from tests.support.stack.real_runner import (
 pytestmark = pytest.mark.cluster
 
 
-def stopped(runner: Runner, kind: Kind, word: str, number: signal.Signals) -> Ended:
-    """How a run ends that gets the signal when it has said the word."""
+def interrupt_at(runner: Runner, kind: Kind, word: str, number: signal.Signals) -> Ended:
+    """Send a signal when the output contains the word and return how the run ended."""
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         kind.wait_for(runner, command, word)
         command.send(number)
@@ -45,7 +45,7 @@ def test_an_interrupt_ends_in_a_full_teardown(
 ) -> None:
     runner = make_runner()
     kind.prepare(runner)
-    ended = stopped(runner, kind, word, number)
+    ended = interrupt_at(runner, kind, word, number)
     assert ended.code == ExitCode.INTERRUPTED
     assert [*cluster.left_of(runner.name), *kind.left()] == []
 
@@ -55,8 +55,8 @@ def test_interrupted_run_keeps_its_results(
 ) -> None:
     runner = make_runner()
     kind.prepare(runner)
-    kind.last(runner, 120)
-    ended = stopped(runner, kind, RUN, signal.SIGINT)
+    kind.set_duration(runner, 120)
+    ended = interrupt_at(runner, kind, RUN, signal.SIGINT)
     assert ended.code == ExitCode.INTERRUPTED
     assert kind.has_results(runner)
     assert [*cluster.left_of(runner.name), *kind.left()] == []
@@ -67,7 +67,7 @@ def test_second_interrupt_skips_only_the_results(
 ) -> None:
     runner = make_runner()
     kind.prepare(runner)
-    kind.last(runner, 120)
+    kind.set_duration(runner, 120)
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
         command.send(signal.SIGINT)
@@ -87,11 +87,11 @@ def test_run_with_killed_pulumi_removes_the_stack(
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(word)
         while not kill_pulumi(runner.folder):
-            pass  # Looking at all processes takes its time.
+            pass  # Listing all processes takes long enough to need no sleep.
         ended = command.end()
     assert "killed by signal 9" in ended.errors + ended.out
     assert "leak check: nothing is left" in ended.errors
-    # A `destroy` that has just begun has no lock yet, and the run is over.
+    # A new `destroy` has no lock yet, and the run is over.
     if word == UP:
         assert "removing the lock of a process that has ended" in ended.errors
         assert ended.code == ExitCode.ERROR
@@ -112,7 +112,7 @@ def test_gc_removes_leftovers_of_a_killed_runner(
     ended = runner.gc()
     assert (ended.code, cluster.left_of(runner.name)) == (ExitCode.OK, [])
     assert f"removed: {runner.name}" in ended.errors
-    # The state is as good as new, for a run that is interrupted while it comes up.
+    # A run that is interrupted during `up` proves that the state is usable.
     assert runner.name not in runner.gc().errors
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(UP)

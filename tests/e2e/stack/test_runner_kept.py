@@ -1,4 +1,4 @@
-"""Stacks that stay for a look after a failure, and runners that are not watched to their end."""
+"""Stacks that are kept after a failure, and runners without an observer."""
 
 import json
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from tests.support.running_command import FINISHED
 from tests.support.stack.commands import run
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import UP, Runner, in_checkout, plain_environ
-from tests.support.stack.real_stack import DESTROY_S, Config, Stack, modest, together
+from tests.support.stack.real_stack import DESTROY_S, Config, Stack, run_all, shrink
 
 pytestmark = pytest.mark.cluster
 NO_IMAGE = "localhost/there-is-none:1"
 
 
 def destroy_with_pulumi(runner: Runner) -> None:
-    """As a user of the plain CLI does, in a checkout, with the state that the runner used."""
+    """Destroy the stack with the plain CLI in a checkout, on the runner's state."""
     in_checkout(runner)
     environ = plain_environ(runner)
     command = ("pulumi", "destroy", "-y", "-s", runner.name, "--non-interactive")
@@ -41,14 +41,14 @@ def test_kept_stack_is_destroyed_by_pulumi(
     assert f"results: aiperf-svc results {runner.name}" in status.out
     shown = runner.call("status", runner.name, "--json")
     assert shown.code == ExitCode.OK, shown.out
-    said = json.loads(shown.out)
-    assert (said["state"], said["exit_code"]) == ("cancelled", None)
+    printed = json.loads(shown.out)
+    assert (printed["state"], printed["exit_code"]) == ("cancelled", None)
     fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
     assert json.loads(fetched.out)["results"] == runner.summary()
 
     destroy_with_pulumi(runner)
     assert cluster.left_of(runner.name) == []
-    # The record of the run is all that is left, on this machine.
+    # Only the local record of the run is left.
     assert f"removed: {runner.name}" in runner.gc().errors
     assert runner.name not in runner.gc().errors
     assert runner.call("status", runner.name).code == ExitCode.ERROR
@@ -62,8 +62,8 @@ def test_runner_without_terminal_removes_its_stack(
         command.wait_for(UP)
         command.leave()
         ended = command.end()
-    said = json.loads(ended.out)
-    assert (ended.code in FINISHED, said["state"], said["left"]) == (True, "done", [])
+    printed = json.loads(ended.out)
+    assert (ended.code in FINISHED, printed["state"], printed["left"]) == (True, "done", [])
     assert cluster.left_of(runner.name) == []
 
 
@@ -75,7 +75,7 @@ def test_gc_refuses_beside_a_pulumi_at_work(
     def never_ready(benchmark: Config) -> None:
         benchmark["deployment"]["ready_timeout"] = "40s"
 
-    stack.change(modest)
+    stack.change(shrink)
     stack.change(never_ready)
     stack.environ["AIPERF_IMAGE"] = NO_IMAGE
     helper.environ["PULUMI_BACKEND_URL"] = stack.state.as_uri()
@@ -91,6 +91,6 @@ def test_gc_refuses_beside_a_pulumi_at_work(
         assert [found["metadata"]["uid"] for found in after] == before
         assert "deletionTimestamp" not in after[0]["metadata"]
 
-    together(stack.try_up, refused)
+    run_all(stack.try_up, refused)
     stack.destroy()
     assert cluster.left_of(stack.name) == []

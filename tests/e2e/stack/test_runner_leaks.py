@@ -1,4 +1,4 @@
-"""What stands in the way of removing a stack, or was lost, is found by looking at the cluster."""
+"""Obstacles to the removal of a stack, and lost state, are found by inspecting the cluster."""
 
 import json
 import shutil
@@ -10,14 +10,14 @@ from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
-from tests.support.stack.real_stack import Config, Stack, modest
+from tests.support.stack.real_stack import Config, Stack, shrink
 
 pytestmark = pytest.mark.cluster
 
 
-def impatient(benchmark: Config) -> None:
+def with_short_timeouts(benchmark: Config) -> None:
     benchmark["deployment"]["delete_timeout"] = "20s"
-    # So long that it is seen.
+    # Long enough that it is observed.
     benchmark["load"]["duration"] = "15s"
 
 
@@ -26,7 +26,7 @@ def test_object_with_finalizer_is_reported(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(impatient)
+    runner.change(with_short_timeouts)
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(RUN)
         label = ("-l", f"aiperf.dev/stack={runner.name}")
@@ -41,7 +41,7 @@ def test_object_with_finalizer_is_reported(
         assert any("held" in each for each in left)
         assert any(namespace in each for each in left)
         assert all(each in ended.errors for each in left)
-        # Long before the end, and with whose turn it is.
+        # The waiting message appears long before the end and names who must act.
         held = f"ConfigMap {namespace}/held, until the owner of the finalizer tests.aiperf.dev/held"
         assert ended.errors.count("still removing after ") > 3
         assert held in ended.errors.partition("objects are left")[0]
@@ -57,9 +57,9 @@ def test_gc_removes_stack_without_state_only_with_takeover(
     cluster: Cluster, make_stack: Callable[[], Stack], make_runner: Callable[[], Runner]
 ) -> None:
     stack, stranger = make_stack(), make_runner()
-    stack.change(modest)
+    stack.change(shrink)
     stack.up()
-    # From here on nobody has its state.
+    # From here on, its state is lost.
     stack.may_exist = False
     untouched = stranger.gc()
     assert f"not touched: {stack.name}: " in untouched.errors
@@ -78,7 +78,7 @@ def test_gc_removes_recorded_stacks_without_state(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(modest)
+    runner.change(shrink)
     kept = runner.run("--keep")
     assert kept.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), kept.errors
     assert " UTC\n" in kept.errors.partition("kept: stack ")[2]

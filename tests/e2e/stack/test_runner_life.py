@@ -1,4 +1,4 @@
-"""The runner's own way from a stack file to results and to nothing, and stacks that it keeps."""
+"""The runner's whole path from a stack file to results and removal, and stacks that it keeps."""
 
 import json
 from collections.abc import Callable
@@ -29,10 +29,10 @@ def test_run_leaves_nothing_and_gc_ignores_it(
         assert refused.code == ExitCode.ERROR
         assert "is working on it" in refused.errors
         ended = command.end()
-    said = json.loads(ended.out)
+    printed = json.loads(ended.out)
     assert ended.code in FINISHED
-    assert (said["exit_code"], said["state"], said["left"]) == (ended.code, "done", [])
-    assert said["not_checked"] == []
+    assert (printed["exit_code"], printed["state"], printed["left"]) == (ended.code, "done", [])
+    assert printed["not_checked"] == []
     assert runner.summary()["request_count"]["avg"] > 0
     (results,) = runner.artifacts.iterdir()
     assert json.loads((results / "inputs.json").read_bytes())["data"]
@@ -61,8 +61,9 @@ def test_run_stays_in_the_context_it_began_with(
         command.wait_for(PREFLIGHT)
         kubeconfig.write_text(json.dumps(content | {"current-context": "other"}))
         ended = command.end()
-    said = json.loads(ended.out)
-    assert (ended.code in FINISHED, said["state"], said["left"]) == (True, "done", []), ended.errors
+    printed = json.loads(ended.out)
+    assert ended.code in FINISHED, ended.errors
+    assert (printed["state"], printed["left"]) == ("done", [])
     assert cluster.left_of(runner.name) == []
 
 
@@ -79,7 +80,7 @@ def test_kept_stack_has_results_until_gc(
     fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
     assert json.loads(fetched.out)["results"] == runner.summary()
 
-    # An unchanged stack has the same run, whose results are no results of a second one.
+    # An unchanged stack is the same run, so its results do not count for a second run.
     there = cluster.of_stack(runner.name)
     again = runner.run()
     assert (again.code, cluster.of_stack(runner.name)) == (ExitCode.ERROR, there)
@@ -120,8 +121,8 @@ def test_unpullable_image_is_reported_before_creation(
     runner = make_runner()
     runner.environ["AIPERF_IMAGE"] = "localhost/there-is-none:1"
     ended = runner.run("--json")
-    said = json.loads(ended.out)
-    assert (ended.code, said["state"]) == (ExitCode.ERROR, "failed")
-    assert "image 'localhost/there-is-none:1' cannot be pulled" in said["reason"]
+    printed = json.loads(ended.out)
+    assert (ended.code, printed["state"]) == (ExitCode.ERROR, "failed")
+    assert "image 'localhost/there-is-none:1' cannot be pulled" in printed["reason"]
     assert not runner.artifacts.exists()
     assert cluster.left_of(runner.name) == []

@@ -1,4 +1,4 @@
-"""Whose a namespace is, is said in the stack's file; the cluster is asked whether that is true."""
+"""The stack file declares who owns a namespace, and the runner checks this in the cluster."""
 
 import secrets
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from tests.support.stack.real_stack import Config
 pytestmark = pytest.mark.cluster
 
 
-def placed(runner: Runner, *, mode: str, name: str) -> None:
-    """Change the stack's file: where it goes."""
+def set_namespace(runner: Runner, *, mode: str, name: str) -> None:
+    """Set the namespace in the stack's file."""
     where = {"mode": mode, "name": name}
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
 
@@ -25,7 +25,7 @@ def test_namespace_of_another_owner_is_refused(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     runner = make_runner()
-    placed(runner, mode="create", name=owners_namespace)
+    set_namespace(runner, mode="create", name=owners_namespace)
     before = owners.state(cluster, owners_namespace)
     ended = runner.run()
     assert ended.code == ExitCode.ERROR
@@ -39,7 +39,7 @@ def test_missing_namespace_is_refused_and_not_created(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner, absent = make_runner(), f"absent-{secrets.token_hex(3)}"
-    placed(runner, mode="existing", name=absent)
+    set_namespace(runner, mode="existing", name=absent)
     ended = runner.run()
     assert ended.code == ExitCode.ERROR
     assert f"namespace: {absent} does not exist" in ended.errors
@@ -50,12 +50,12 @@ def test_named_namespace_and_custom_server_are_removed(
     cluster: Cluster, image: str, make_runner: Callable[[], Runner]
 ) -> None:
     runner, name = make_runner(), f"made-{secrets.token_hex(3)}"
-    placed(runner, mode="create", name=name)
+    set_namespace(runner, mode="create", name=name)
     port, command = 9123, ["python", "-m", "aiperf_svc.mock_server"]
     args = ["--host", "0.0.0.0", "--port", str(port), "--ttft", "20ms", "--tokens", "16"]
 
     def with_a_server(benchmark: Config) -> None:
-        # So long that it is still going on when the last pod is ready.
+        # Long enough that it still runs when the last pod is ready.
         benchmark["load"]["duration"] = "45s"
         benchmark["deployment"]["target"] = {
             "kind": "custom",

@@ -1,5 +1,4 @@
-"""A runner that is stopped or killed in the stages that the other files leave out, several at the
-same time."""
+"""A runner is stopped or killed in the stages that other files do not cover, several at a time."""
 
 import functools
 import signal
@@ -13,7 +12,7 @@ from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.kinds import Kind
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import COLLECT, DESTROY, RUN, Runner
-from tests.support.stack.real_stack import together
+from tests.support.stack.real_stack import run_all
 
 pytestmark = pytest.mark.cluster
 
@@ -34,13 +33,13 @@ def test_stopped_runner_keeps_results_and_cleans_the_cluster(
     def stop(index: int) -> None:
         runner, (word, number) = runners[index], STOPS[index]
         kind.prepare(runner)
-        kind.last(runner, 120 if word == RUN else 5)
+        kind.set_duration(runner, 120 if word == RUN else 5)
         with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
             kind.wait_for(runner, command, word)
             command.send(number)
             ended[index] = command.end()
 
-    together(*(functools.partial(stop, index) for index in range(len(STOPS))))
+    run_all(*(functools.partial(stop, index) for index in range(len(STOPS))))
     for index, runner in enumerate(runners):
         assert ended[index].code == ExitCode.INTERRUPTED, (STOPS[index], ended[index].errors)
         assert "leak check: nothing is left" in ended[index].errors
@@ -69,10 +68,10 @@ def test_gc_or_deadline_removes_a_killed_runners_stack(
         alone.change(lambda benchmark: benchmark["load"].update(duration="4m"))
         kill(alone, RUN)
         end_by_deadline(cluster, alone.name, "namespace")
-        # Nothing is left to remove but what the state believes.
+        # Only the state still lists objects.
         collected[alone.name] = alone.gc()
 
-    together(with_help, without_help)
+    run_all(with_help, without_help)
     for runner in (helped, alone):
         ended = collected[runner.name]
         assert ended.code == ExitCode.OK, ended.errors

@@ -1,4 +1,4 @@
-"""A name that somebody else's stack has: whoever comes second is refused, and the first stays."""
+"""Two users choose the same stack name. The second is refused and the first is not affected."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.running_command import FINISHED
 from tests.support.stack.commands import Ended, attempt
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner, in_checkout, plain_environ
-from tests.support.stack.real_stack import UP_S, Config, Stack, modest, together
+from tests.support.stack.real_stack import UP_S, Config, Stack, run_all, shrink
 
 pytestmark = pytest.mark.cluster
 OWNER = owner_name()
@@ -19,7 +19,7 @@ NO_IMAGE = "localhost/there-is-none:1"
 
 
 def uids(cluster: Cluster, stack: str) -> set[str]:
-    """Of what a stack hangs on, of its pods, and whether any of it is being deleted."""
+    """Return the UIDs of a stack's root object and pods, and whether any is being deleted."""
     label = ("-l", f"aiperf.dev/stack={stack}")
     found = [
         *cluster.objects("namespaces", *label),
@@ -30,7 +30,7 @@ def uids(cluster: Cluster, stack: str) -> set[str]:
 
 
 def somebody_else(runner: Runner, folder: Path) -> Runner:
-    """A runner of the same stack file, with a state of its own."""
+    """Make a runner with the same stack file and its own state."""
     other = Runner(runner.cluster, runner.name, folder, image=runner.environ["AIPERF_IMAGE"])
     other.file.write_bytes(runner.file.read_bytes())
     return other
@@ -80,7 +80,7 @@ def test_running_stack_is_kept_until_taken_over(
     first.change(lambda benchmark: benchmark["load"].update(duration="4m"))
     second = somebody_else(first, tmp_path / "second")
     second.environ["AIPERF_OWNER"] = "bob@laptop"
-    # Whoever has the same state is no more entitled to a stack on which a run works.
+    # Sharing the state does not permit a second run on a stack that is in use.
     third = somebody_else(first, tmp_path / "third")
     third.environ["PULUMI_BACKEND_URL"] = (first.state_home / "backend").as_uri()
     with first.start("run", first.name, "--yes", "--ui", "plain") as command:
@@ -132,7 +132,7 @@ def test_owner_takes_over_their_own_running_stack(
 
 
 def assert_plain_pulumi_is_refused(runner: Runner) -> None:
-    """Plain `pulumi` with the runner's state changes nothing, and names who works on the stack."""
+    """Plain `pulumi` on the runner's state changes nothing and names the user of the stack."""
     in_checkout(runner)
     flags = ("-y", "--skip-preview", "-s", runner.name, "--non-interactive")
     for words in (("up",), ("destroy", "--run-program")):
@@ -150,7 +150,7 @@ def test_second_user_of_a_state_is_refused(
     def slow_to_fail(benchmark: Config) -> None:
         benchmark["deployment"]["ready_timeout"] = "60s"
 
-    stack.change(modest)
+    stack.change(shrink)
     second = Runner(cluster, stack.name, tmp_path / "second", image=image)
     second.file.write_bytes(stack.file.read_bytes())
     second.environ["PULUMI_BACKEND_URL"] = stack.state.as_uri()
@@ -172,18 +172,18 @@ def test_second_user_of_a_state_is_refused(
         assert "deletionTimestamp" not in after[0]["metadata"]
         assert list((second.state_home / "runs").glob("*.json")) == []
 
-    together(stack.try_up, refused)
+    run_all(stack.try_up, refused)
     stack.destroy()
     assert cluster.left_of(stack.name) == []
 
 
 def assert_is_of_another_state(ended: Ended, owner: str) -> None:
-    """Plain `pulumi up` has changed nothing, and names the owner of the stack that is up."""
-    said = " ".join((ended.out + ended.errors).split())
-    assert ended.code != 0, said
-    assert " is up already in namespace " in said
-    assert f", of {owner}, from another state than this one's" in said
-    assert "Nothing was changed" in said
+    """Plain `pulumi up` changed nothing and names the owner of the running stack."""
+    output = " ".join((ended.out + ended.errors).split())
+    assert ended.code != 0, output
+    assert " is up already in namespace " in output
+    assert f", of {owner}, from another state than this one's" in output
+    assert "Nothing was changed" in output
 
 
 @pytest.mark.parametrize("mode", ["auto", "existing"])
@@ -196,7 +196,7 @@ def test_plain_up_changes_only_stacks_of_its_state(
     mode: str,
 ) -> None:
     first = make_stack()
-    first.change(modest)
+    first.change(shrink)
     if mode == "existing":
         where = {"mode": mode, "name": owners_namespace}
         first.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
@@ -209,7 +209,7 @@ def test_plain_up_changes_only_stacks_of_its_state(
     first.up("--expect-no-changes")
     assert uids(cluster, first.name) == before
 
-    # The objects of the second have the names that the first state knows.
+    # The second stack has the object names that the first state contains.
     namespace = first.outputs()["namespace"]
     anchor = ("configmap", f"anchor-{first.name}", "-n", namespace)
     root = ("namespace", namespace) if mode == "auto" else anchor
@@ -224,11 +224,11 @@ def test_plain_up_changes_only_stacks_of_its_state(
     assert cluster.left_of(first.name) == []
 
 
-def test_plain_up_goes_on_after_one_that_failed(
+def test_plain_up_continues_after_a_failed_one(
     cluster: Cluster, make_stack: Callable[[], Stack]
 ) -> None:
     stack = make_stack()
-    stack.change(modest)
+    stack.change(shrink)
     stack.change(lambda benchmark: benchmark["deployment"].update(ready_timeout="60s"))
     image = stack.environ["AIPERF_IMAGE"]
     stack.environ["AIPERF_IMAGE"] = NO_IMAGE
@@ -253,7 +253,7 @@ def test_gc_keeps_a_namesake_in_the_same_namespace(
     second = somebody_else(first, tmp_path / "second")
     ended = first.run("--keep")
     assert ended.code in FINISHED, ended.errors
-    # As its time to live does.
+    # The time to live removes it in the same way.
     cluster.kubectl("delete", "configmap", f"anchor-{first.name}", "-n", owners_namespace)
     assert cluster.left_of(first.name) == []
     ended = second.run("--keep")

@@ -1,5 +1,5 @@
-"""The same config, run on this machine and on the cluster against the same server, measures the
-same: what a stack adds to a laptop is size and nothing else."""
+"""The same config measures the same on this machine and on the cluster against the same server. A
+stack adds scale and changes no results."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from tests.support.stack.real_stack import Config, Stack
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 TTFT_MS, ITL_MS, TOKENS, USERS = 100, 25, 16, 8
-"""Slow enough that a millisecond of either machine is far below the tolerance."""
+"""Slow enough that a millisecond of difference is far below the tolerance."""
 LATENCY_MS = TTFT_MS + (TOKENS - 1) * ITL_MS
 TOLERANCE = 0.05
 LOCAL_S = 120.0
@@ -33,7 +33,7 @@ COMPARED = {
 
 @pytest.fixture
 def server(cluster: Cluster, image: str, owners_namespace: str) -> str:
-    """URL of a mock server in the cluster, the same for pods and for this machine."""
+    """Return the URL of a mock server in the cluster, the same for pods and for this machine."""
     if not cluster.is_ours:
         pytest.skip("pods of the cluster of E2E_CONTEXT cannot be reached from here directly")
     command = (
@@ -53,7 +53,7 @@ def test_a_laptop_and_a_cluster_measure_the_same(
             "concurrency": USERS,
             "duration": "40s",
             "grace_period": "2s",
-            # Until what comes up with a stack has come to rest, which a laptop has no need of.
+            # Waits until the stack's own startup load is over. A local run does not need this.
             "warmup": {"duration": "15s", "grace_period": "2s"},
         }
         benchmark["dataset"]["output_tokens"] = {"mean": TOKENS}
@@ -73,21 +73,21 @@ def test_a_laptop_and_a_cluster_measure_the_same(
         for statistic in statistics:
             ours, theirs = here[metric][statistic], there[metric][statistic]
             assert theirs == pytest.approx(ours, rel=TOLERANCE), f"{metric} {statistic}"
-    # Both near to what the server does, so that they are not wrong alike.
+    # Both must be close to the server's own times, so that they cannot share an error.
     for summary in (here, there):
         assert summary["request_latency"]["p50"] == pytest.approx(LATENCY_MS, rel=TOLERANCE)
         assert summary["time_to_first_token"]["p50"] == pytest.approx(TTFT_MS, rel=TOLERANCE)
 
 
 def run_here(benchmark: Config, folder: Path) -> dict[str, Any]:
-    """The summary of a run of the same services as processes."""
+    """Run the same services as local processes and return the summary."""
     file = folder / "benchmark.yaml"
     file.write_text(yaml.safe_dump({**benchmark, "artifacts": {"dir": str(folder / "here")}}))
     command = (sys.executable, "-m", "aiperf_svc", "run", str(file), "--local", "--ui", "none")
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=LOCAL_S
     )
-    # 5 says that the client was not sure of its numbers: on two busy cores that may be.
+    # Exit code 5 marks an uncertain client, which is possible on two busy cores.
     assert done.returncode in (0, 5), done.stdout + done.stderr
     (found,) = (folder / "here").glob("*/profile_export_aiperf.json")
     summary: dict[str, Any] = json.loads(found.read_bytes())

@@ -1,4 +1,4 @@
-"""Replicas of a Deployment that a real HorizontalPodAutoscaler adds while the load grows."""
+"""A real HorizontalPodAutoscaler adds replicas of a Deployment while the load grows."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ LABELS = {"app": "llm"}
 SLOW_START_S = 5
 STEP_S, LOAD_S = 20, 150
 SLOTS, RATE = 3, 22
-"""One replica serves 17 requests a second: the queue grows until the second one is ready."""
+"""One replica serves 17 requests per second. The queue grows until the second replica is ready."""
 SERVE = (
     *("python", "-P", "-m", "aiperf_svc.mock_server", "--host", "0.0.0.0", "--port", "8000"),
     *("--ttft", "100ms", "--itl", "5ms", "--tokens", "16", "--slow-start", f"{SLOW_START_S}s"),
@@ -29,7 +29,7 @@ SERVE = (
 
 
 def server(namespace: str, image: str) -> list[dict[str, Any]]:
-    """A mock server with a slow start, and what scales it by the use of its CPU."""
+    """Return a mock server with a slow start and an autoscaler that uses its CPU."""
     metadata = {"name": "llm", "namespace": namespace}
     container = {
         "name": "server",
@@ -68,7 +68,7 @@ def server(namespace: str, image: str) -> list[dict[str, Any]]:
 
 
 def follow(namespace: str) -> Callable[[dict[str, Any]], None]:
-    """Changes a stack so that it measures the server with a step of the load."""
+    """Return a change that makes a stack measure the server with a step in the load."""
 
     def change(benchmark: dict[str, Any]) -> None:
         benchmark["endpoint"] |= {
@@ -88,7 +88,7 @@ def test_replicas_of_an_autoscaler_are_seen(
     cluster: Cluster, image: str, owners_namespace: str, make_runner: Callable[[], Runner]
 ) -> None:
     if not cluster.is_ours:
-        pytest.skip("E2E_CONTEXT names a cluster, to which no metrics-server is added")
+        pytest.skip("E2E_CONTEXT names a cluster, where the tests do not install metrics-server")
     run((str(TOOLS / "metrics-server-up"),), environ=cluster.environ, timeout_s=METRICS_S)
     cluster.apply(*server(owners_namespace, image))
     cluster.kubectl(

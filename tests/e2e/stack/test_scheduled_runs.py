@@ -1,5 +1,5 @@
-"""A CronJob that runs a stack from the runner's image, with the state and the results in buckets,
-and the next run after a pod of it that died."""
+"""A CronJob runs a stack from the runner's image, with state and results in buckets. The next run
+takes over after its pod died."""
 
 import contextlib
 import json
@@ -28,16 +28,16 @@ PLUGINS = ("pulumi", "pulumi-language-python", "pulumi-language-python-exec",
            "pulumi-resource-kubernetes")  # fmt: skip
 BUILD_S = 900.0
 START_S, RUN_S = 90.0, 400.0
-"""Longest time until a CronJob's next minute has begun a Job, and of a run."""
+"""Time limit for a CronJob to start a Job, and for a run."""
 SECRETS = {"PULUMI_CONFIG_PASSPHRASE": PASSPHRASE, **KEYS}
 
 
 @pytest.fixture(scope="module")
 def runner_image(cluster: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Name of the runner's image, which stands beside that of the services: the Containerfile of
-    users, with a Pulumi that the tests have built."""
+    """Build the runner's image next to that of the services, from the users' Containerfile with a
+    Pulumi that the tests built."""
     if not cluster.is_ours:
-        pytest.skip("E2E_CONTEXT names a cluster, which needs the runner's image in a registry")
+        pytest.skip("E2E_CONTEXT names a cluster, and the runner's image would need a registry")
     folder = tmp_path_factory.mktemp("pulumi")
     for name in PLUGINS:
         found = shutil.which(name, path=cluster.environ["PATH"])
@@ -55,7 +55,7 @@ def runner_image(cluster: Cluster, image: str, tmp_path_factory: pytest.TempPath
 
 
 class Scheduled:
-    """A stack with a CronJob, in a namespace of somebody else's."""
+    """A stack with a CronJob in another owner's namespace."""
 
     def __init__(self, runner: Runner, namespace: str, store: Store) -> None:
         self.runner, self.cluster, self.namespace = runner, runner.cluster, namespace
@@ -75,46 +75,46 @@ class Scheduled:
         self.kubectl("create", "secret", "generic", f"aiperf-{runner.name}", *values)
 
     def kubectl(self, *arguments: str) -> str:
-        """What kubectl prints of the namespace."""
+        """Run kubectl in the namespace and return its output."""
         return self.cluster.kubectl("-n", self.namespace, *arguments, timeout_s=120.0)
 
     def objects(self, kind: str) -> list[Config]:
-        """Objects of the namespace."""
+        """Return the objects of this kind in the namespace."""
         return self.cluster.objects(kind, "-n", self.namespace)
 
     def apply(self, cron: str, *flags: str) -> str:
-        """What `schedule --apply` tells."""
+        """Run `schedule --apply` and return its output."""
         flags = ("--cron", cron, "--state", self.state, "--apply", *flags)
         ended = self.runner.call("schedule", self.runner.name, *flags)
         assert ended.code == ExitCode.OK, ended.errors
         return ended.errors
 
     def cron_job(self) -> Config:
-        """The spec of the CronJob."""
+        """Return the spec of the CronJob."""
         (found,) = self.objects("cronjobs")
         spec: Config = found["spec"]
         return spec
 
     def start(self, job: str) -> None:
-        """Begin a run as the CronJob does."""
+        """Start a run like the CronJob does."""
         self.kubectl("create", "job", job, f"--from=cronjob/{self.name}")
 
     def pod(self, job: str) -> Config | None:
-        """The pod of a Job, if it is there."""
+        """Return the pod of a Job if it exists."""
         for each in self.objects("pods"):
             if each["metadata"]["labels"].get("batch.kubernetes.io/job-name") == job:
                 return each
         return None
 
     def log(self, job: str) -> str:
-        """What the runner of a Job has printed so far."""
+        """Return the output of a Job's runner so far."""
         pod = self.pod(job)
         if pod is None or pod["status"]["phase"] == "Pending":
             return ""
         return self.kubectl("logs", pod["metadata"]["name"])
 
     def end(self, job: str) -> tuple[int, str]:
-        """Exit code and output of the runner of a Job, which must end."""
+        """Wait for a Job's runner to end and return its exit code and output."""
         wait_for(lambda: self.has_ended(job), RUN_S, tell=lambda: self.log(job))
         pod = self.pod(job)
         assert pod is not None
@@ -122,19 +122,19 @@ class Scheduled:
         return container["state"]["terminated"]["exitCode"], self.log(job)
 
     def has_ended(self, job: str) -> bool:
-        """Whether a Job has completed or failed."""
+        """Return whether a Job has completed or failed."""
         (found,) = (each for each in self.objects("jobs") if each["metadata"]["name"] == job)
         conditions = found["status"].get("conditions", ())
         return any(each["type"] in ("Complete", "Failed") for each in conditions)
 
     def is_held(self) -> bool:
-        """Whether a runner has renewed its Lease of the stack lately."""
+        """Return whether a runner has renewed its Lease of the stack recently."""
         renewed = (each["spec"].get("renewTime") for each in self.objects("leases"))
         limit = datetime.now(UTC) - timedelta(seconds=HELD_S + 1)
         return any(datetime.fromisoformat(stamp) > limit for stamp in renewed if stamp)
 
     def remove(self) -> None:
-        """Delete what `--apply` made, as the page describes it."""
+        """Delete what `--apply` created, as the documentation describes it."""
         kinds = "cronjob,job,configmap,serviceaccount,role,rolebinding,clusterrole"
         labels = "app.kubernetes.io/component=schedule,app.kubernetes.io/instance="
         self.kubectl("delete", f"{kinds},clusterrolebinding", "-l", labels + self.runner.name)
@@ -144,7 +144,7 @@ class Scheduled:
 def scheduled(
     make_runner: Callable[[], Runner], runner_image: str, owners_namespace: str, store: Store
 ) -> Iterator[Scheduled]:
-    """A stack that can be scheduled; of its schedule nothing is left afterwards."""
+    """Make a stack with a schedule and check afterwards that nothing is left."""
     found = Scheduled(make_runner(), owners_namespace, store)
     found.runner.environ["AIPERF_RUNNER_IMAGE"] = runner_image
     yield found
@@ -152,7 +152,7 @@ def scheduled(
 
 
 def check_results(scheduled: Scheduled, store: Store, *, runs: int) -> None:
-    """Whether the bucket has the results of so many runs, and the cluster and the state nothing."""
+    """Check that the bucket has the results of this many runs, and cluster and state are empty."""
     names = store.names()
     manifests = [each for each in names if each.endswith("/manifest.json")]
     assert len(manifests) == runs
@@ -166,11 +166,11 @@ def check_results(scheduled: Scheduled, store: Store, *, runs: int) -> None:
 
 
 def test_cron_job_runs_a_stack_and_leaves_nothing(scheduled: Scheduled, store: Store) -> None:
-    said = scheduled.apply("0 3 * * *", "--time-zone", "Europe/Berlin")
-    assert f"created CronJob {scheduled.name}\n" in said
+    output = scheduled.apply("0 3 * * *", "--time-zone", "Europe/Berlin")
+    assert f"created CronJob {scheduled.name}\n" in output
     assert scheduled.cron_job()["timeZone"] == "Europe/Berlin"
-    said = scheduled.apply("* * * * *")
-    assert "created" not in said
+    output = scheduled.apply("* * * * *")
+    assert "created" not in output
     assert "timeZone" not in scheduled.cron_job()
     wait_for(lambda: bool(scheduled.objects("jobs")), START_S, tell=lambda: "no Job has begun")
     scheduled.kubectl("patch", "cronjob", scheduled.name, "-p", '{"spec": {"suspend": true}}')
@@ -190,7 +190,7 @@ def test_next_run_takes_over_from_a_dead_pod(scheduled: Scheduled, store: Store)
     scheduled.start("first")
     stack, cluster = scheduled.runner.name, scheduled.cluster
     wait_for(
-        # Preflight has pods too, and no lock.
+        # Preflight also creates pods but holds no lock.
         lambda: bool(cluster.pods_of(stack, "deadline")),
         RUN_S,
         tell=lambda: scheduled.log("first"),
@@ -199,7 +199,7 @@ def test_next_run_takes_over_from_a_dead_pod(scheduled: Scheduled, store: Store)
     pod = scheduled.pod("first")
     assert pod is not None
     name = pod["metadata"]["name"]
-    # As if its node were lost. Told to end, it would collect its results and give up the lock.
+    # Simulates a lost node. On SIGTERM, the runner would collect its results and release the lock.
     for pid in processes_with(Path(f"HOSTNAME={name}")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

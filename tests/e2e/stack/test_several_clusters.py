@@ -19,12 +19,12 @@ from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 LATE = 0.1
-"""Most of the common time of two loads by which one may begin after the other."""
+"""Largest share of the common time of two loads by which their starts may differ."""
 
 
 def in_clusters(runner: Runner, *contexts: str) -> None:
-    """Give the runner's file these clusters, and its command a kubeconfig that knows them: `east`
-    and `west` are the test's cluster, and nothing responds for `nowhere`."""
+    """Configure these clusters in the runner's file and write a kubeconfig with their contexts.
+    `east` and `west` are the test's cluster, and `nowhere` does not respond."""
     content = yaml.safe_load(runner.file.read_text())
     content["config"][CLUSTERS_KEY] = [{"context": context} for context in contexts]
     runner.file.write_text(yaml.safe_dump(content))
@@ -51,7 +51,7 @@ def joint_of(runner: Runner) -> tuple[Path, dict[str, Any]]:
 def runner(
     make_runner: Callable[[], Runner], monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> Iterator[Runner]:
-    """One whose commands name no context, which the stack's file does."""
+    """Make a runner whose commands name no context, because the stack file does."""
     made = make_runner()
     monkeypatch.setattr(made, "_command", lambda *arguments: (*made.program, *arguments))
     yield made
@@ -64,11 +64,11 @@ def test_two_clusters_start_together_and_make_one_result(runner: Runner) -> None
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for("  up: ")
         ended = command.end()
-    said = json.loads(ended.out)
+    printed = json.loads(ended.out)
     assert ended.code in FINISHED
-    assert [each["left"] for each in said["members"]] == [[], []]
+    assert [each["left"] for each in printed["members"]] == [[], []]
     folder, joint = joint_of(runner)
-    assert joint == said["results"]
+    assert joint == printed["results"]
     print(f"first requests: {joint['start_spread_ms']} ms ± {joint['start_uncertainty_ms']} ms")
     late_ms = joint["start_spread_ms"] - joint["start_uncertainty_ms"]
     assert late_ms < LATE * joint["interval_s"] * 1e3

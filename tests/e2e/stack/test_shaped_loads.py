@@ -1,5 +1,4 @@
-"""Loads whose workers do more than send: what several pods did together, against the server's own
-account."""
+"""Loads whose workers share state: several pods together match the server's record."""
 
 import json
 import urllib.request
@@ -27,7 +26,7 @@ LOAD: dict[str, Any] = {
 
 @pytest.fixture
 def server(cluster: Cluster, image: str, owners_namespace: str) -> str:
-    """URL of a mock server in the cluster that counts what it sees."""
+    """Return the URL of a mock server in the cluster that counts requests."""
     if not cluster.is_ours:
         pytest.skip("pods of the cluster of E2E_CONTEXT cannot be reached from here directly")
     command = (
@@ -69,7 +68,7 @@ def test_workers_share_users_slots_and_leaving_clients(
         assert metadata["was_cancelled"] == is_chosen
         left += is_chosen
     assert truth["disconnected"] == accounts["abandoned"] == left > 10
-    # 20 a second by both workers together; a client that leaves takes the turns after with it.
+    # Both workers send 20 requests per second together. A leaving client takes its turns along.
     turns_taken = sum(0.8**turn for turn in range(4)) / 4
     assert accounts["requests_sent"] == pytest.approx(160 * turns_taken, rel=0.25)
     assert len({line["metadata"]["worker_id"] for line in lines}) == 2

@@ -1,4 +1,4 @@
-"""Shapes of an experiment at the same time: a stack for each on a real cluster."""
+"""Shapes of an experiment run concurrently, each in its own stack on a real cluster."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 
 def side_by_side(benchmark: dict[str, Any]) -> None:
-    """The same four servers, two of them at a time, and the fast one first."""
+    """Run the same four servers, two at a time, the fast one first."""
     four_servers(benchmark)
     benchmark["experiment"] |= {"parallel": 2, "priority": [{"deployment.target.args": FAST}]}
     benchmark["deployment"]["ttl"] = "30m"
@@ -41,11 +41,11 @@ def test_parallel_shapes_have_separate_stacks(
 
 
 PODS, MOST_PODS = 5, 8
-"""Pods of a stack, and those that a quota allows: not two stacks at a time."""
+"""Pods of a stack, and the quota, which does not allow two stacks at a time."""
 
 
 def guard(cluster: Cluster, namespace: str, *, used: int) -> None:
-    """Give a namespace its quota of pods, and wait until the cluster counts those there."""
+    """Set the namespace's pod quota and wait until the cluster has counted the existing pods."""
     cluster.apply(
         {
             "apiVersion": "v1",
@@ -60,7 +60,7 @@ def guard(cluster: Cluster, namespace: str, *, used: int) -> None:
 
 
 def in_namespace(name: str, **deployment: Any) -> Callable[[dict[str, Any]], None]:
-    """Makes a stack with a short load a guest there."""
+    """Return a change that gives a stack a short load and puts it into this namespace."""
 
     def change(benchmark: dict[str, Any]) -> None:
         benchmark["load"]["duration"] = "3s"

@@ -1,4 +1,4 @@
-"""An API server that does not respond for a while delays a run, which says so, and fails none."""
+"""An API server that does not respond for a while delays a run. The run reports it and succeeds."""
 
 import json
 from collections.abc import Callable
@@ -27,10 +27,10 @@ def test_silent_api_server_is_reported_and_awaited(
             command.wait_for(stage)
             proxy.fall_silent()
             command.wait_for(SILENT)
-            proxy.speak_again()
+            proxy.resume()
             command.wait_for(AGAIN)
             ended = command.end()
     assert ended.code == ExitCode.OK, ended.errors
     assert ended.errors.count(SILENT) == ended.errors.count(AGAIN) == 1
-    said = json.loads(ended.out)
-    assert (said["state"], said["left"], said["not_checked"]) == ("done", [], [])
+    printed = json.loads(ended.out)
+    assert (printed["state"], printed["left"], printed["not_checked"]) == ("done", [], [])

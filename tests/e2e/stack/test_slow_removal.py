@@ -1,4 +1,4 @@
-"""A removal that takes its time says what it waits for."""
+"""A slow removal reports what it waits for."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.node_pods import without_power
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
-from tests.support.stack.real_stack import Config, modest
+from tests.support.stack.real_stack import Config, shrink
 
 pytestmark = pytest.mark.cluster
 HELD = "example.com/held"
@@ -19,7 +19,7 @@ def test_gc_names_the_finalizer_that_it_waits_for(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(modest)
+    runner.change(shrink)
     kept = runner.run("--keep")
     assert kept.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), kept.errors
     label = ("-l", f"aiperf.dev/stack={runner.name}")
@@ -54,7 +54,7 @@ def test_pods_of_a_silent_node_are_named(
         benchmark["deployment"]["pods"]["worker"]["placement"] = where
         benchmark["load"]["duration"] = "4m"
 
-    runner.change(modest)
+    runner.change(shrink)
     runner.change(on_second)
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
@@ -64,7 +64,7 @@ def test_pods_of_a_silent_node_are_named(
         ended = command.end()
     reports = [line for line in ended.errors.splitlines() if "still removing after " in line]
     assert reports, ended.errors
-    # Once the node is back, its pods end, or `gc` sees to the rest.
+    # Once the node is back, its pods end, or `gc` removes the rest.
     collected = runner.gc()
     assert collected.code == ExitCode.OK, collected.errors
     assert cluster.left_of(runner.name) == []

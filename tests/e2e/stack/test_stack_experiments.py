@@ -1,4 +1,4 @@
-"""An experiment on a cluster: all its trials on pods that come up once."""
+"""All trials of an experiment run on pods that start once."""
 
 import json
 from collections.abc import Callable

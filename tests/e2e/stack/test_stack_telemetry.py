@@ -1,5 +1,5 @@
-"""What a stack sees of its server and GPUs through its own network policies, and what it makes for
-a Prometheus operator."""
+"""A stack reads metrics of its server and GPUs through its own network policies, and creates
+objects for a Prometheus operator."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ RELEASE = {"release": "test"}
 
 
 def definition(kind: str) -> dict[str, Any]:
-    """The least that an API server needs to take objects of a type."""
+    """Return the smallest custom resource definition of a type."""
     plural = KINDS[kind]
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}}
@@ -50,7 +50,7 @@ def definition(kind: str) -> dict[str, Any]:
 
 @pytest.fixture
 def operator_types(cluster: Cluster) -> Iterator[None]:
-    """The types of a Prometheus operator."""
+    """Create the types of a Prometheus operator."""
     names = [f"crd/{plural}.{GROUP}" for plural in KINDS.values()]
     cluster.apply(*map(definition, KINDS))
     cluster.kubectl("wait", "--for=condition=Established", *names)
@@ -60,7 +60,7 @@ def operator_types(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def node_with_gpu(cluster: Cluster) -> Iterator[None]:
-    """One GPU that a node only says it has, as an extended resource."""
+    """Advertise one fake GPU on a node as an extended resource."""
     node = cluster.nodes()[0]
 
     def offer(number: str | None) -> None:
@@ -81,7 +81,7 @@ def watched(benchmark: Config) -> None:
 def read_as_the_operator_says(
     cluster: Cluster, monitor: dict[str, Any], reader: node_pods.NodePod
 ) -> str:
-    """What a pod reads that does as a PodMonitor says."""
+    """Return what a pod reads that follows a PodMonitor."""
     namespace, spec = monitor["metadata"]["namespace"], monitor["spec"]
     labels = ",".join(f"{key}={value}" for key, value in spec["selector"]["matchLabels"].items())
     (pod,) = cluster.objects("pods", "-n", namespace, "-l", labels)
@@ -125,7 +125,7 @@ def test_run_reads_server_and_gpu_metrics(
     runner = make_runner()
     generated = "6d4cf56db6-x7k2q"
     mine = f'namespace="{owners_namespace}",pod="target-{runner.name}-{generated}"'
-    # Another stack in the namespace, with a name that begins with this one's.
+    # A second stack in the namespace, whose name begins with the name of the first.
     others = f'namespace="{owners_namespace}",pod="target-{runner.name}-2-{generated}"'
     pod = exporter_pod(image=base_image, used_by=(mine, others))
     prometheus = node_pods.start(cluster, owners_namespace, [pod])["exporter"]
@@ -151,7 +151,7 @@ def test_run_reads_server_and_gpu_metrics(
             kind: cluster.objects(plural, "-n", owners_namespace) for kind, plural in KINDS.items()
         }
         page = read_as_the_operator_says(cluster, made["PodMonitor"][0], prometheus)
-        # The load ends here, whatever time the reading has taken; what was measured is kept.
+        # The load ends here, however long the reading took. Measurements are kept.
         command.send(signal.SIGINT)
         ended = command.end()
     assert ended.code == ExitCode.INTERRUPTED, ended.errors
@@ -169,7 +169,7 @@ def test_run_reads_server_and_gpu_metrics(
     assert [source["problem"] for source in system["sources"]] == ["", ""]
     metrics = system["metrics"]
     assert metrics["server_running_requests"] == pytest.approx(USERS, rel=0.2)
-    # The other GPU of the page is another pod's.
+    # The other GPU of the page belongs to another pod.
     assert metrics["gpu_power"] == 250
     (folder,) = runner.artifacts.glob("*")
     names = {path.name for path in folder.iterdir()}

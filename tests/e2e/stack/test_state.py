@@ -1,5 +1,5 @@
-"""What is kept of a stack outside of the cluster holds nothing secret in clear; here in a bucket
-with versions, as a team would share it."""
+"""The state of a stack outside the cluster contains no secrets in plain text. It is in a versioned
+bucket, as a team would share it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 
 from aiperf_svc.protocol.services import Service
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_stack import PASSPHRASE, Config, Stack, modest
+from tests.support.stack.real_stack import PASSPHRASE, Config, Stack, shrink
 from tests.support.stack.secrecy import found_in, objects_and_logs, secrets_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
@@ -24,20 +24,20 @@ ACCOUNT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 @dataclass
 class Bucket:
-    """An S3-compatible one on this machine."""
+    """An S3-compatible bucket on this machine."""
 
     port: int
 
     @property
     def backend(self) -> str:
-        """As Pulumi is told."""
+        """Return the backend URL for Pulumi."""
         return (
             f"s3://{BUCKET}?endpoint=127.0.0.1:{self.port}"
             "&disableSSL=true&s3ForcePathStyle=true&region=us-east-1"
         )
 
     def client(self) -> Any:
-        """boto3's."""
+        """Return a boto3 client."""
         return boto3.client(
             "s3",
             endpoint_url=f"http://127.0.0.1:{self.port}",
@@ -47,7 +47,7 @@ class Bucket:
         )
 
     def contents(self) -> dict[str, bytes]:
-        """Every version of every object that was ever written."""
+        """Return every version of every object ever written."""
         s3 = self.client()
         return {
             f"{each['Key']} {each['VersionId']}": s3.get_object(
@@ -82,7 +82,7 @@ def test_state_objects_and_artifacts_show_no_secret(
 ) -> None:
     stack = make_stack()
     stack.environ |= {**ACCOUNT, "PULUMI_BACKEND_URL": bucket.backend}
-    stack.change(modest)
+    stack.change(shrink)
     stack.change(with_api_key)
     stack.init()
     stack.pulumi("config", "set", "--secret", "aiperf:targetApiKey", API_KEY, "-s", stack.name)
@@ -91,8 +91,7 @@ def test_state_objects_and_artifacts_show_no_secret(
     namespace = outputs["namespace"]
     secrets = secrets_of(cluster, namespace, stack.name)
     assert {API_KEY, outputs["resultsToken"]} <= secrets
-    # A CURVE key pair for each service, the tokens of the results and of the page of metrics, and
-    # the target's key.
+    # A CURVE key pair for each service, two tokens (results and metrics), and the target's key.
     assert len(secrets) == 2 * len(Service) + 3
 
     results = tmp_path / "results"
@@ -105,7 +104,7 @@ def test_state_objects_and_artifacts_show_no_secret(
 
     stack.destroy()
     kept = bucket.contents()
-    # The state of `up` and of `destroy`, their histories and backups.
+    # The states of `up` and `destroy`, their histories and backups.
     assert len(kept) > 5
     assert any(outputs["runId"].encode() in content for content in kept.values())
     kept |= {str(path): path.read_bytes() for path in (stack.file, stack.folder / "Pulumi.yaml")}

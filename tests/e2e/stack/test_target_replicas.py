@@ -1,18 +1,18 @@
-"""A target of several pods that refuse what OpenAI's schema does not have: all of them get their
-share of the load, and requests that they take."""
+"""A target with several pods that reject fields outside OpenAI's schema. Each pod gets its share of
+the load and only requests that it accepts."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.stack.real_stack import Config, Stack, modest
+from tests.support.stack.real_stack import Config, Stack, shrink
 
 pytestmark = pytest.mark.cluster
 
 REPLICAS, USERS = 3, 9
 LEAST_SHARE = 0.25
-"""Of the requests, where a third is fair."""
+"""Smallest accepted share of the requests. A fair share is a third."""
 
 
 def several_and_strict(benchmark: Config) -> None:
@@ -26,9 +26,9 @@ def several_and_strict(benchmark: Config) -> None:
 def measured(
     make_shared_stack: Callable[[], Stack], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[set[str], dict[str, Any]]:
-    """The addresses of the target's pods, and the summary of the run."""
+    """Return the addresses of the target's pods and the summary of the run."""
     stack = make_shared_stack()
-    stack.change(modest)
+    stack.change(shrink)
     stack.change(several_and_strict)
     stack.up()
     outputs = stack.outputs()

@@ -1,4 +1,4 @@
-"""A kind of another package runs on a cluster with the image that docs/workloads.md describes."""
+"""A kind from another package runs on a cluster with the image that docs/workloads.md describes."""
 
 import json
 from collections.abc import Callable
@@ -46,8 +46,8 @@ def test_kind_of_a_package_needs_the_documented_image(
     runner.environ["AIPERF_IMAGE"] = build(cluster, image, context)
     ended = runner.run("--json")
     assert ended.code in FINISHED, ended.errors
-    said = json.loads(ended.out)
-    assert (said["state"], said["left"]) == ("done", [])
+    printed = json.loads(ended.out)
+    assert (printed["state"], printed["left"]) == ("done", [])
     (metric,) = results_of(runner)["metrics"]
     assert metric["info"]["tag"] == "copy_rate"
     assert metric["avg"] > 0
@@ -55,7 +55,7 @@ def test_kind_of_a_package_needs_the_documented_image(
 
 
 def build(cluster: Cluster, image: str, context: Path) -> str:
-    """Name of the image with the package, which the cluster's nodes have."""
+    """Build the image with the package, load it onto the nodes and return its name."""
     recipe = context / "Containerfile"
     recipe.write_text(containerfile(image))
     name = "localhost/aiperf-e2e-stream:1"

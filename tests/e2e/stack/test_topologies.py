@@ -1,5 +1,5 @@
-"""Serving topologies as targets on a cluster: a chart, and what an operator makes of a custom
-resource, with an operator that lives and one that is dead."""
+"""Serving topologies as targets on a cluster: a chart, and pods that an operator creates from a
+custom resource. The operator runs or is dead."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ from tests.support.stack.topology import (
 
 pytestmark = pytest.mark.cluster
 VISITS_S = 500.0
-"""Longest time of four visits, each of which starts the stack's pods."""
+"""Time limit for four trials, each of which starts the stack's pods."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def operator(cluster: Cluster, image: str) -> Iterator[None]:
 
 
 def _chart(folder: Path, manifests: list[Manifest]) -> None:
-    """Write a chart whose pools have the number of pods that its values name, and a hook."""
+    """Write a chart with a hook and with pools whose sizes come from its values."""
     (folder / "templates").mkdir(parents=True)
     (folder / "Chart.yaml").write_text("{apiVersion: v2, name: pools, version: 0.1.0}")
     (folder / "values.yaml").write_text("{decode: 1}")
@@ -95,9 +95,9 @@ def test_chart_with_two_pools_is_measured(
 
 @pytest.fixture
 def router_image(cluster: Cluster, tmp_path: Path) -> str:
-    """An image with the router of SGLang."""
+    """Build an image with SGLang's router."""
     if not cluster.is_ours:
-        pytest.skip("E2E_CONTEXT names a cluster, which needs the image in a registry")
+        pytest.skip("E2E_CONTEXT names a cluster, and the image would need a registry")
     name = "localhost/aiperf-e2e-sglang-router:1"
     recipe = tmp_path / "Containerfile"
     recipe.write_text(SGLANG_ROUTER)
@@ -135,7 +135,7 @@ def test_router_of_sglang_spreads_over_two_pools(
     metrics = json.loads(pages.read_bytes())["metrics"]
     tokens = [each["stats"]["total"] for each in metrics["vllm:generation_tokens"]["series"]]
     assert len(tokens) == 2
-    # The router sends requests in turn; the mock servers answer each with as many tokens.
+    # The router sends requests in turn; each mock server returns equally many tokens.
     assert min(tokens) > 0.5 * max(tokens)
     assert any(name.startswith("smg_") for name in metrics)
 
@@ -216,7 +216,7 @@ def test_each_visit_of_a_release_has_new_pods(
         looking.result()
     assert ended.code in FINISHED, ended.errors
     assert "blocks: the target is a release" in ended.errors
-    # Both visits of one value that follow each other, too.
+    # Consecutive trials with the same value also have new pods.
     assert len(seen) == 4
 
 
@@ -240,7 +240,7 @@ def test_operators_pods_are_measured_and_removed(
     assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
 
 
-def test_ttl_removes_what_an_operator_finalizes(
+def test_ttl_removes_objects_with_operator_finalizers(
     operator: None, cluster: Cluster, make_runner: Callable[[], Runner], image: str
 ) -> None:
     runner = make_runner()
@@ -257,9 +257,9 @@ def test_ttl_removes_what_an_operator_finalizes(
         command.kill()
     end_by_deadline(cluster, runner.name, "namespace")
     assert cluster.objects(f"{PLURAL}.{GROUP}", "--all-namespaces") == []
-    # The operator had all of its namespace while it worked.
-    said = cluster.kubectl("logs", "deployment/operator", "-n", OPERATORS)
-    assert f"removes the finalizer of {made['metadata']['uid']} in an Active namespace" in said
+    # The namespace was complete while the operator worked.
+    output = cluster.kubectl("logs", "deployment/operator", "-n", OPERATORS)
+    assert f"removes the finalizer of {made['metadata']['uid']} in an Active namespace" in output
     assert runner.gc().code == ExitCode.OK
 
 
@@ -278,7 +278,7 @@ def _use_graph(benchmark: Config, image: str) -> None:
 GRAPH = {"graph": "graph"}
 
 
-def test_missing_type_is_refused_before_anything_is_made(
+def test_missing_type_is_refused_before_creation(
     cluster: Cluster, make_runner: Callable[[], Runner], image: str
 ) -> None:
     runner = make_runner()
@@ -334,7 +334,7 @@ def test_dead_operator_is_named_with_its_finalizer(
         assert ended.code == ExitCode.LEAKED, ended.errors
         assert any("Graph" in each for each in json.loads(ended.out)["left"])
         assert f"until the owner of the finalizer {FINALIZER} removes it" in ended.errors
-        # Pods hold GPUs: they must not wait for the operator.
+        # Pods hold GPUs, so their removal must not wait for the operator.
         assert not cluster.objects("pods", "--all-namespaces", "-l", "graph=graph")
     finally:
         cluster.kubectl("scale", "deployment", "operator", "-n", OPERATORS, "--replicas=1")

@@ -1,6 +1,7 @@
-"""Pods of different nodes reach each other as they do on one node, and policies hold between them.
+"""Pods on different nodes reach each other as on one node, and network policies apply between them.
 
-Measurements between nodes and the loss of a node rest on this."""
+Measurements between nodes and the tests of lost nodes rely on this.
+"""
 
 import contextlib
 import secrets
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes, pytest.mark.gate]
 
 BOTH_WAYS = pytest.mark.parametrize(("here", "there"), [(0, 1), (1, 0)])
 DROPPED = "TimeoutError"
-"""What becomes of a connection that a policy forbids."""
+"""Error of a connection that a policy forbids."""
 
 
 def role(name: str) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def role(name: str) -> dict[str, Any]:
 
 
 def policy(name: str, kind: str, rules: list[dict[str, Any]]) -> Manifest:
-    """What pods of a role may receive (`Ingress`) or send (`Egress`)."""
+    """Return a policy for what pods of a role may receive (`Ingress`) or send (`Egress`)."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -45,7 +46,7 @@ def policy(name: str, kind: str, rules: list[dict[str, Any]]) -> Manifest:
 
 
 def service(pod: str) -> Manifest:
-    """A Service with an address of its own for one pod."""
+    """Return a Service with its own address for one pod."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -64,7 +65,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pods(cluster: Cluster, base_image: str, namespace: str) -> dict[str, NodePod]:
-    """A pod of each role on each node: `open-0` and so on."""
+    """Start one pod of each role on each node: `open-0` and so on."""
     only_port = [{"port": PORT}]
     made = [
         headless_service(),
@@ -88,7 +89,7 @@ def test_pod_reaches_pods_of_the_other_node(
 ) -> None:
     client, other = pods[f"open-{here}"], pods[f"open-{there}"]
     assert client.node != other.node
-    # The server sees the client's own address: nothing in between translates it.
+    # The server sees the client's own address, so nothing translates it.
     for host in (other.address, other.host, other.name):
         assert client.connect(host) == client.address
     assert client.connect(other.address, OTHER_PORT) == client.address
@@ -118,7 +119,7 @@ def test_policy_allows_one_port_to_the_other_node(
 def test_host_network_pod_has_the_node_address(
     cluster: Cluster, pods: dict[str, NodePod], here: int, there: int
 ) -> None:
-    # Both listen at the same ports: they would not if they shared a network.
+    # Both listen on the same ports, which is impossible in a shared network namespace.
     host = pods[f"host-{there}"]
     addresses = {
         node["metadata"]["name"]: each["address"]
@@ -163,7 +164,7 @@ def test_kubectl_reaches_into_the_pods_of_each_node(
 
 @contextlib.contextmanager
 def forwarded(pod: NodePod) -> Iterator[int]:
-    """A port of this machine that leads to the pod's."""
+    """Forward a local port to the pod's and yield it."""
     with pod.popen("port-forward", f"pod/{pod.name}", f":{PORT}") as process:
         assert process.stdout
         line = process.stdout.readline()  # Forwarding from 127.0.0.1:43211 -> 5000

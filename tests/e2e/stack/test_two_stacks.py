@@ -1,4 +1,4 @@
-"""Two stacks side by side in namespaces of their own."""
+"""Two concurrent stacks in their own namespaces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_stack import Stack, modest, together
+from tests.support.stack.real_stack import Stack, run_all, shrink
 
 pytestmark = pytest.mark.cluster
 
@@ -16,8 +16,8 @@ def test_two_stacks_do_not_affect_each_other(
 ) -> None:
     first, second = make_stack(), make_stack()
     for stack in (first, second):
-        stack.change(modest)
-    together(first.up, second.up)
+        stack.change(shrink)
+    run_all(first.up, second.up)
     outputs = {stack.name: stack.outputs() for stack in (first, second)}
     assert outputs[first.name]["namespace"] != outputs[second.name]["namespace"]
     assert outputs[first.name]["resultsToken"] != outputs[second.name]["resultsToken"]

@@ -1,4 +1,4 @@
-"""`up` of a stack that is there, was changed, or has removed itself."""
+"""`up` of a stack that exists, was changed, or has removed itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ import pytest
 from aiperf_svc.adapters.results_api.status import Status
 from tests.support.stack.expiry import end_by_deadline
 from tests.support.stack.real_cluster import Cluster
-from tests.support.stack.real_stack import Config, Stack, modest, together
+from tests.support.stack.real_stack import Config, Stack, run_all, shrink
 
 pytestmark = pytest.mark.cluster
 
 Pods = set[str]
-"""By UID: a pod that was made again is another one."""
+"""Pods by UID. A recreated pod is another one."""
 
 
 def pods_of(stack: Stack, outputs: dict[str, Any]) -> Pods:
@@ -24,13 +24,13 @@ def pods_of(stack: Stack, outputs: dict[str, Any]) -> Pods:
 
 @dataclass
 class Ups:
-    """What each `up` of one stack led to."""
+    """The result of each `up` of one stack."""
 
     stack: Stack
     outputs: list[dict[str, Any]] = field(default_factory=list)
     pods: list[Pods] = field(default_factory=list)
     budgets: list[list[str]] = field(default_factory=list)
-    """Names of the disruption budgets that are there after each."""
+    """Names of the disruption budgets after each `up`."""
     status: Status | None = None
     summary: dict[str, Any] = field(default_factory=dict)
 
@@ -56,11 +56,11 @@ def stacks(
     make_shared_stack: Callable[[], Stack],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Ups, Ups]:
-    """One that is brought up twice and then changed; one that removes itself in between."""
+    """Bring one stack up twice and change it; let another remove itself in between."""
     folder = tmp_path_factory.mktemp("results")
     changed, expired = Ups(make_shared_stack()), Ups(make_shared_stack())
     for each in (changed, expired):
-        each.stack.change(modest)
+        each.stack.change(shrink)
 
     def change() -> None:
         changed.up()
@@ -75,7 +75,7 @@ def stacks(
         expired.up()
         expired.measure_and_destroy(folder / "expired")
 
-    together(change, expire)
+    run_all(change, expire)
     return changed, expired
 
 

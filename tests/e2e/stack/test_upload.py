@@ -1,4 +1,4 @@
-"""Results that go to a bucket as well, with keys that only a Secret holds."""
+"""Results are also uploaded to a bucket whose keys are only in a Secret."""
 
 import hashlib
 import json
@@ -28,12 +28,12 @@ def test_stack_uploads_results_and_shows_no_key(
     runner.change(with_bucket)
     runner.environ |= KEYS
     ended = runner.run("--keep", "--json")
-    said = json.loads(ended.out)
+    printed = json.loads(ended.out)
     assert ended.code in FINISHED, ended.errors
-    assert said["artifact_error"] is None
+    assert printed["artifact_error"] is None
 
     (artifacts,) = runner.artifacts.glob("*")
-    prefix = said["uploaded_to"].removeprefix(f"s3://{BUCKET}/") + "/"
+    prefix = printed["uploaded_to"].removeprefix(f"s3://{BUCKET}/") + "/"
     assert prefix.startswith("runs/")
     uploaded = {key.removeprefix(prefix): data for key, data in store.objects().items()}
     manifest = json.loads(uploaded["manifest.json"])
@@ -42,8 +42,8 @@ def test_stack_uploads_results_and_shows_no_key(
     assert uploaded["records.parquet"] == (artifacts / "records.parquet").read_bytes()
 
     keys = set(KEYS.values())
-    assert keys <= secrets_of(cluster, said["namespace"], runner.name)
-    shown = objects_and_logs(cluster, said["namespace"])
+    assert keys <= secrets_of(cluster, printed["namespace"], runner.name)
+    shown = objects_and_logs(cluster, printed["namespace"])
     assert len(shown) > 20
     shown |= files_in(runner.folder)
     shown |= {f"uploaded {name}": data for name, data in uploaded.items()}
@@ -73,9 +73,9 @@ def test_trials_of_two_shapes_share_a_bucket_folder(
     before = set(store.objects())
     ended = runner.run("--json")
     assert ended.code in FINISHED, ended.errors
-    said = json.loads(ended.out)
-    assert (said["artifact_error"], said["left"]) == (None, [])
-    place = said["uploaded_to"].removeprefix(f"s3://{BUCKET}/") + "/"
+    printed = json.loads(ended.out)
+    assert (printed["artifact_error"], printed["left"]) == (None, [])
+    place = printed["uploaded_to"].removeprefix(f"s3://{BUCKET}/") + "/"
     objects = store.objects()
     assert all(key.startswith(place) for key in objects.keys() - before)
     listed = json.loads(objects[f"{place}manifest.json"])["files"]
@@ -83,9 +83,9 @@ def test_trials_of_two_shapes_share_a_bucket_folder(
         hashlib.sha256(objects[place + file["name"]]).hexdigest() == file["sha256"]
         for file in listed
     )
-    assert json.loads(objects[f"{place}experiment.json"]) == said["results"]
+    assert json.loads(objects[f"{place}experiment.json"]) == printed["results"]
     names = {file["name"] for file in listed}
-    assert {f"trials/{t['folder']}/records.parquet" for t in said["results"]["trials"]} <= names
+    assert {f"trials/{t['folder']}/records.parquet" for t in printed["results"]["trials"]} <= names
     assert cluster.left_of(runner.name) == []
 
 

@@ -1,12 +1,12 @@
-"""The place of an experiment for each test."""
+"""Fixture of an experiment with two shapes."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.support.index_place import Place
+from tests.support.index_place import TwoShapes
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> TwoShapes:
+    return TwoShapes(tmp_path)

@@ -1,4 +1,4 @@
-"""Indexes with a real server beside them, and what the collector makes of what they measure."""
+"""Indexes next to a real server, and the experiment that the collector builds from their trials."""
 
 import functools
 import json
@@ -15,14 +15,14 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.fake_results import as_json
-from tests.support.index_place import JOB, Place, settled, until
+from tests.support.index_place import JOB, TwoShapes, final_state, until
 from tests.support.ports import free_port
 from tests.support.threaded_server import in_thread
 
-pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
+pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="the launcher is not compiled")
 
 
-async def test_trials_of_indexes_become_one_experiment(place: Place) -> None:
+async def test_trials_of_indexes_become_one_experiment(place: TwoShapes) -> None:
     async with place.collector() as client:
         good = await place.index(0)
         assert good.returncode == ExitCode.OK, good.stderr
@@ -40,7 +40,7 @@ async def test_trials_of_indexes_become_one_experiment(place: Place) -> None:
     assert "exit code 2" in summary["trials"][1]["reason"]
     assert summary["trials"][0]["values"]["time_to_first_token_p50"] >= 30
     fetched = place.folder / "fetched"
-    # A busy machine may rightly have one run again.
+    # On a busy machine, a run may be repeated.
     done = [trial for trial in summary["trials"] if trial["state"] == "done"]
     attempts = sum(1 + len(trial["replaced"]) for trial in done)
     assert len(list((fetched / "trials").iterdir())) == attempts
@@ -76,7 +76,7 @@ def test_server_without_http_is_not_ready() -> None:
 
 
 async def test_retried_attempt_leaves_no_results(tmp_path: Path) -> None:
-    place = Place(tmp_path, retries=1)
+    place = TwoShapes(tmp_path, retries=1)
     async with place.collector() as client:
         bad = await place.index(1)
         assert bad.returncode == ExitCode.BENCHMARK_FAILED, bad.stderr
@@ -92,7 +92,7 @@ async def test_retried_attempt_leaves_no_results(tmp_path: Path) -> None:
 async def test_trials_of_a_failed_attempt_count_without_another(tmp_path: Path) -> None:
     good, args = ["--tokens", "4"], "deployment.target.args"
     missing = {"dataset.kind": "single_turn", "dataset.file": str(tmp_path / "none.jsonl")}
-    place = Place(
+    place = TwoShapes(
         tmp_path,
         retries=1,
         repetitions=1,
@@ -107,18 +107,18 @@ async def test_trials_of_a_failed_attempt_count_without_another(tmp_path: Path) 
         assert status.experiment is not None
         assert status.experiment.ended == 0
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
-        _, summary = await settled(client)
+        _, summary = await final_state(client)
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed", "failed"]
 
 
 async def test_missing_files_of_an_index_are_reported(tmp_path: Path) -> None:
-    place = Place(tmp_path, retries=1)
+    place = TwoShapes(tmp_path, retries=1)
     trial = index_shapes(load_benchmark(place.config))[0].trials[0]
     place.blocked = f"shape-1/trials/{trial.folder}/records.parquet"
     async with place.collector() as client:
         ended = await place.index(0)
         assert ended.returncode == ExitCode.OK, ended.stderr
         place.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
-        status, summary = await settled(client)
+        status, summary = await final_state(client)
     assert status.artifact_error.startswith("shape 1: trial 1: cannot write ")
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2

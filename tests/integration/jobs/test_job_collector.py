@@ -1,4 +1,4 @@
-"""The collector of an experiment: stops, restarts and a cluster that takes Jobs away."""
+"""The collector of an experiment: stops, restarts, and a cluster that deletes Jobs."""
 
 import asyncio
 from pathlib import Path
@@ -14,37 +14,37 @@ from aiperf_svc.runner.job_index import SENT
 from tests.support.index_place import (
     INDEX_S,
     JOB,
-    Place,
-    played,
+    TwoShapes,
+    final_state,
     send_first_shape,
-    settled,
     stop,
+    stopped_index,
     until,
     uploading,
 )
 
 
-async def test_restarted_collector_continues(place: Place) -> None:
+async def test_restarted_collector_continues(place: TwoShapes) -> None:
     async with place.collector():
         await send_first_shape(place)
     place.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
     async with place.collector() as client:
-        status, summary = await settled(client)
+        status, summary = await final_state(client)
     assert status.state == "done"
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
 
 
-async def test_a_cancelled_experiment_lets_no_index_run(place: Place) -> None:
+async def test_a_cancelled_experiment_lets_no_index_run(place: TwoShapes) -> None:
     async with place.collector() as client:
         await send_first_shape(place)
         await client.cancel("by the test")
-        status, summary = await settled(client)
+        status, summary = await final_state(client)
     assert (status.state, status.reason) == ("cancelled", "by the test")
     assert [trial["number"] for trial in summary["trials"]] == [1, 3]
     assert place.cluster.parallelism == [1, 0]
 
 
-async def test_job_is_stopped_although_it_is_being_started(place: Place) -> None:
+async def test_job_is_stopped_although_it_is_being_started(place: TwoShapes) -> None:
     place.cluster.may_respond.clear()
     async with place.collector() as client:
         assert await asyncio.to_thread(place.cluster.is_applied.wait, INDEX_S)
@@ -55,8 +55,8 @@ async def test_job_is_stopped_although_it_is_being_started(place: Place) -> None
 
 
 async def test_stopped_shape_keeps_its_finished_trials(tmp_path: Path) -> None:
-    place = Place(tmp_path, on_failure="stop")
-    left = played(place, 2)
+    place = TwoShapes(tmp_path, on_failure="stop")
+    left = stopped_index(place, 2)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=2)
     async with (
         place.collector() as client,
@@ -69,7 +69,7 @@ async def test_stopped_shape_keeps_its_finished_trials(tmp_path: Path) -> None:
         files = await stopped.upload(left, SENT)
         await stopped.end(STOPPED, files, is_tried_again=True)
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({1}), pods=0)
-        status, summary = await settled(client)
+        status, summary = await final_state(client)
     assert (status.state, status.reason.rpartition(": ")[2]) == (
         "failed",
         "stop, and shape 2 failed",
@@ -77,8 +77,8 @@ async def test_stopped_shape_keeps_its_finished_trials(tmp_path: Path) -> None:
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
 
 
-async def test_cancel_and_trials_survive_a_collector_restart(place: Place) -> None:
-    left = played(place, 1)
+async def test_cancel_and_trials_survive_a_collector_restart(place: TwoShapes) -> None:
+    left = stopped_index(place, 1)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
@@ -90,14 +90,14 @@ async def test_cancel_and_trials_survive_a_collector_restart(place: Place) -> No
         assert status.experiment is not None
         assert status.experiment.ended == 2
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
-        status, summary = await settled(client)
+        status, summary = await final_state(client)
     assert (status.state, status.reason) == ("cancelled", "by the test")
     assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
     assert set(place.cluster.parallelism) == {0}
 
 
 async def test_failure_reason_survives_a_collector_restart(tmp_path: Path) -> None:
-    place = Place(tmp_path, retries=1)
+    place = TwoShapes(tmp_path, retries=1)
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
         await uploader.end("the server is broken", is_tried_again=True)
@@ -105,15 +105,15 @@ async def test_failure_reason_survives_a_collector_restart(tmp_path: Path) -> No
         await until(client, lambda status: status.experiment.ended == 2)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
     async with place.collector() as client:
-        _, summary = await settled(client)
+        _, summary = await final_state(client)
     assert [t["reason"] for t in summary["trials"]] == ["the server is broken", UNKNOWN] * 2
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_trials_of_a_stopped_index_count_without_retry(
-    place: Place, is_restarted: bool
+    place: TwoShapes, is_restarted: bool
 ) -> None:
-    left = played(place, 1)
+    left = stopped_index(place, 1)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
@@ -126,39 +126,40 @@ async def test_trials_of_a_stopped_index_count_without_retry(
             await until(client, lambda status: status.is_settled)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
     async with place.collector() as client:
-        _, summary = await settled(client)
+        _, summary = await final_state(client)
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed", "failed", "failed"]
     assert list((place.folder / "artifacts").glob("shapes/*-stopped*")) == []
 
 
-async def test_attempt_after_a_stopped_one_replaces_it(place: Place) -> None:
+async def test_attempt_after_a_stopped_one_replaces_it(place: TwoShapes) -> None:
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     async with place.collector() as client:
         async with uploading(place) as stopped:
             await stopped.begin()
-            files = await stopped.upload(played(place, 2), SENT)
+            files = await stopped.upload(stopped_index(place, 2), SENT)
             await stopped.end(STOPPED, files, is_tried_again=True)
         async with uploading(place, pod="b") as failed:
             await failed.begin()
-            await failed.end("the server is broken", await failed.upload(played(place, 1), SENT))
+            files = await failed.upload(stopped_index(place, 1), SENT)
+            await failed.end("the server is broken", files)
         await client.cancel("by the test")
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
-        _, summary = await settled(client)
+        _, summary = await final_state(client)
     assert [(t["number"], t["state"]) for t in summary["trials"]] == [(1, "done"), (3, "failed")]
 
 
-async def test_job_deleted_during_a_collector_restart_has_failed(place: Place) -> None:
+async def test_job_deleted_during_a_collector_restart_has_failed(place: TwoShapes) -> None:
     known = place.folder / "artifacts" / "jobs.json"
     async with place.collector() as client:
         await until(client, lambda _: known.exists())
     place.cluster.seen = None
     async with place.collector() as client:
-        _, summary = await settled(client)
+        _, summary = await final_state(client)
     assert {t["reason"] for t in summary["trials"]} == {DELETED}
 
 
-async def test_deleted_job_ends_after_its_pods_sent_trials(place: Place) -> None:
-    left = played(place, 1)
+async def test_deleted_job_ends_after_its_pods_sent_trials(place: TwoShapes) -> None:
+    left = stopped_index(place, 1)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
@@ -172,13 +173,13 @@ async def test_deleted_job_ends_after_its_pods_sent_trials(place: Place) -> None
         await stop(uploader, left)
         assert (await client.status()).state == "profiling"
         place.cluster.alive = []
-        status, summary = await settled(client)
+        status, summary = await final_state(client)
     assert status.state == "done"
     assert [t["state"] for t in summary["trials"]] == ["done", "failed", "failed", "failed"]
     assert {t["reason"] for t in summary["trials"][1:]} == {DELETED}
 
 
-async def test_finished_trials_arrive_before_the_stack_deletes_itself(place: Place) -> None:
+async def test_finished_trials_arrive_before_the_stack_deletes_itself(place: TwoShapes) -> None:
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     place.cluster.lasts_s = COLLECTION_S + 0.01
     async with place.collector() as client, uploading(place) as uploader:
@@ -186,15 +187,15 @@ async def test_finished_trials_arrive_before_the_stack_deletes_itself(place: Pla
         assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
         place.cluster.lasts_s = COLLECTION_S
         await until(client, lambda _: place.cluster.parallelism == [1, 0])
-        await stop(uploader, played(place, 1))
+        await stop(uploader, stopped_index(place, 1))
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
-        status, summary = await settled(client)
+        status, summary = await final_state(client)
     assert (status.state, status.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
     assert status.reason.startswith("deployment.ttl is over in 120 s")
     assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
 
 
-async def test_missing_job_is_awaited(place: Place) -> None:
+async def test_missing_job_is_awaited(place: TwoShapes) -> None:
     there, place.cluster.seen = place.cluster.seen, None
     async with place.collector() as client:
         assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)

@@ -1,4 +1,4 @@
-"""What indexes upload to the collector, whole or not, once or again."""
+"""Uploads of indexes to the collector: complete, incomplete and repeated."""
 
 import asyncio
 import shutil
@@ -13,11 +13,11 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.job_index import SENT
-from tests.support.index_place import RUN_ID, Place, played, uploading
+from tests.support.index_place import RUN_ID, TwoShapes, stopped_index, uploading
 
 
-async def test_shape_is_taken_again_after_an_unrecorded_upload(place: Place) -> None:
-    left = played(place, 2)
+async def test_shape_is_accepted_again_after_an_unrecorded_upload(place: TwoShapes) -> None:
+    left = stopped_index(place, 2)
     shutil.copytree(left / "trials", place.folder / "artifacts" / "trials")
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
@@ -27,7 +27,7 @@ async def test_shape_is_taken_again_after_an_unrecorded_upload(place: Place) -> 
     assert (status.experiment.ended, status.experiment.failed) == (2, 0)
 
 
-async def test_repeated_end_is_taken_by_a_restarted_collector(place: Place) -> None:
+async def test_restarted_collector_accepts_a_repeated_end(place: TwoShapes) -> None:
     async with uploading(place) as uploader:
         for _ in range(2):
             async with place.collector() as client:
@@ -39,11 +39,11 @@ async def test_repeated_end_is_taken_by_a_restarted_collector(place: Place) -> N
                 with pytest.raises(EnvironmentProblem, match="the outcome of shape 1 is known"):
                     async with uploading(place, pod="b") as other:
                         await other.begin()
-    # What ended before the collector was started again says nothing of its pace since then.
+    # Trials that ended before the restart are no basis for the remaining time.
     assert status.experiment.left_s is None  # type: ignore[union-attr]
 
 
-async def test_incomplete_files_are_no_trial(place: Place) -> None:
+async def test_incomplete_files_are_no_trial(place: TwoShapes) -> None:
     sent = place.folder / "sent"
     (sent / "trials").mkdir(parents=True)
     (sent / "trials" / "one").write_bytes(b"x" * 3_000_000)
@@ -65,7 +65,7 @@ async def test_incomplete_files_are_no_trial(place: Place) -> None:
     assert not (place.folder / "artifacts" / "trials").exists()
 
 
-async def test_replaced_attempt_is_not_taken(place: Place) -> None:
+async def test_replaced_attempt_is_rejected(place: TwoShapes) -> None:
     async with place.collector(), uploading(place) as old, uploading(place, pod="b") as new:
         await old.begin()
         await new.begin()
@@ -73,7 +73,7 @@ async def test_replaced_attempt_is_not_taken(place: Place) -> None:
             await old.end("it failed")
 
 
-async def test_a_name_cannot_lead_out_of_the_folder(place: Place) -> None:
+async def test_a_name_cannot_lead_out_of_the_folder(place: TwoShapes) -> None:
     async with place.collector(), uploading(place) as uploader:
         await uploader.begin()
         with pytest.raises(EnvironmentProblem, match="not the name of a result"):
@@ -81,7 +81,7 @@ async def test_a_name_cannot_lead_out_of_the_folder(place: Place) -> None:
 
 
 async def test_terminating_index_does_not_wait_long(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: TwoShapes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shape_uploads, "HURRIED_S", 0.1)
     async with uploading(place) as uploader:
@@ -93,7 +93,7 @@ async def test_terminating_index_does_not_wait_long(
                 await sending
 
 
-async def test_client_without_a_key_is_ignored(place: Place) -> None:
+async def test_client_without_a_key_is_ignored(place: TwoShapes) -> None:
     bus = Bus(place.addresses(), curve=CurveKeys.make().of([Service.RECORD_PROCESSOR]))
     async with place.collector() as client:
         uploader = Uploader(bus, (RUN_ID, "intruder", 1), 1)

@@ -1,4 +1,4 @@
-"""Servers that the tests of a module share."""
+"""Mock servers that the tests of a module share."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from aiperf_svc.mock_server.running import RunningMockServer, running
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[RunningMockServer]:
-    """A server without delays, in one process; the tests of this module share its account."""
+    """A server without delays in one process. The tests of a module share its counters."""
     with running(MockServerConfig(tokens=3)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def witness() -> Iterator[RunningMockServer]:
-    """A server with delays that keeps rows, in two processes."""
+    """A server with delays that records rows, in two processes."""
     config = MockServerConfig(tokens=4, ttft="20ms", itl="3ms", truth=True, processes=2)
     with running(config) as server:
         yield server

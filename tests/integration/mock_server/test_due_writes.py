@@ -1,4 +1,4 @@
-"""The compiled writes are those of the interpreted ones: bytes, order, times and account."""
+"""Compiled writes equal interpreted ones in bytes, order, times and counters."""
 
 import contextlib
 import json
@@ -24,16 +24,15 @@ pytestmark = pytest.mark.skipif(
 
 
 class Unwatched:
-    """Stands for an epoll set, which would mix up the copies of one connection."""
+    """Replaces an epoll set, which would confuse the copies of one connection."""
 
     def register(self, fd: int, events: int) -> None:
-        """Nothing is awaited."""
+        """Do nothing."""
 
 
-class Play:
-    """A sender whose connections are all copies of one, so that its client sees the order of
-    their writes; its clock moves when it is told to.
-    """
+class Simulation:
+    """A sender whose connections are all copies of one, so that its client sees the order of their
+    writes. The test advances its clock."""
 
     def __init__(self, sock: socket.socket, *, ttft: str, itl: str, row_limit: int | None) -> None:
         self.sock = sock
@@ -58,7 +57,7 @@ class Play:
         return [each for each in self.connections.table if each is not None]
 
     def begin(self, rng: random.Random) -> None:
-        """A reply of some writes, on a connection of its own."""
+        """Start a reply of several writes on its own connection."""
         copy = self.sock.dup()
         copy.setblocking(False)
         self.connections.open(copy)
@@ -72,11 +71,11 @@ class Play:
             ending=rng.choice(endings),
         )  # fmt: skip
         self.begun += 1
-        self.now_ns += 1  # no two replies begin at once
+        self.now_ns += 1  # replies start at different times
         self.sender.begin(connection, reply, b"id-%d" % self.begun, 100)
 
     def leave(self, rng: random.Random) -> None:
-        """Some client goes, whose next write may be planned; its descriptor is free again."""
+        """Close a random client, whose next write may be scheduled. Its descriptor becomes free."""
         connections = self.open_ones()
         if connections:
             self.connections.drop(rng.choice(connections))
@@ -86,28 +85,31 @@ class Play:
             self.connections.drop(connection)
 
 
-def played(
+def simulate(
     monkeypatch: pytest.MonkeyPatch, due_writes: type[Any], seed: int, **settings: Any
 ) -> tuple[bytes, list[int], dict[str, int], list[Any]]:
-    """Some seconds of a play: the bytes in their order, when it was to go on, and the account."""
+    """Simulate some seconds. Return the written bytes in order, planned times, and counters."""
     rng = random.Random(seed)
     monkeypatch.setattr(sender, "DueWrites", due_writes)
-    with loopback_pair() as (server, client), contextlib.closing(Play(server, **settings)) as play:
-        monkeypatch.setattr(sender, "_monotonic_ns", lambda: play.now_ns)
+    with (
+        loopback_pair() as (server, client),
+        contextlib.closing(Simulation(server, **settings)) as sim,
+    ):
+        monkeypatch.setattr(sender, "_monotonic_ns", lambda: sim.now_ns)
         due = []
         for _ in range(200):
             action = rng.random()
             if action < 0.25:
-                play.begin(rng)
+                sim.begin(rng)
             elif action < 0.29:
-                play.leave(rng)
+                sim.leave(rng)
             elif action < 0.31:
-                play.sender.shift(rng.randint(1, 5_000_000))
+                sim.sender.shift(rng.randint(1, 5_000_000))
             else:
-                play.now_ns += rng.randint(0, 3_000_000)
-                play.sender.send_due()
-            due.append(play.sender.next_due_ns())
-        rows = play.account.rows
+                sim.now_ns += rng.randint(0, 3_000_000)
+                sim.sender.send_due()
+            due.append(sim.sender.next_due_ns())
+        rows = sim.account.rows
         told = [] if rows is None else [json.loads(row) for row in rows.dumps(0)]
         for row in told:
             times = row["chunk_wall_ns"]
@@ -116,7 +118,7 @@ def played(
             row["has_ended"] = row.pop("end_wall_ns") is not None
             row["has_head"] = row.pop("head_wall_ns") is not None
             row.pop("connection")
-        counters = play.account.counters()
+        counters = sim.account.counters()
         return received(client, counters["bytes_out"]), due, counters, told
 
 
@@ -129,6 +131,6 @@ def test_writes_are_the_same_in_the_same_order(
     monkeypatch: pytest.MonkeyPatch, seed: int, row_limit: int | None, ttft: str, itl: str
 ) -> None:
     settings: dict[str, Any] = {"ttft": ttft, "itl": itl, "row_limit": row_limit}
-    expected = played(monkeypatch, InterpretedDueWrites, seed, **settings)
+    expected = simulate(monkeypatch, InterpretedDueWrites, seed, **settings)
     assert expected[2]["writes"] > 30
-    assert played(monkeypatch, quick_serving.DueWrites, seed, **settings) == expected
+    assert simulate(monkeypatch, quick_serving.DueWrites, seed, **settings) == expected

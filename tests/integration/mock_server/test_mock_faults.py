@@ -1,4 +1,4 @@
-"""Faults that a client asks for, by name or by rate."""
+"""Faults that a client requests by name, and faults at a given rate."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def test_fault_affects_only_the_request_that_names_it(
 
 def _check_fault(client: Client, name: str) -> None:
     if name == "hang":
-        return  # nothing will come
+        return  # no data will arrive
     if name in ("stall", "never-ends"):
         for _ in range(1 if name == "stall" else 10):
             client.until(b"data: ")

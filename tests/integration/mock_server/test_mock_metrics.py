@@ -1,4 +1,4 @@
-"""The mock server's `/metrics` says what the server did."""
+"""The mock server's `/metrics` page matches the requests that it served."""
 
 import contextlib
 import time
@@ -16,7 +16,7 @@ TTFT = "vllm:time_to_first_token_seconds"
 
 
 def page_of(server: RunningMockServer) -> dict[str, float]:
-    """Values of the page by name, without the buckets."""
+    """Return the values of the page by name, without histogram buckets."""
     with urlopen(f"{server.urls[0]}/metrics", timeout=10) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         page = PageReader().read(response.read().decode())
@@ -39,7 +39,7 @@ def test_counters_equal_the_account(processes: int) -> None:
         ttft="30ms",
         itl="2ms",
         tokens=5,
-        # Where there are several processes, requests do not queue.
+        # With several processes, requests do not queue.
         slots=2 if processes == 1 else 0,
         truth=True,
         processes=processes,
@@ -52,7 +52,7 @@ def test_counters_equal_the_account(processes: int) -> None:
     assert page["request_success_total"] == truth["completed"] == 18
     assert page["generation_tokens_total"] == 18 * 5
     assert page["time_to_first_token_seconds_count"] == 18
-    # By the rows: from the arrival of the request to the send of its first token.
+    # From the rows: the time from the request's arrival to the send of its first token.
     seen_s = sum(_ttft_ns(row) for row in truth["rows"]) / 1e9
     counted_s = page["time_to_first_token_seconds_sum"]
     assert 18 * 0.030 <= counted_s <= seen_s

@@ -1,4 +1,4 @@
-"""The processes of a mock server: how they start and end, and their limits."""
+"""Processes of a mock server: start, end, and limits."""
 
 import json
 import os
@@ -27,9 +27,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _wait_gone(pidfds: list[int]) -> None:
-    """Waits until every process behind the descriptors has ended."""
+    """Wait until the processes of all descriptors have ended."""
     for pidfd in pidfds:
-        assert select.select([pidfd], [], [], HANG_GUARD_S)[0], "a process is left"
+        assert select.select([pidfd], [], [], HANG_GUARD_S)[0], "a process is still running"
         os.close(pidfd)
 
 
@@ -107,7 +107,7 @@ def test_dead_child_ends_the_server_with_an_error() -> None:
     _wait_gone([pidfd])
 
 
-def test_taken_port_is_a_clear_error(
+def test_used_port_is_a_clear_error(
     plain: RunningMockServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (

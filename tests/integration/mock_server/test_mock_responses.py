@@ -1,4 +1,4 @@
-"""How the mock server responds to requests, however their bytes are cut."""
+"""Responses of the mock server, however the bytes of requests are split."""
 
 import base64
 import json
@@ -103,7 +103,7 @@ def test_a_client_that_waits_for_continue_gets_it(plain: RunningMockServer) -> N
         assert client.send(body).response()[0] == 200
 
 
-def test_a_large_body_is_taken_whole(plain: RunningMockServer) -> None:
+def test_large_body_is_read_completely(plain: RunningMockServer) -> None:
     words = "word " * 400_000
     with connected(plain) as client:
         client.send(request_bytes(stream=False, messages=[{"role": "user", "content": words}]))

@@ -1,4 +1,4 @@
-"""What a mock server is set to do: when it serves, whom, and where."""
+"""Settings of a mock server: when, to whom and on which addresses it serves."""
 
 import contextlib
 import ssl
@@ -37,15 +37,15 @@ def test_freeze_stops_every_process_and_delays_responses() -> None:
         began_ns, ended_ns = truth["frozen_wall_ns"][row["process"]]
         assert ended_ns - began_ns > 0
         sent = row["chunk_wall_ns"]
-        # A busy machine may begin the freeze late; it ends when it was to end.
+        # On a busy machine the freeze may begin late, but its end does not move.
         assert not any(began_ns < at_ns < ended_ns for at_ns in sent)
-        # There a request may also come after the freeze has begun.
+        # On such a machine, a request may also arrive after the freeze has begun.
         if sent[0] < began_ns < sent[-1]:
             assert sent[-1] - row["arrival_wall_ns"] >= 99 * 5_000_000 + 250_000_000
 
 
 def test_only_idle_connections_are_closed() -> None:
-    # A request comes before its connection was idle for that long, and its response takes longer.
+    # The request arrives before the idle timeout, and its response takes longer than the timeout.
     config = MockServerConfig(keepalive_timeout="2s", tokens=2, itl="2500ms")
     with running(config) as server, connected(server) as busy, connected(server) as idle:
         assert len(events_of(busy.send(request_bytes()).response()[1])) == 4
@@ -88,7 +88,7 @@ def test_tls_serves_the_same_responses(certificate: tuple[Path, Path]) -> None:
                 assert len(events_of(client.response()[1])) == 5
         truth = server.truth(rows=True)
     assert (truth["completed"], len(truth["rows"])) == (2, 2)
-    assert truth["unstamped_arrivals"] > 0  # the kernel stamps no decrypted bytes, and rows say so
+    assert truth["unstamped_arrivals"] > 0  # decrypted bytes have no kernel stamps
 
 
 def test_prompt_over_context_is_refused_like_vllm() -> None:

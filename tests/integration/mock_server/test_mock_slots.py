@@ -1,4 +1,4 @@
-"""A mock server with slots is the queue that its settings say: M/D/c or M/M/c."""
+"""A mock server with slots behaves like the queue of its settings: M/D/c or M/M/c."""
 
 import contextlib
 import heapq
@@ -17,7 +17,7 @@ SLOTS, CLIENTS, ROUNDS = 3, 10, 6
 
 
 def load(config: MockServerConfig) -> dict[str, Any]:
-    """The account of a server that ten clients keep busy."""
+    """Return the counters of a server that ten clients keep busy."""
     with running(config) as server, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connected(server)) for _ in range(CLIENTS)]
         for client in clients:
@@ -40,7 +40,7 @@ def test_every_request_is_served_and_counted_once() -> None:
 
 
 @pytest.mark.parametrize("truth", [True, False])
-def test_response_takes_its_delays_after_waiting(truth: bool) -> None:
+def test_response_has_its_delays_after_waiting(truth: bool) -> None:
     config = MockServerConfig(slots=1, ttft="40ms", itl="20ms", tokens=3, truth=truth)
     with running(config) as server, connected(server) as one, connected(server) as two:
         before = time.monotonic()

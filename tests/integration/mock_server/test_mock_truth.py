@@ -1,4 +1,4 @@
-"""What the mock server says it did, against what its clients saw."""
+"""The mock server's record matches what its clients observed."""
 
 import contextlib
 import json
@@ -59,7 +59,7 @@ def test_totals_over_processes_are_exact() -> None:
                 for connection in connections:
                     connection.send(request_bytes())
                 if round_index == each // 2:
-                    truths.append(server.truth())  # it works while the load runs
+                    truths.append(server.truth())  # available during the load
                 for connection in connections:
                     assert connection.response()[0] == 200
         truth = server.truth(rows=True)
@@ -89,7 +89,7 @@ def test_concurrent_truth_requests_across_processes_are_complete() -> None:
 
 
 def test_a_client_that_leaves_is_accounted_as_disconnected() -> None:
-    # No client can be so late that it gets the whole response.
+    # Even a late client cannot receive the whole response.
     with running(MockServerConfig(tokens=2, itl="1h", truth=True)) as server:
         with connected(server) as client:
             client.send(request_bytes(headers={"X-Request-Id": "gone"}))
@@ -132,7 +132,7 @@ def test_a_slow_reader_gets_every_byte(witness: RunningMockServer) -> None:
         client.send(request_bytes(headers={"X-Mock-Fault": "huge-chunk"}))
         client.until(b"\r\n\r\n")
         second = Client(witness)
-        second.send(request_bytes()).response()  # the server has other things to do meanwhile
+        second.send(request_bytes()).response()  # keeps the server busy meanwhile
         second.close()
         body_size = 0
         while size := int(client.until(b"\r\n"), 16):
@@ -143,7 +143,7 @@ def test_a_slow_reader_gets_every_byte(witness: RunningMockServer) -> None:
 
 
 def _settled(server: RunningMockServer, *, requests: int) -> dict[str, Any]:
-    """The truth once so many requests have come and none is in flight."""
+    """Wait until this many requests have arrived and none is in flight. Return the record."""
     deadline = time.monotonic() + HANG_GUARD_S
     while True:
         truth = server.truth(rows=True)

@@ -1,4 +1,4 @@
-"""The compiled steps reply to what they know, and a server with them is the same server."""
+"""The compiled code replies to known requests and does not change a server's behaviour."""
 
 import contextlib
 import random
@@ -36,7 +36,7 @@ REQUEST = b"POST /v1/x HTTP/1.1\r\nHost: mock\r\n\r\n{}"
 
 
 class Desk:
-    """Compiled events with the one connection that they are of."""
+    """Compiled events with a single connection."""
 
     def __init__(self, server: socket.socket, client: socket.socket) -> None:
         assert quick_serving.compiled is not None  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ class Desk:
         self.connection = found
 
     def serve(self) -> quick_serving.Unhandled | None:
-        """Goes through the events that there are once there is one."""
+        """Wait for events and process them."""
         self.connections.epoll.poll(20)
         self.events.poll(False)
         return self.events.next_unhandled()
@@ -73,7 +73,7 @@ def desk() -> Iterator[Desk]:
 
 
 def request_with_id(rng: random.Random) -> bytes:
-    """A request, near one at least, with what may be an id somewhere in it."""
+    """Return a request that equals or resembles a known one, and may contain an id."""
     lines = [b"Host: mock", b"Content-Length: 2", b"X-Other: x-request-id: 4", b"X", b"a\rb"]
     ids = [b"X-Request-Id: 17", b"x-request-ID:", b"X-REQUEST-ID:\t a\rb ", b"X-Request-Id : 5"]
     lines += rng.choices(ids, k=rng.randint(0, 2))
@@ -151,7 +151,7 @@ def test_connection_end_is_left_as_no_bytes(desk: Desk) -> None:
 
 
 def inputs() -> list[list[bytes]]:
-    """What clients send, one after the other: the pieces of each request."""
+    """Return the requests of each client as a list of pieces."""
     rng, found = random.Random(9), []
     asks = [
         request_bytes(stream=False),
@@ -173,7 +173,7 @@ def inputs() -> list[list[bytes]]:
 
 
 def served() -> tuple[list[tuple[int, bytes]], dict[str, Any]]:
-    """A server's responses to the inputs, and its account of them."""
+    """Return a server's responses to the inputs, and its counters."""
     responses = []
     with (
         running(MockServerConfig(tokens=1)) as server,
@@ -193,7 +193,7 @@ def served() -> tuple[list[tuple[int, bytes]], dict[str, Any]]:
 
 
 def without_times(responses: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Responses carry the second at which their server was started."""
+    """Remove the start time of the server, which responses contain."""
     return [(status, re.sub(rb'"created":\d+', b"", body)) for status, body in responses]
 
 

@@ -1,4 +1,4 @@
-"""The results API over real loopback HTTP, and the client that fetches results through it."""
+"""The results API on real loopback HTTP, and the client that fetches results from it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

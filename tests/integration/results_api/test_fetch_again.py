@@ -1,4 +1,4 @@
-"""`results`, called again after it broke off."""
+"""`results` is called again after an interruption."""
 
 from pathlib import Path
 from typing import Any
@@ -45,5 +45,5 @@ async def test_interrupted_fetch_resumes_in_the_same_folder(
     assert await fetched() == folder
     assert (folder / "large.bin").stat().st_ino == before
     assert (folder / "manifest.json").is_file()
-    # Whole results stay as they are: another call has another folder.
+    # Complete results stay unchanged, so another call uses another folder.
     assert await fetched() != folder

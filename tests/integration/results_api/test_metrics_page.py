@@ -1,4 +1,4 @@
-"""The page of metrics that the command serves while it follows a run."""
+"""The metrics page that the command serves while it follows a run."""
 
 import asyncio
 import socket
@@ -40,7 +40,7 @@ async def test_silent_or_invalid_clients_are_disconnected(monkeypatch: pytest.Mo
     async with page([]) as (served, _):
         served.show(make_status())
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        assert await reader.read() == b""  # The page has ended the connection.
+        assert await reader.read() == b""  # The server closed the connection.
         writer.close()
         await writer.wait_closed()
     monkeypatch.undo()

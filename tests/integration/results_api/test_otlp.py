@@ -1,4 +1,4 @@
-"""A run's metrics at a receiver of OTLP over HTTP, and what a bad receiver changes: nothing."""
+"""A run sends its metrics to an OTLP receiver, whose failures change nothing else."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ SUMMARY = {
 
 
 class Receiver:
-    """What has come."""
+    """Records received metrics."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -49,7 +49,7 @@ class Receiver:
         return web.Response(status=code, text=text, content_type="application/json")
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """The newest of each name."""
+        """Return the newest value of each metric."""
         return {
             metric["name"]: metric
             for body in self.bodies

@@ -1,4 +1,4 @@
-"""Files of a run as the results API serves them: whole, in part, packed."""
+"""Result files from the results API: complete, by range, and compressed."""
 
 import asyncio
 import gzip
@@ -44,7 +44,7 @@ async def test_only_listed_files_are_served(api: Api, name: str) -> None:
     await writer.wait_closed()
 
 
-async def test_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
+async def test_whole_file_has_its_hash_as_etag(api: Api) -> None:
     response, body = await api.get("/v1/results/large.bin")
     assert (response.status, body) == (200, LARGE)
     assert response.headers["ETag"] == f'"{hashlib.sha256(LARGE).hexdigest()}"'
@@ -88,7 +88,7 @@ async def test_range_is_that_part_of_the_file(api: Api, wanted: str, first: int,
     ["bytes=-", "bytes=a-b", "bytes=0-1,5-6", "lines=1-2", f"bytes=0-{'9' * 5_000}"],
     ids=lambda wanted: wanted[:20],
 )
-async def test_unknown_range_gives_the_whole_file(api: Api, wanted: str) -> None:
+async def test_unknown_range_returns_the_whole_file(api: Api, wanted: str) -> None:
     response, body = await api.get("/v1/results/large.bin", Range=wanted)
     assert (response.status, len(body)) == (200, len(LARGE))
 
@@ -99,7 +99,7 @@ async def test_a_range_beyond_the_end_is_refused(api: Api) -> None:
     assert response.headers["Content-Range"] == f"bytes */{len(LARGE)}"
 
 
-async def test_range_of_another_file_gives_the_whole_one(api: Api) -> None:
+async def test_range_of_another_file_returns_the_whole_file(api: Api) -> None:
     headers = {"Range": "bytes=5-9", "If-Range": '"of another run"'}
     response, body = await api.get("/v1/results/large.bin", **headers)
     assert (response.status, len(body)) == (200, len(LARGE))

@@ -1,4 +1,4 @@
-"""Who may ask the results API, and what it says of the run."""
+"""Authentication of the results API, and its status of the run."""
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +17,7 @@ from aiperf_svc.services.serving import serve_results
 from tests.support.fake_results_api import TOKEN, Api, Provider, make_status
 from tests.support.small_configs import small_config
 
-# --- who may ask -----------------------------------------------------------------------------
+# --- authentication --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/status", "/v1/summary", "/v1/results", "/v1/x"])
@@ -37,7 +37,7 @@ async def test_results_api_requires_the_token(api: Api, path: str, headers: dict
     assert b"profiling" not in body
 
 
-async def test_the_token_is_taken_from_either_header(api: Api) -> None:
+async def test_token_is_read_from_either_header(api: Api) -> None:
     bearer, _ = await api.get("/v1/status")
     own, _ = await api.get("/v1/status", **{"Authorization": "", "X-Aiperf-Token": TOKEN})
     assert (bearer.status, own.status) == (200, 200)
@@ -68,7 +68,7 @@ async def test_a_token_in_a_cancel_is_checked_too(api: Api) -> None:
 
 @asynccontextmanager
 async def served(folder: Path, **options: Any) -> AsyncIterator[Callable[..., Awaitable[int]]]:
-    """The API with these options; yields what asks for a path, with a token, for its status."""
+    """Serve the API with these options. Yield a function from path and token to status."""
     server = await serve(Provider(folder), token=TOKEN, host="127.0.0.1", port=0, **options)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
 
@@ -120,7 +120,7 @@ async def test_metrics_readers_are_configurable(
     await serving.close()
 
 
-# --- what the run is doing -------------------------------------------------------------------
+# --- status of the run -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1&timeout=nan", "after=1.5"])

@@ -1,4 +1,4 @@
-"""All results fetched into a folder, over connections that break and from servers that lie."""
+"""The client fetches all results into a folder, over broken connections and from faulty servers."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ async def test_full_disk_is_reported_before_the_fetch(
     with pytest.raises(EnvironmentProblem, match="MiB of results are still to come"):
         await client.download_all(folder)
     assert not folder.exists()
-    # What is there already needs no room.
+    # Existing files need no disk space.
     folder.mkdir()
     (folder / "large.bin").write_bytes(LARGE)
     await client.download_all(folder)
@@ -76,7 +76,7 @@ async def test_broken_download_resumes(api: Api, tmp_path: Path) -> None:
     assert proxy.connections > 3, "one connection carries a third: it would never end from 0"
 
 
-async def test_a_download_without_progress_is_given_up(api: Api, tmp_path: Path) -> None:
+async def test_stalled_download_fails(api: Api, tmp_path: Path) -> None:
     entry = build_manifest(api.provider.path, "x").files[0]
     async with (
         _Cutting(api.server.port, limit=0) as proxy,
@@ -147,7 +147,7 @@ async def test_unreachable_server_is_named(api: Api, client: ResultsClient) -> N
 
 
 class _Cutting:
-    """A proxy that cuts every connection after `limit` bytes of the response."""
+    """A proxy that closes every connection after `limit` bytes of the response."""
 
     def __init__(self, port: int, *, limit: int) -> None:
         self._port, self._limit = port, limit

@@ -1,4 +1,4 @@
-"""What the runner asks of a run, over HTTP and over a socket file: both do the same."""
+"""The runner's API of a run behaves the same over HTTP and over a Unix socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -68,7 +68,7 @@ async def test_cancel_passes_the_reason_on(provider: Provider, client: RunApi) -
     assert provider.cancelled == ["enough"]
 
 
-async def test_ready_run_takes_a_start_near_its_time(provider: Provider, client: RunApi) -> None:
+async def test_ready_run_accepts_a_start_near_its_time(provider: Provider, client: RunApi) -> None:
     before = time_ns()
     now = await client.clock()
     assert before <= now <= time_ns()

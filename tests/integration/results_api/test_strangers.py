@@ -1,4 +1,4 @@
-"""Clients without the token that hold connections, while one with the token does its work."""
+"""Clients without the token hold connections while an authorised client is served."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ STRANGERS = 1_200
 LIMIT = 50
 WAIT_S = 60.0
 DRIP_S = 0.05
-"""Between the bytes of a header that never ends."""
+"""Pause between the bytes of an endless header."""
 
-Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def say_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
@@ -42,10 +42,10 @@ async def drip_a_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     await reader.read()
 
 
-async def ask_for_health_without_end(
+async def request_health_forever(
     _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    # Nothing is read, so in the end neither side can send.
+    # Responses are never read, so finally neither side can send.
     while True:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
         await writer.drain()
@@ -53,14 +53,15 @@ async def ask_for_health_without_end(
 
 @asynccontextmanager
 async def strangers(
-    port: int, *plays: Play, count: int = STRANGERS
+    port: int, *behaviours: Behaviour, count: int = STRANGERS
 ) -> AsyncIterator[asyncio.Queue[str]]:
-    """So many connections, the plays in turn; one is put for each that was cut."""
+    """Open this many connections that behave in turn like `behaviours`. Yield a queue that gets the
+    name of each closed connection's behaviour."""
     cut: asyncio.Queue[str] = asyncio.Queue()
 
-    async def play(number: int) -> None:
-        act = plays[number % len(plays)]
-        # What is not read must fit nowhere.
+    async def hold(number: int) -> None:
+        act = behaviours[number % len(behaviours)]
+        # Unread data must not fit into any buffer.
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
@@ -73,7 +74,7 @@ async def strangers(
         finally:
             writer.transport.abort()
 
-    tasks = [asyncio.create_task(play(number)) for number in range(count)]
+    tasks = [asyncio.create_task(hold(number)) for number in range(count)]
     try:
         yield cut
     finally:
@@ -101,27 +102,27 @@ async def serving(folder: Path, limits: ConnectionLimits) -> AsyncIterator[Resul
 async def test_authorised_client_is_served_despite_a_thousand_connections(
     api: Api, tmp_path: Path
 ) -> None:
-    raise_fd_limit()  # Both ends of all connections are in this process.
+    raise_fd_limit()  # This process holds both ends of all connections.
     limits = ConnectionLimits(unauthenticated=LIMIT, unauthenticated_s=WAIT_S)
     async with serving(api.provider.path, limits) as server:
         url = f"http://127.0.0.1:{server.port}"
         async with strangers(server.port, say_nothing, drip) as cut:
-            # Never more than the limit, however many come.
+            # Never above the limit, however many connections arrive.
             await are_cut(cut, STRANGERS - LIMIT)
             async with ResultsClient(url, token=TOKEN) as client:
                 assert (await client.status()).state == "profiling"
                 await client.download_all(tmp_path / "copy")
             assert (tmp_path / "copy/large.bin").read_bytes() == LARGE
-            # Only the client's own connection has made another one's go.
+            # Only the authorised client's own connection has displaced another.
             assert cut.qsize() <= 1
 
 
 @pytest.mark.parametrize(
-    "play", [say_nothing, drip, drip_a_body, ask_for_health_without_end], ids=lambda f: f.__name__
+    "act", [say_nothing, drip, drip_a_body, request_health_forever], ids=lambda f: f.__name__
 )
-async def test_stranger_is_cut_after_its_time(tmp_path: Path, play: Play) -> None:
+async def test_stranger_is_cut_after_its_time(tmp_path: Path, act: Behaviour) -> None:
     limits = ConnectionLimits(unauthenticated_s=0.3)
-    async with serving(tmp_path, limits) as server, strangers(server.port, play, count=8) as cut:
+    async with serving(tmp_path, limits) as server, strangers(server.port, act, count=8) as cut:
         await are_cut(cut, 8)
 
 
@@ -137,7 +138,7 @@ async def test_authorised_client_may_take_longer(tmp_path: Path) -> None:
                 assert head.startswith(b"HTTP/1.1 200")
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
                 await reader.readexactly(length)
-                # A stranger that comes after it has had its time before the next request.
+                # A newer stranger's time runs out before the next request.
                 async with strangers(server.port, say_nothing, count=1) as cut:
                     await are_cut(cut, 1)
         finally:

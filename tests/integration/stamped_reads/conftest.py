@@ -1,4 +1,4 @@
-"""A pair of connected sockets for each test."""
+"""Fixture of two connected sockets."""
 
 import socket
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.support.read_pair import SO_TIMESTAMPNS, await_stamps
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection: the server's, and the client's, which is stamped."""
+    """Yield both ends of a connection. The client socket, which is second, has receive stamps."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,

@@ -1,4 +1,4 @@
-"""Requests and connections of the compiled steps are those of the interpreted ones."""
+"""Requests and connections of the compiled code equal those of the interpreted code."""
 
 import gc
 import socket
@@ -35,10 +35,10 @@ from tests.support.read_pair import (
     compiled,
     connection,
     fields_of,
-    in_a_body,
+    mid_stream,
     needs_compiled,
+    remaining_work,
     request_of,
-    taken,
 )
 
 
@@ -97,7 +97,7 @@ def test_partial_and_failed_writes_are_reported(pair: tuple[socket.socket, socke
     server, client = pair
     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     for write in (compiled.write_request, interpreted_write_request):
-        conn, request = in_a_body(client, payload=bytes(8 * 2**20))
+        conn, request = mid_stream(client, payload=bytes(8 * 2**20))
         counts = [len(request.payload) - write(conn)]
         while counts[-1]:
             counts.append(len(request.payload) - write(conn))
@@ -108,7 +108,7 @@ def test_partial_and_failed_writes_are_reported(pair: tuple[socket.socket, socke
     server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     server.close()
     for write in (compiled.write_request, interpreted_write_request):
-        conn, _ = in_a_body(client, payload=b"more")
+        conn, _ = mid_stream(client, payload=b"more")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             write(conn)
 
@@ -141,7 +141,7 @@ def test_request_begins_with_its_prepared_bytes() -> None:
         pytest.param(((b"", b"", 1, 2, 3, 4), b"run-", 1, 2, 2**64, 4), id="a number too large"),
     ],
 )
-def test_a_request_of_anything_else_is_refused(arguments: tuple[Any, ...]) -> None:
+def test_request_with_other_arguments_is_rejected(arguments: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, IndexError, OverflowError)):
         Request(*arguments)
 
@@ -205,9 +205,9 @@ def test_a_compiled_request_begins_as_a_plain_one() -> None:
 
 
 def compiled_receive(conn: Connection) -> Any:
-    """A read that is nothing but a read."""
+    """Return a function that only reads."""
     assert compiled is not None
-    for left, value in taken(compiled.take_ready, conn, 0):
+    for left, value in remaining_work(compiled.take_ready, conn, 0):
         if left == Unhandled.FAILED:
             raise value
         return value

@@ -1,4 +1,4 @@
-"""The compiled reads of a body leave a connection as the interpreted ones and the client do."""
+"""Compiled reads of a body leave a connection in the same state as the interpreted client."""
 
 import random
 import select
@@ -32,11 +32,11 @@ from tests.support.read_pair import (
     connection,
     cut,
     end_of,
-    in_a_body,
+    mid_stream,
     needs_compiled,
     received,
+    remaining_work,
     request_of,
-    taken,
 )
 
 
@@ -58,7 +58,7 @@ def test_body_is_read_like_the_reference(
 def test_end_equals_that_of_walking_all_chunks(
     monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket], seed: int
 ) -> None:
-    """Heads and ends come with chunks in the same read, which are the client's to pass over."""
+    """Heads and ends arrive in the same read as chunks. The client handles them."""
     rng = random.Random(seed)
     pieces = cut(HEAD_BYTES + body_of(rng), rng)
     ways = []
@@ -133,13 +133,13 @@ def test_only_a_complete_done_line_ends_a_stream(
     is_at_done: bool,
 ) -> None:
     server, client = pair
-    conn, request = in_a_body(client, flags=int(Flag.STREAMED))
+    conn, request = mid_stream(client, flags=int(Flag.STREAMED))
     responses, found = ResponseFraming(), False
     for piece in pieces:
         awaited = request.bytes_in + len(piece)
         server.sendall(piece)
         while request.bytes_in < awaited:
-            for what, value in taken(take_ready, conn, 1):
+            for what, value in remaining_work(take_ready, conn, 1):
                 if what == Unhandled.WAS_READ:
                     assert responses.end_of_body(conn, request, value[0], 0) is None
                     NO_RECORDS.add_read(request, *value[:2], 1, value[2])  # type: ignore[call-arg]
@@ -153,22 +153,22 @@ def test_only_a_complete_done_line_ends_a_stream(
 def test_plain_bodies_bypass_the_client(pair: tuple[socket.socket, socket.socket]) -> None:
     assert compiled is not None
     server, client = pair
-    conn, request = in_a_body(client, request_id=15)
+    conn, request = mid_stream(client, request_id=15)
     batches: list[tuple[bytes, bytes, bytes, int]] = []
     records = RawRecords(lambda *batch: batches.append(batch))
-    said = []
+    results = []
     while not request.part:
         server.sendall(chunk(EVENT))
-        said.append(taken(compiled.take_ready, conn, 5, {}, records))
-    assert len(said) == -(-FRAGMENT_BYTES // len(chunk(EVENT)))
+        results.append(remaining_work(compiled.take_ready, conn, 5, {}, records))
+    assert len(results) == -(-FRAGMENT_BYTES // len(chunk(EVENT)))
     in_the_middle = FIRST_READS_BYTES // READ.size - 1
-    assert [(at, left) for at, left in enumerate(said) if left] == [
+    assert [(at, left) for at, left in enumerate(results) if left] == [
         (in_the_middle, [(Unhandled.IN_MIDDLE, None)])
     ]
     assert (request.part, request.buffer, request.read_rows) == (1, None, None)
     records.flush()
-    assert batches[0][2] == chunk(EVENT) * len(said)
-    assert len(batches[0][1]) == READ.size * len(said)
+    assert batches[0][2] == chunk(EVENT) * len(results)
+    assert len(batches[0][1]) == READ.size * len(results)
 
 
 @needs_compiled
@@ -178,14 +178,14 @@ def test_simultaneous_streams_ship_parts_at_different_times(
 ) -> None:
     assert compiled is not None
     server, client = pair
-    conn, request = in_a_body(client, request_id=number, part=part)
+    conn, request = mid_stream(client, request_id=number, part=part)
     rows = bytearray(FIRST_READS_BYTES)
     expected = FRAGMENT_BYTES if part else FRAGMENT_BYTES * (1 + number % 16) // 16
     assert part_bytes(request) == expected
     for size, has_left in ((expected - 1, False), (expected, True)):
         request.buffer, request.read_rows = bytearray(size - len(chunk(EVENT))), rows
         server.sendall(chunk(EVENT))
-        assert taken(compiled.take_ready, conn, 5) == []
+        assert remaining_work(compiled.take_ready, conn, 5) == []
         assert request.part == part + has_left
 
 
@@ -193,9 +193,9 @@ def test_simultaneous_streams_ship_parts_at_different_times(
 def test_kept_bytes_are_left_to_the_client(pair: tuple[socket.socket, socket.socket]) -> None:
     assert compiled is not None
     server, client = pair
-    conn, _ = in_a_body(client, buffer=bytearray(), read_rows=bytearray(), kept=bytearray())
+    conn, _ = mid_stream(client, buffer=bytearray(), read_rows=bytearray(), kept=bytearray())
     server.sendall(chunk(EVENT))
-    [(left, read)] = taken(compiled.take_ready, conn, 5)
+    [(left, read)] = remaining_work(compiled.take_ready, conn, 5)
     assert left == Unhandled.WAS_READ
     assert read[0] == chunk(EVENT)
 

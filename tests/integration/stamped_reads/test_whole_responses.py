@@ -1,4 +1,4 @@
-"""The compiled reads record beginnings and ends of responses as the client does, to the byte."""
+"""Compiled reads record starts and ends of responses exactly as the client does."""
 
 import socket
 from typing import Any
@@ -21,15 +21,15 @@ from tests.support.read_pair import (
     connection,
     fields_of,
     needs_compiled,
+    remaining_work,
     request_of,
-    taken,
 )
 
 RESPONSE = HEAD_BYTES + chunk(EVENT, b"data: [DONE]\n\n", b"")
 
 
 def waiting(client: socket.socket, number: int) -> tuple[Connection, Request]:
-    """A connection whose request has been sent, with a number of its own in each field."""
+    """Return a connection whose request was sent, with a distinct number in each field."""
     conn, request = connection(client, HEAD), request_of()
     conn.request = request
     names = ("request_id", "index", "due_wall_ns", "write_wall_ns", "sent_wall_ns", "connect_ns",
@@ -62,7 +62,7 @@ def test_complete_responses_are_recorded_like_the_reference(
         server.sendall(response)
         conn, request = waiting(client, number)
         layouts = {len(RESPONSE): layout}
-        assert taken(compiled.take_ready, conn, number, layouts, records) == [
+        assert remaining_work(compiled.take_ready, conn, number, layouts, records) == [
             (Unhandled.HAS_ENDED, request)
         ]
         stamp = request.ack_wall_ns
@@ -82,7 +82,7 @@ def test_complete_responses_are_recorded_like_the_reference(
 
 
 def in_the_middle(client: socket.socket) -> tuple[Connection, Request]:
-    """A connection with a part of its response sent on, and more of it here."""
+    """Return a connection with a part of its response sent on and more of it available."""
     conn, request = waiting(client, 3)
     conn.state, conn.left = BODY, 7
     request.framing, request.status = int(Framing.CHUNKED), 200
@@ -110,7 +110,8 @@ def test_response_end_is_recorded_like_the_reference(
     expected = RawRecords(lambda *batch: done.append(batch))
     (conn, request), (_, other) = in_the_middle(client), in_the_middle(client)
     server.sendall(LAST)
-    assert taken(compiled.take_ready, conn, 5, {}, records) == [(Unhandled.HAS_ENDED, request)]
+    found = remaining_work(compiled.take_ready, conn, 5, {}, records)
+    assert found == [(Unhandled.HAS_ENDED, request)]
     assert (conn.state, conn.request, conn.is_used) == (IDLE, None, True)
     assert (request.buffer, request.read_rows) == (None, None)
     row = np.frombuffer(bytes(records.reads), dtype=READ_DTYPE)[-1]
@@ -150,7 +151,7 @@ def test_other_ends_are_left_to_the_client(
     change(conn, request, changes)
     records = RawRecords(lambda *batch: None)
     server.sendall(last)
-    [(left, read)] = taken(compiled.take_ready, conn, 5, {}, records)
+    [(left, read)] = remaining_work(compiled.take_ready, conn, 5, {}, records)
     assert left == Unhandled.WAS_READ
     assert read[0] == last
     assert (records.last_seq, bytes(request.buffer), conn.left) == (0, b"5\r\n", 7)
@@ -180,7 +181,7 @@ def test_other_beginnings_are_left_to_the_client(
     records = RawRecords(lambda *batch: None)
     server.sendall(response)
     layouts = {len(RESPONSE): layout_of_response()}
-    [(left, read)] = taken(compiled.take_ready, conn, 5, layouts, records)
+    [(left, read)] = remaining_work(compiled.take_ready, conn, 5, layouts, records)
     assert left == Unhandled.WAS_READ
     assert read[0] == response
     assert (records.last_seq, bytes(records.fragments), bytes(records.bodies)) == (0, b"", b"")

@@ -1,4 +1,4 @@
-"""Commands as a user runs them, which end with everything that they started."""
+"""Runs commands as a user does. Each command ends together with all its child processes."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[3]
 INTERRUPTED_S = 20.0
-"""Longest time for a command that was interrupted."""
+"""Time limit for an interrupted command to exit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a command ended, and what it said."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ def run(
     stdin: str | None = None,
     folder: Path = PROJECT,
 ) -> str:
-    """Standard output of a command. Fails with all that it said when it fails or takes too long."""
+    """Return the standard output. Fails with the whole output on an error or a timeout."""
     ended = attempt(command, environ=environ, timeout_s=timeout_s, stdin=stdin, folder=folder)
     words = f"`{' '.join(command)}`"
     assert ended.code == 0, f"{words}: {ended.code}\n{ended.out}\n{ended.errors}"
@@ -47,7 +47,7 @@ def attempt(
     stdin: str | None = None,
     folder: Path = PROJECT,
 ) -> Ended:
-    """How a command ends that may fail; its children end with it if it takes too long."""
+    """Run a command that may fail. On a timeout, its child processes end with it."""
     started = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -71,12 +71,12 @@ def attempt(
 
 
 def _interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a command as a user would, so that it can put its state in order; then whatever of its
-    session is left. What it said."""
+    """Interrupt a command as a user would, so that it can clean up. Then kill the rest of its
+    session and return the output."""
     process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(INTERRUPTED_S)
-    # Plugins have process groups of their own, and one session with the command.
+    # Plugins have their own process groups, but share the command's session.
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             session = int(entry.read_text().rpartition(")")[2].split()[3])

@@ -1,8 +1,8 @@
-"""Stacks that are ended by their deadline's pod. A `gc` that is given no names removes what has
-outlived its deadline, whoever's it is: while a test has a stack end, no other may call it.
+"""Ends stacks through their deadline pod. `gc` without names removes every expired stack, whoever
+owns it, so no other test may call it while a test lets a stack expire.
 
-No time is waited for, since it would have to be longer than an `up` on a busy machine: the time to
-live on the stack's root is lowered, and the pod, which reads it when it starts, started again.
+Tests do not wait for a real deadline, which would have to be longer than an `up` on a busy machine.
+They lower the time to live on the stack's root and restart the pod, which reads it when it starts.
 """
 
 import fcntl
@@ -19,11 +19,10 @@ GONE_S = 240.0
 
 
 def end_by_deadline(cluster: Cluster, stack: str, kind: str) -> None:
-    """Have the stack's time be over, until the object of this kind is gone which takes all others
-    along."""
+    """Let the stack expire and wait until its root object of this kind is gone."""
     of_stack = ("-A", "-l", f"{STACK_LABEL}={stack}")
     of_pod = ("-A", "-l", f"{STACK_LABEL}={stack},{COMPONENT_LABEL}=deadline")
-    with _turn(fcntl.LOCK_SH):
+    with _lock(fcntl.LOCK_SH):
         created = (
             each["metadata"]["creationTimestamp"] for each in cluster.objects(kind, *of_stack)
         )
@@ -39,15 +38,15 @@ def end_by_deadline(cluster: Cluster, stack: str, kind: str) -> None:
 
 
 @contextmanager
-def nobody_ends() -> Iterator[None]:
-    """While no stack of a test is about to end by its deadline."""
-    with _turn(fcntl.LOCK_EX):
+def no_expiry() -> Iterator[None]:
+    """Run the block while no test lets a stack expire."""
+    with _lock(fcntl.LOCK_EX):
         yield
 
 
 @contextmanager
-def _turn(kind: int) -> Iterator[None]:
-    """A turn among all test processes: of many, or of one alone."""
+def _lock(kind: int) -> Iterator[None]:
+    """Hold a lock that all test processes share: many tests at once, or one exclusively."""
     with Path(__file__).open() as lock:
         fcntl.flock(lock, kind)
         yield

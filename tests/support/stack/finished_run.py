@@ -1,4 +1,4 @@
-"""A pod in which a large run has ended: the project's own results API with its files."""
+"""A pod with a finished large run: the project's own results API and its files."""
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from tests.support.stack.served_files import PORT, serve
@@ -36,5 +36,5 @@ for _name, _value in {"SIZE": SIZE, "TOKEN": TOKEN, "PORT": PORT}.items():
 
 
 async def serve_finished_run(cluster: Cluster, namespace: str, image: str) -> None:
-    """Service and pod; the pod is ready when its files are there."""
+    """Create the Service and the pod. The pod is ready when its files exist."""
     await serve(cluster, namespace, image, program=PROGRAM)

@@ -1,4 +1,4 @@
-"""An experiment over a server in four variants, of which one ends at once and one has no node."""
+"""An experiment with four server variants. One exits immediately and one has no node."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ NO_NODE = {"aiperf.test/no-node": "has-it"}
 
 
 def four_servers(benchmark: dict[str, Any]) -> None:
-    """A server in four variants, of which one ends at once and one has no node to run on."""
+    """Use four server variants. One exits immediately and one has no node to run on."""
     benchmark["load"]["duration"] = "3s"
     crashing = ["--no-such-flag"]
     benchmark["experiment"] = {
@@ -28,8 +28,7 @@ def four_servers(benchmark: dict[str, Any]) -> None:
 
 
 def assert_two_were_measured(runner: Runner, results: dict[str, Any]) -> Path:
-    """Check that each variant has its own outcome, in `results` and in the folder of the
-    experiment, and return this folder."""
+    """Check each variant in `results` and in the experiment's folder, and return the folder."""
     trials = results["trials"]
     assert [trial["number"] for trial in trials] == list(range(1, 9))
     assert [trial["state"] for trial in trials] == ["done", "failed", "failed", "done"] * 2
@@ -38,7 +37,7 @@ def assert_two_were_measured(runner: Runner, results: dict[str, Any]) -> Path:
     slow, fast = (trials[n]["values"]["time_to_first_token_p50"] for n in (0, 3))
     assert fast < 150 < slow
     (folder,) = runner.artifacts.glob("*/")
-    # A trial that a busy node made invalid is run again, and keeps its folder.
+    # A trial that is invalid because of a busy node runs again and keeps its folder.
     replaced = sum(len(trial["replaced"]) for trial in trials)
     assert len(list((folder / "trials").iterdir())) == 4 + replaced
     assert json.loads((folder / "experiment.json").read_bytes()) == results

@@ -1,4 +1,4 @@
-"""A pod that is found as a GPU exporter: it has the label of one, and serves a page as DCGM's."""
+"""A pod that is discovered as a GPU exporter by its label, and serves a DCGM page."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +26,8 @@ http.server.ThreadingHTTPServer(("", PORT), Page).serve_forever()
 
 
 def exporter_pod(*, image: str, xid: int = 0, used_by: Sequence[str] = ()) -> dict[str, Any]:
-    """The manifest, with the label of the GPU operator's exporter. `used_by` has labels of the page
-    for each GPU; without any, there is one GPU that no pod uses."""
+    """Return the manifest with the label of the GPU operator's exporter. `used_by` has the page's
+    labels for each GPU. Without any, there is one GPU that no pod uses."""
     container = {
         "name": "exporter",
         "image": image,

@@ -1,5 +1,5 @@
-"""What an intruder's pod tries. Each function is the text of a program that runs in it, with
-nothing but what the service image has; it prints JSON."""
+"""Attacks from an unauthorised pod. Each attack is the source of a Python program that runs in the
+pod with the service image's packages and prints JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.stack.real_cluster import Cluster
 
 TRY_S = 3.0
-"""How long it tries; what may connect does so in milliseconds."""
+"""Time limit of an attempt. A permitted connection takes milliseconds."""
 _CONNECT = """
 import json, socket, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def attempt(client):
         )
     monitor = client.get_monitor_socket()
     client.connect(address)
-    # Who is refused tries again for as long as it is there.
+    # A rejected client reconnects until it is closed.
     end = time.monotonic() + %(try_s)s
     while monitor.poll(max(0, int((end - time.monotonic()) * 1000))):
         event = recv_monitor_message(monitor)["event"]
@@ -56,7 +56,7 @@ with ThreadPoolExecutor(len(clients)) as pool:
 
 @dataclass(frozen=True)
 class Keys:
-    """What a ZeroMQ client knows: the server's key, and a pair of its own. All empty: no CURVE."""
+    """Keys of a ZeroMQ client: the server's public key and its own pair. Empty means no CURVE."""
 
     server: str = ""
     public: str = ""
@@ -64,18 +64,18 @@ class Keys:
 
 
 class Intruder:
-    """A pod that nobody of the stack knows."""
+    """A pod that does not belong to the stack."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self._cluster, self._namespace, self.name = cluster, namespace, name
 
     def connect(self, addresses: Iterable[tuple[str, int]]) -> dict[str, str]:
-        """`open`, or the kind of error, for each address."""
+        """Return `open` or the kind of error for each address."""
         found: dict[str, str] = self._run(_CONNECT, list(addresses))
         return found
 
     def shake_hands(self, clients: Iterable[tuple[str, str, Keys]]) -> list[list[str]]:
-        """What happens to ZeroMQ clients, each of an address, a kind and keys, all at once."""
+        """Connect ZeroMQ clients with these addresses, kinds and keys, and return their events."""
         asked = [[address, kind, *astuple(keys)] for address, kind, keys in clients]
         found: list[list[str]] = self._run(_SHAKE_HANDS, asked)
         return found
@@ -89,7 +89,7 @@ class Intruder:
 def intrude(
     cluster: Cluster, namespace: str, name: str, *, image: str, labels: Mapping[str, str]
 ) -> Intruder:
-    """Put such a pod there and wait for it."""
+    """Create an intruder's pod and wait until it runs."""
     idle = ("python", "-c", "import signal; signal.pause()")
     put_pod(cluster, namespace, name, image=image, command=idle, labels=labels)
     return Intruder(cluster, namespace, name)
@@ -104,7 +104,7 @@ def put_pod(
     command: tuple[str, ...],
     labels: Mapping[str, str],
 ) -> dict[str, Any]:
-    """A pod of one container as Pod Security wants it, when it runs."""
+    """Create a pod with one container that satisfies Pod Security, and wait until it runs."""
     container = {
         "name": "main",
         "image": image,

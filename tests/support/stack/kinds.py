@@ -1,5 +1,4 @@
-"""The two kinds of stacks whose lives are the same: of an inference server and of a tool on a
-claim."""
+"""Two kinds of stacks that share life-cycle tests: an inference server, and a tool with a claim."""
 
 import time
 from abc import ABC, abstractmethod
@@ -7,40 +6,40 @@ from pathlib import Path
 
 from tests.support.stack.rank_runs import results_of
 from tests.support.stack.rank_stack import Volumes, run_command, use_command
-from tests.support.stack.real_runner import RUN, SAID_S, Command, Runner
+from tests.support.stack.real_runner import OUTPUT_S, RUN, Command, Runner
 
 
 class Kind(ABC):
-    """What a runner's stack measures."""
+    """A workload that a runner's stack measures."""
 
     @abstractmethod
     def prepare(self, runner: Runner) -> None:
-        """Have the next run measure this; what earlier runs took along is there again."""
+        """Configure the next run for this workload and recreate what earlier runs removed."""
 
     @abstractmethod
-    def last(self, runner: Runner, seconds: int) -> None:
-        """Have the measurement take so long."""
+    def set_duration(self, runner: Runner, seconds: int) -> None:
+        """Set the duration of the measurement."""
 
     def wait_for(self, runner: Runner, command: Command, words: str) -> None:
-        """Read what the run says until these words come; with `RUN` there is something to keep."""
+        """Read the output until it contains `words`. After `RUN`, there are results to keep."""
         command.wait_for(words)
 
     @abstractmethod
     def has_results(self, runner: Runner) -> bool:
-        """Whether the one run so far has kept what it measured."""
+        """Return whether the only run so far kept its measurements."""
 
     @abstractmethod
     def left(self) -> list[str]:
-        """What is left of this kind beside the stack's own objects."""
+        """Return the objects of this kind that remain, besides the stack's own."""
 
 
 class ServerKind(Kind):
-    """The mock server, as stack files of runners have it from the beginning."""
+    """The mock server, which is the default in the stack files of runners."""
 
     def prepare(self, runner: Runner) -> None:
         pass
 
-    def last(self, runner: Runner, seconds: int) -> None:
+    def set_duration(self, runner: Runner, seconds: int) -> None:
         runner.change(lambda benchmark: benchmark["load"].update(duration=f"{seconds}s"))
 
     def has_results(self, runner: Runner) -> bool:
@@ -51,28 +50,28 @@ class ServerKind(Kind):
 
 
 class CommandKind(Kind):
-    """A command that writes to a claim, whose volume is to go with it."""
+    """A command that writes to a claim whose volume is deleted with it."""
 
     def __init__(self, image: str, volumes: Volumes) -> None:
         self._image, self._volumes = image, volumes
-        self._given: dict[str, Path] = {}
+        self._folders: dict[str, Path] = {}
         """Folder of each stack's volume."""
 
     def prepare(self, runner: Runner) -> None:
-        if runner.name not in self._given:
+        if runner.name not in self._folders:
             run_command(runner, self._image)
-        self._given[runner.name] = self._volumes.give(runner, policy="Delete")
+        self._folders[runner.name] = self._volumes.add(runner, policy="Delete")
 
-    def last(self, runner: Runner, seconds: int) -> None:
+    def set_duration(self, runner: Runner, seconds: int) -> None:
         script = f'echo kept; echo kept >"$AIPERF_VOLUME/data"; sleep {seconds}'
         runner.change(use_command("sh", "-c", f"{script}; echo copied, 1 s", timeout="5m"))
         runner.change(lambda benchmark: benchmark.update(repetitions=1))
 
     def wait_for(self, runner: Runner, command: Command, words: str) -> None:
         command.wait_for(words)
-        # A step that is being prepared has printed nothing yet.
-        deadline = time.monotonic() + SAID_S
-        while words == RUN and not (self._given[runner.name] / "data").exists():
+        # A step that is still being prepared has printed nothing.
+        deadline = time.monotonic() + OUTPUT_S
+        while words == RUN and not (self._folders[runner.name] / "data").exists():
             assert time.monotonic() < deadline, "the command never wrote to its volume"
 
     def has_results(self, runner: Runner) -> bool:

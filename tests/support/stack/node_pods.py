@@ -1,4 +1,4 @@
-"""Small pods on chosen nodes that listen, and connect to each other; nodes that are stopped."""
+"""Small pods on chosen nodes that listen and connect to each other, and nodes that are stopped."""
 
 import contextlib
 import json
@@ -15,17 +15,17 @@ Manifest = dict[str, Any]
 NONE: Mapping[str, str] = MappingProxyType({})
 PORT, OTHER_PORT = 5000, 5001
 SUBDOMAIN = "pods"
-"""The headless Service by which pods have names."""
+"""The headless Service that gives pods DNS names."""
 LABEL = {"app": "node-pod"}
 TRY_S = 2.0
-"""How long a connection is tried; one that is let through takes milliseconds."""
+"""Time limit of a connection attempt. A permitted connection takes milliseconds."""
 READY_S = 60
 SWITCH_S = 90.0
-"""Longest time to stop or start a node."""
+"""Time limit to stop or start a node."""
 _SERVE = f"""
 import socket, threading
 def serve(listener):
-    kept = []  # a connection ends when its client says so
+    kept = []  # clients close the connections
     while True:
         connection, (address, _) = listener.accept()
         connection.sendall(address.encode())
@@ -46,7 +46,7 @@ except OSError as error:
 
 @dataclass(frozen=True, kw_only=True)
 class NodePod:
-    """A pod that runs, and is on a node."""
+    """A running pod and its node."""
 
     cluster: Cluster
     namespace: str
@@ -56,28 +56,27 @@ class NodePod:
 
     @property
     def host(self) -> str:
-        """Its name for other pods."""
+        """DNS name for other pods."""
         return f"{self.name}.{SUBDOMAIN}.{self.namespace}.svc.cluster.local"
 
     def kubectl(self, verb: str, *arguments: str) -> str:
-        """What kubectl prints that is asked about this pod."""
+        """Run kubectl on this pod and return the output."""
         return self.cluster.kubectl(verb, "-n", self.namespace, self.name, *arguments)
 
     def popen(self, *command: str) -> subprocess.Popen[str]:
-        """A kubectl that goes on, in this pod's namespace."""
+        """Start kubectl in this pod's namespace."""
         place = ("--context", self.cluster.context, "-n", self.namespace)
         environ = dict(self.cluster.environ)
         pipe = subprocess.PIPE
         return subprocess.Popen(("kubectl", *place, *command), env=environ, stdout=pipe, text=True)
 
     def connect(self, host: str, port: int = PORT) -> str:
-        """The address that a server sees of this pod, or the kind of error."""
+        """Connect and return this pod's address as the server sees it, or the kind of error."""
         return self.kubectl("exec", "--", "python3", "-c", _CONNECT, host, str(port)).strip()
 
 
 def server(name: str, *, image: str, labels: Mapping[str, str] = NONE, **spec: Any) -> Manifest:
-    """A pod that tells each client of its two ports which address the client has, and keeps the
-    connection."""
+    """Return a pod that keeps connections to two ports and sends each client its address."""
     container = {
         "name": "main",
         "image": image,
@@ -99,12 +98,12 @@ def server(name: str, *, image: str, labels: Mapping[str, str] = NONE, **spec: A
 
 
 def on_node(node: str) -> dict[str, Any]:
-    """The part of a pod's spec that pins it."""
+    """Return the pod-spec fields that pin a pod to a node."""
     return {"nodeSelector": {"kubernetes.io/hostname": node}}
 
 
 def headless_service() -> Manifest:
-    """The Service that gives names to pods."""
+    """Return the Service that gives pods DNS names."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -114,14 +113,14 @@ def headless_service() -> Manifest:
 
 
 def start(cluster: Cluster, namespace: str, manifests: Iterable[Manifest]) -> dict[str, NodePod]:
-    """Makes objects, waits for the pods among them; these by name."""
+    """Create objects, wait for their pods, and return the pods by name."""
     items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(items))
     return wait(cluster, namespace)
 
 
 def wait(cluster: Cluster, namespace: str) -> dict[str, NodePod]:
-    """The namespace's pods, when all of them are ready."""
+    """Wait until all pods of the namespace are ready and return them by name."""
     ready = ("--all", "--for=condition=Ready", f"--timeout={READY_S}s")
     cluster.kubectl("wait", "pods", "-n", namespace, *ready, timeout_s=READY_S + 10)
     return {
@@ -138,7 +137,7 @@ def wait(cluster: Cluster, namespace: str) -> dict[str, NodePod]:
 
 @contextlib.contextmanager
 def slow_link(cluster: Cluster, node: str, rate: str) -> Iterator[None]:
-    """The link of the node carries at most this rate, `40mbit`, in each direction."""
+    """Limit the node's link to this rate, such as `40mbit`, in each direction."""
     switch = str(TOOLS / "node")
     run((switch, "limit", node, rate), environ=cluster.environ, timeout_s=SWITCH_S)
     try:
@@ -149,7 +148,7 @@ def slow_link(cluster: Cluster, node: str, rate: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_power(cluster: Cluster, node: str) -> Iterator[None]:
-    """The node is stopped."""
+    """Stop the node inside the block."""
     switch = str(TOOLS / "node")
     run((switch, "stop", node), environ=cluster.environ, timeout_s=SWITCH_S)
     try:

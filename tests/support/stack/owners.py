@@ -1,4 +1,4 @@
-"""What somebody else has in a namespace in which stacks are guests: it stays as it is."""
+"""Objects of another owner in a namespace that stacks share. They must not change."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ from tests.support.stack.real_cluster import Cluster
 
 
 def settle(cluster: Cluster, namespace: str, *, image: str) -> None:
-    """Put a pod and a ConfigMap there, whose labels are like ours but for the stack's own; the pod
-    runs in the end."""
+    """Create a pod and a ConfigMap whose labels are like ours except for the stack's own. Wait
+    until the pod is ready."""
     cluster.apply(*_objects(image, namespace))
     ready = ("--for=condition=Ready", "pod/application", "--timeout=60s")
     cluster.kubectl("wait", "-n", namespace, *ready, timeout_s=90.0)
 
 
 def state(cluster: Cluster, namespace: str) -> list[Any]:
-    """Everything that the server says about the owner's objects and the namespace itself."""
+    """Return the server's copy of the owner's objects and of the namespace."""
     objects = cluster.objects("pods,configmaps", "-n", namespace)
     owner = cluster.objects("namespaces", f"--field-selector=metadata.name={namespace}")
     return [*objects, *owner]

@@ -1,6 +1,7 @@
-"""Stacks of ranks whose pods are small, and what their one run measured.
+"""Stacks of ranks with small pods, and the results of their only run.
 
-The images of the ranks are built from the Containerfiles that users build from."""
+The images of the ranks are built from the Containerfiles that users build.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -13,22 +14,22 @@ from tests.support.stack.real_runner import Runner
 from tests.support.stack.real_stack import Config
 
 BELIEVED = ("exit-codes", "values", "interface-bytes", "rank-lost", "tool-versions", "oom")
-"""Checks that no load of the machine can fail."""
+"""Checks that a busy machine cannot fail."""
 
 Results = dict[str, Any]
 
 
 def add_rank_image(cluster: Cluster, containerfile: str) -> str:
-    """Name of an image of ranks, there for the cluster's pods. Fails with what apt or pip said if
-    a package cannot be had."""
+    """Build an image of ranks, load it into the cluster and return its name. Fails with the output
+    of apt or pip if a package is unavailable."""
     name = f"localhost/aiperf-e2e-{containerfile.replace('/Containerfile', '').lower()}:1"
     cluster.add_image(name, PROJECT / "images/workloads" / containerfile)
     return name
 
 
 def make_small(**rank: str) -> Callable[[Config], None]:
-    """Makes the pods of a stack so small that they fit on a node beside others; `rank` replaces
-    what a rank's pod asks for."""
+    """Return a change that makes a stack's pods small enough to share a node. `rank` replaces the
+    resource requests of a rank's pod."""
 
     def change(benchmark: Config) -> None:
         benchmark.pop("slo", None)
@@ -45,15 +46,15 @@ def make_small(**rank: str) -> Callable[[Config], None]:
 
 
 def results_of(runner: Runner) -> Results:
-    """The results of the one run so far."""
+    """Return the results of the only run so far."""
     (found,) = runner.artifacts.glob("*/results.json")
     content: Results = json.loads(found.read_bytes())
     return content
 
 
 def measure(cluster: Cluster, runner: Runner) -> Results:
-    """The results of a run to its end that left nothing, whose steps all succeeded, and whose
-    witnesses agree with what the tool said."""
+    """Run to the end and return the results. Fails if anything is left behind, a step failed, or
+    witnesses disagree with the tool's output."""
     ended = runner.run()
     print(ended.errors, ended.out)
     assert ended.code in FINISHED, ended.errors
@@ -67,28 +68,28 @@ def measure(cluster: Cluster, runner: Runner) -> Results:
 
 
 def values(results: Results) -> dict[str, float]:
-    """The average of each metric by its tag."""
+    """Return the average of each metric by tag."""
     return {metric["info"]["tag"]: metric["avg"] for metric in results["metrics"]}
 
 
 def units(results: Results) -> dict[str, str]:
-    """The unit of each metric by its tag."""
+    """Return the unit of each metric by tag."""
     return {metric["info"]["tag"]: metric["info"]["unit"] for metric in results["metrics"]}
 
 
 def measured_step(results: Results) -> dict[str, Any]:
-    """The one step that was measured."""
+    """Return the only measured step."""
     found: dict[str, Any]
     (found,) = (step for step in results["steps"] if step["is_measured"])
     return found
 
 
 def nodes_of(steps: Iterable[dict[str, Any]]) -> list[str]:
-    """Names of the nodes on which steps ran."""
+    """Return the names of the nodes that ran steps."""
     return sorted({witness["node"] for step in steps for witness in step["witnesses"]})
 
 
 def stdout_of(runner: Runner, pattern: str) -> list[str]:
-    """What commands printed, by a pattern of their folders below `raw/`."""
+    """Return the output of commands by a glob pattern of their folders in `raw/`."""
     paths = runner.artifacts.glob(f"*/raw/{pattern}/stdout")
     return [path.read_text() for path in sorted(paths)]

@@ -1,4 +1,4 @@
-"""Small stacks of one command on ranks, and the volumes of their claims."""
+"""Small stacks that run one command on ranks, and volumes for their claims."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ METRIC = {"unit": "s", "better": "lower", "pattern": "copied, ([0-9.e-]+) s"}
 
 
 def run_command(runner: Runner, image: str) -> Runner:
-    """Make it a stack of one rank that writes to its volume twice."""
+    """Change the runner's stack to one rank that writes to its volume twice."""
     runner.environ["AIPERF_WORKLOAD_IMAGE"] = image
     runner.use("bench-command")
     runner.change(_run_small)
@@ -30,31 +30,31 @@ def _run_small(benchmark: Config) -> None:
 
 
 def use_ranks(**ranks: Any) -> Callable[[Config], None]:
-    """A change of the ranks' own settings."""
+    """Return a change of the ranks' settings."""
     return lambda benchmark: benchmark["deployment"].update(ranks=ranks)
 
 
 def use_rank_pod(**pod: Any) -> Callable[[Config], None]:
-    """A change of the ranks' pods."""
+    """Return a change of the ranks' pods."""
     return lambda benchmark: benchmark["deployment"]["pods"]["rank"].update(pod)
 
 
 def use_command(*command: str, **keys: Any) -> Callable[[Config], None]:
-    """A change of what runs, and of other keys of the workload."""
+    """Return a change of the command and of other workload keys."""
     return lambda benchmark: benchmark["workload"].update(command=list(command), **keys)
 
 
 class Volumes:
-    """PersistentVolumes for stacks' claims, each a folder of the node and of a class of its own, so
-    that no other stack's claim takes it."""
+    """PersistentVolumes for stacks' claims. Each is a folder of the node with its own storage
+    class, so no other stack can claim it."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
-        """`folder` is below /tmp: the cluster deletes no other folders (policy `Delete`)."""
+        """Create volumes in `folder`, which must be below /tmp for the policy `Delete`."""
         self._cluster, self._folder = cluster, folder
         self._made: list[str] = []
 
-    def give(self, runner: Runner, *, policy: str = "Retain") -> Path:
-        """Have the stack's rank claim a volume that is there; its folder."""
+    def add(self, runner: Runner, *, policy: str = "Retain") -> Path:
+        """Let the stack's rank claim an existing volume and return its folder."""
         volume = self._folder / f"volume-of-{runner.name}"
         volume.mkdir(exist_ok=True)
         volume.chmod(0o777)
@@ -74,7 +74,7 @@ class Volumes:
         return volume
 
     def bound(self) -> list[str]:
-        """Names of those that a claim has, or had, and that are still there."""
+        """Return the names of existing volumes that are or were claimed."""
         return [
             found["metadata"]["name"]
             for found in self._cluster.objects("persistentvolumes")
@@ -82,6 +82,6 @@ class Volumes:
         ]
 
     def remove(self) -> None:
-        """Delete those that are still there."""
+        """Delete the remaining volumes."""
         for name in dict.fromkeys(self._made):
             self._cluster.kubectl("delete", "persistentvolume", name, "--ignore-not-found")

@@ -1,4 +1,4 @@
-"""The cluster under the end-to-end tests: which one, what is in it, what a stack left in it."""
+"""The cluster for end-to-end tests: its choice, its objects, and what a stack left in it."""
 
 import json
 import os
@@ -19,62 +19,62 @@ TOOLS = PROJECT / "tests" / "cluster"
 UP_S, DOWN_S, SHORT_S = 180.0, 120.0, 20.0
 BUILD_S, LOAD_S = 900.0, 300.0
 MADE_S = 120.0
-"""Longest time until a stack that comes up has an object."""
+"""Time limit for a starting stack to create an object."""
 GONE_S = 60.0
-"""Longest time in which the cluster's own garbage collection must have followed a deletion."""
+"""Time limit for the cluster's garbage collection after a deletion."""
 EVENTS = ("events", "events.events.k8s.io")
-"""What the cluster says about objects; kept for an hour whatever becomes of them."""
+"""Events, which the cluster keeps for an hour after their objects are gone."""
 FAKE_NODE = "aiperf.dev/fake-node"
-"""Label and taint of a node that only says that it runs pods."""
+"""Label and taint of a fake node, which only claims to run pods."""
 FEWER_COLLECTIONS = {"GOGC": "400"}
-"""Of garbage in Pulumi and kubectl, which otherwise spend a fifth of their time on it."""
+"""Fewer garbage collections in Pulumi and kubectl, which otherwise take a fifth of their time."""
 
 
 class NoClusterError(Exception):
-    """One line: why there is no cluster to test on, and how to have one."""
+    """No cluster is available. The message is one line with the reason and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Reached by kubectl; `environ` has what kubectl and Pulumi need."""
+    """A cluster reached through kubectl. `environ` configures kubectl and Pulumi."""
 
     context: str
     environ: Mapping[str, str]
     is_ours: bool
-    """Made by tests/cluster, so that images can be loaded into it."""
+    """Whether tests/cluster created it, so that images can be loaded into it."""
     _types: dict[bool, list[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
-        """What kubectl prints."""
+        """Run kubectl and return its output."""
         command = ("kubectl", "--context", self.context, *arguments)
         return run(command, environ=self.environ, stdin=stdin, timeout_s=timeout_s)
 
     def apply(self, *manifests: Mapping[str, Any]) -> None:
-        """Make these objects."""
+        """Create these objects."""
         items = {"apiVersion": "v1", "kind": "List", "items": manifests}
         self.kubectl("apply", "-f", "-", stdin=json.dumps(items))
 
     def objects(self, *arguments: str) -> list[dict[str, Any]]:
-        """Objects as the server knows them: `objects("pods", "-n", "default")`."""
+        """Return objects from the server: `objects("pods", "-n", "default")`."""
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", *arguments, "-o", "json"))[
             "items"
         ]
         return found
 
     def wait_for_objects(self, *arguments: str) -> list[dict[str, Any]]:
-        """Until there are such objects; these."""
+        """Wait until such objects exist and return them."""
         deadline = time.monotonic() + MADE_S
         while not (found := self.objects(*arguments)):
-            # kubectl takes its time.
+            # Each kubectl call takes long enough to need no sleep.
             assert time.monotonic() < deadline, f"no {' '.join(arguments)}"
         return found
 
     def add_image(
         self, name: str, recipe: Path, context: Path | None = None, *arguments: str
     ) -> None:
-        """Build an image from a Containerfile and its context, by default its folder, with further
-        arguments of the build, and load it onto the nodes. Fails with what the tool reports. Layers
-        are kept in the cache of tests/cluster."""
+        """Build an image from a Containerfile and load it onto the nodes. The context is the file's
+        folder by default. Fails with the tool's output. Layers are kept in the cache of
+        tests/cluster."""
         with tempfile.TemporaryDirectory() as folder:
             archive = f"{folder}/image.tar"
             build = (str(TOOLS / "build-image"), str(recipe), str(context or recipe.parent), name)
@@ -82,22 +82,22 @@ class Cluster:
             run((str(TOOLS / "load-image"), archive), environ=self.environ, timeout_s=LOAD_S)
 
     def nodes(self) -> list[str]:
-        """Names of the nodes that run pods."""
+        """Return the names of the nodes that run pods."""
         found = self.objects("nodes", "-l", f"!{FAKE_NODE}")
         return sorted(node["metadata"]["name"] for node in found)
 
     def host_address(self) -> str:
-        """This machine's address on its link to the first node."""
+        """Return this machine's address on its link to the first node."""
         addresses = self.objects("nodes")[0]["status"]["addresses"]
         (node,) = (each["address"] for each in addresses if each["type"] == "InternalIP")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: the kernel chooses a route.
+            # A UDP connect sends nothing; it only selects a route.
             probe.connect((node, 9))
             found: str = probe.getsockname()[0]
         return found
 
     def types(self, *, namespaced: bool) -> list[str]:
-        """Every type of Kubernetes itself that can be listed. Tests add others, and remove them."""
+        """Return every built-in type that can be listed. Tests add and remove other types."""
         if namespaced not in self._types:
             flag = f"--namespaced={str(namespaced).lower()}"
             found = self.kubectl("api-resources", "--verbs=list", flag, "-o", "name").split()
@@ -107,14 +107,14 @@ class Cluster:
         return self._types[namespaced]
 
     def pods_of(self, stack: str, component: str = "") -> list[dict[str, Any]]:
-        """The stack's pods, or a component's of it, as the server knows them."""
+        """Return the pods of the stack, or of one component."""
         label = f"{STACK_LABEL}={stack}"
         label += f",{COMPONENT_LABEL}={component}" if component else ""
         return self.objects("pods", "-A", "-l", label)
 
     def lose_pod(self, stack: str, component: str) -> str:
-        """Kill one of a component's pods at once, as a lost node does; its Deployment makes
-        another one. Its name."""
+        """Kill a pod of a component immediately, like a lost node. Its Deployment creates another.
+        Return the name of the killed pod."""
         metadata = self.pods_of(stack, component)[0]["metadata"]
         name: str = metadata["name"]
         at_once = ("--grace-period=0", "--force")
@@ -122,33 +122,33 @@ class Cluster:
         return name
 
     def of_stack(self, stack: str) -> list[str]:
-        """Every object that carries the stack's label, of every type and in every namespace."""
+        """Return every object with the stack's label, of any type in any namespace."""
         label = ("-l", f"{STACK_LABEL}={stack}")
         inside = self.objects(",".join(self.types(namespaced=True)), "-A", *label)
         outside = self.objects(",".join(self.types(namespaced=False)), *label)
-        return sorted({said(found) for found in (*inside, *outside)})
+        return sorted({describe(found) for found in (*inside, *outside)})
 
     def of_namespace(self, namespace: str) -> dict[str, str]:
-        """Every object in a namespace, whatever its labels, with its UID."""
+        """Return the UID of every object in a namespace, whatever its labels."""
         types = ",".join(self.types(namespaced=True))
         return {
-            said(found): found["metadata"].get("uid", "")
+            describe(found): found["metadata"].get("uid", "")
             for found in self.objects(types, "-n", namespace)
         }
 
     def left_of(self, stack: str) -> list[str]:
-        """What is left of a stack when the cluster has had time to follow its deletion."""
+        """Return the stack's remaining objects once the cluster has had time to delete them."""
         deadline = time.monotonic() + GONE_S
         while (left := self.of_stack(stack)) and time.monotonic() < deadline:
-            pass  # Listing everything takes about a second: no need to wait longer.
+            pass  # Listing everything takes about a second, so no sleep is needed.
         return left
 
     def namespace_uids(self) -> set[str]:
-        """UIDs of all namespaces: one that was made again under its name is another one."""
+        """Return the UIDs of all namespaces. A recreated namespace has another UID."""
         return {found["metadata"]["uid"] for found in self.objects("namespaces")}
 
     def remove(self, stack: str) -> None:
-        """Delete by label, after a test that failed."""
+        """Delete by label after a failed test."""
         label = ("-l", f"{STACK_LABEL}={stack}")
         self.kubectl("delete", "namespace", *label, "--wait=false")
         self.kubectl(
@@ -158,8 +158,8 @@ class Cluster:
         )  # fmt: skip
 
 
-def said(found: Mapping[str, Any]) -> str:
-    """An object in words."""
+def describe(found: Mapping[str, Any]) -> str:
+    """Return a short description of an object."""
     metadata = found["metadata"]
     return f"{metadata.get('namespace', '-')}/{found['kind']}/{metadata['name']}"
 
@@ -167,11 +167,11 @@ def said(found: Mapping[str, Any]) -> str:
 def find_cluster(
     *, fewest_nodes: int = 1, environ: Mapping[str, str] = os.environ
 ) -> Cluster | None:
-    """The cluster that E2E_CONTEXT names, else the one of tests/cluster if it is up with as many
-    nodes, else None: `start_cluster` can have one up.
+    """Return the cluster of E2E_CONTEXT, or else the running cluster of tests/cluster if it has
+    enough nodes. Return None if `start_cluster` can start one.
 
-    A KUBECONFIG alone says where contexts are found and chooses none: the tests never touch a
-    cluster that nobody named. Raises NoClusterError when there is none and can be none.
+    KUBECONFIG alone chooses no context: tests never touch a cluster that was not named explicitly.
+    Raises NoClusterError if there is no cluster and none can be started.
     """
     context = environ.get("E2E_CONTEXT")
     if not context:
@@ -192,16 +192,15 @@ def find_cluster(
 
 
 def start_cluster(*, nodes: int = 1, environ: Mapping[str, str] = os.environ) -> Cluster:
-    """Has the cluster of tests/cluster up, in the place of one that is up with fewer nodes.
-    `stop_cluster` takes it down."""
+    """Start the cluster of tests/cluster, replacing a running one with fewer nodes."""
     run((str(TOOLS / "up"), "--nodes", str(nodes)), environ=environ, timeout_s=UP_S)
     found = _own_cluster(environ)
-    assert found is not None, "tests/cluster/up has ended well, and there is no cluster"
+    assert found is not None, "tests/cluster/up succeeded, but there is no cluster"
     return found
 
 
 def stop_cluster(environ: Mapping[str, str] = os.environ) -> None:
-    """Takes it down, and looks that nothing of it is left on this machine."""
+    """Stop the cluster and check that nothing of it is left on this machine."""
     down = str(TOOLS / "down")
     run((down,), environ=environ, timeout_s=DOWN_S)
     run((down, "--check"), environ=environ, timeout_s=SHORT_S)
@@ -215,7 +214,7 @@ def _own_cluster(environ: Mapping[str, str]) -> Cluster | None:
     exports = attempt((str(TOOLS / "env"),), environ=environ, timeout_s=SHORT_S)
     if exports.code:
         raise NoClusterError(f"no cluster to test on: {_line(exports.errors)}; or {remedy}")
-    # The shell that is to read these lines resolves their quotes and the old PATH.
+    # The shell that evaluates these lines resolves their quotes and the old PATH.
     script = f"{exports.out}\nenv -0"
     printed = run(("bash", "-c", script), environ=environ, timeout_s=SHORT_S)
     own = dict(line.split("=", 1) for line in printed.split("\0") if "=" in line)
@@ -227,11 +226,11 @@ def _own_cluster(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def _silence(cluster: Cluster) -> str:
-    """Why the API server does not respond; empty when it does."""
+    """Return why the API server does not respond, or an empty text."""
     command = ("kubectl", "--context", cluster.context, "get", "--raw", "/readyz")
     ended = attempt(command, environ=cluster.environ, timeout_s=SHORT_S)
     return _line(ended.errors or "no reason given") if ended.code else ""
 
 
-def _line(said: str) -> str:
-    return " ".join(said.split())
+def _line(text: str) -> str:
+    return " ".join(text.split())

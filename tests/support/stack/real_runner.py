@@ -1,5 +1,5 @@
-"""`aiperf-svc` at work on a stack: a process that can be watched, signalled and killed, with a
-stack file, artifacts and a state of its own."""
+"""Runs `aiperf-svc` on a stack as a process that tests can observe, signal and kill. It has its own
+stack file, artifacts and state."""
 
 import contextlib
 import json
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.stack.commands import PROJECT, Ended, attempt
-from tests.support.stack.expiry import nobody_ends
+from tests.support.stack.expiry import no_expiry
 from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_stack import PASSPHRASE, Config, StackFile
 
 PREFLIGHT, UP, RUN = "✓ cluster: ", "\nup: ", "profiling: "
 COLLECT, DESTROY = " s  done", "destroying the stack"
-"""What it says when a stage has begun. A short load may be over before anybody sees it."""
-SAID_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0
+"""Output that marks the start of a stage. A short load may be over before it is observed."""
+OUTPUT_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0
 
 
 def share_a_pod(benchmark: Config) -> None:
-    """Put the five single services into one pod: a stack comes up with a fifth less work, and a
+    """Put the five single services into one pod. The stack starts with a fifth of the work, and the
     runner sees no difference."""
     deployment = benchmark["deployment"]
     pods = {name: deployment["pods"][name] for name in ("worker", "record-processor")}
@@ -36,7 +36,7 @@ def share_a_pod(benchmark: Config) -> None:
 
 
 class Runner(StackFile):
-    """A folder as a user has one, and the commands that are called in it."""
+    """A user's folder and the commands that run in it."""
 
     def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
         self.cluster, self.name, self.folder = cluster, name, folder
@@ -56,26 +56,26 @@ class Runner(StackFile):
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PYTHONPATH": str(PROJECT),
         }
-        # As a user who has configured no backend.
+        # Like a user without a configured backend.
         self.environ.pop("PULUMI_BACKEND_URL", None)
 
     def call(self, *arguments: str) -> Ended:
-        """How a command ends."""
+        """Run a command and return how it ended."""
         command = self._command(*arguments)
         return attempt(command, environ=self.environ, folder=self.folder, timeout_s=ENDED_S)
 
     def gc(self) -> Ended:
-        """How `gc` ends that is given no names; nothing of another test is overdue then."""
-        with nobody_ends():
+        """Run `gc` without names. No stack of another test is expired meanwhile."""
+        with no_expiry():
             return self.call("gc", "--yes")
 
     def run(self, *flags: str) -> Ended:
-        """How a whole run ends."""
+        """Run the stack to its end."""
         return self.call("run", self.name, "--yes", "--ui", "plain", *flags)
 
     @contextmanager
     def start(self, *arguments: str) -> Iterator["Command"]:
-        """A command that is going on. It never outlives this."""
+        """Start a command and yield it. It is ended with the block."""
         process = subprocess.Popen(
             self._command(*arguments),
             env=self.environ,
@@ -91,12 +91,12 @@ class Runner(StackFile):
                 yield Command(process, self.folder)
             finally:
                 if process.poll() is None:
-                    # The test has failed or was stopped: what was made must go all the same.
+                    # The test failed or was stopped. The stack must be removed nevertheless.
                     process.send_signal(signal.SIGINT)
                     process.communicate(timeout=ENDED_S)
 
     def summary(self) -> dict[str, Any]:
-        """The results of the one run so far."""
+        """Return the results of the only run so far."""
         (found,) = self.artifacts.glob("*/profile_export_aiperf.json")
         content: dict[str, Any] = json.loads(found.read_bytes())
         return content
@@ -106,14 +106,14 @@ class Runner(StackFile):
 
 
 def in_checkout(runner: Runner) -> None:
-    """Make the runner's folder a checkout, in which plain `pulumi` works."""
+    """Turn the runner's folder into a checkout in which plain `pulumi` works."""
     (runner.folder / "Pulumi.yaml").write_bytes((PROJECT / "Pulumi.yaml").read_bytes())
     (runner.folder / "infra").symlink_to(PROJECT / "infra")
     (runner.folder / ".venv").symlink_to(sys.prefix)
 
 
 def plain_environ(runner: Runner) -> dict[str, str]:
-    """Return the environment of plain `pulumi` with the state that the runner uses."""
+    """Return the environment for plain `pulumi` on the runner's state."""
     return {
         "PULUMI_BACKEND_URL": (runner.state_home / "backend").as_uri(),
         **runner.environ,
@@ -122,46 +122,45 @@ def plain_environ(runner: Runner) -> dict[str, str]:
 
 
 class Command:
-    """One that is going on."""
+    """A running command."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         self._process, self._folder = process, folder
-        self._said = b""
+        self._output = b""
         self._started_mono_s = time.monotonic()
 
     def wait_for(self, words: str) -> None:
-        """Read what it says until these words come."""
-        deadline = time.monotonic() + SAID_S
+        """Read the output until it contains these words."""
+        deadline = time.monotonic() + OUTPUT_S
         assert self._process.stderr is not None
-        while words.encode() not in self._said:
+        while words.encode() not in self._output:
             left_s = max(0.0, deadline - time.monotonic())
             ready, _, _ = select.select([self._process.stderr], [], [], left_s)
             more = os.read(self._process.stderr.fileno(), 65_536) if ready else b""
-            assert more, f"it never said {words!r}:\n{self._said.decode()}"
-            self._said += more
+            assert more, f"the output never contained {words!r}:\n{self._output.decode()}"
+            self._output += more
 
     def leave(self) -> None:
-        """Read nothing more of what it says to people, as a terminal that is closed."""
+        """Stop reading the output, like a closed terminal."""
         assert self._process.stderr is not None
         self._process.stderr.close()
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it, and none of its children."""
+        """Send a signal to the command but not to its children."""
         self._process.send_signal(number)
 
     def end(self) -> Ended:
-        """How it ends, which it must by itself."""
+        """Wait for the command to end by itself and return how it ended."""
         out, errors = self._process.communicate(timeout=ENDED_S)
         return Ended(
             code=self._process.returncode,
             out=out.decode(),
-            errors=(self._said + errors).decode(),
+            errors=(self._output + errors).decode(),
             took_s=time.monotonic() - self._started_mono_s,
         )
 
     def kill(self) -> None:
-        """As `kill -9` does, which it cannot handle; then wait for the end of its children, who
-        must notice by themselves."""
+        """Kill the command with SIGKILL and wait for its children, which must end by themselves."""
         self.send(signal.SIGKILL)
         self._process.communicate()
         deadline = time.monotonic() + SILENT_S
@@ -179,8 +178,7 @@ class Command:
 
 
 def kill_pulumi(folder: Path) -> int:
-    """Kill the CLIs of a folder's commands, as the kernel does when there is no memory; how many
-    there were."""
+    """Kill the Pulumi processes of a folder's commands like the OOM killer. Return their number."""
     number = 0
     for pid in processes_with(folder):
         with contextlib.suppress(OSError):
@@ -191,13 +189,13 @@ def kill_pulumi(folder: Path) -> int:
 
 
 def processes_with(folder: Path) -> list[int]:
-    """Processes that have a folder in their environment."""
+    """Return the processes whose environment contains the folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environ = (entry / "environ").read_bytes()
         except OSError:
-            continue  # It has ended meanwhile, or is somebody else's.
+            continue  # It has ended, or belongs to another user.
         if str(folder).encode() in environ:
             found.append(int(entry.name))
     return found

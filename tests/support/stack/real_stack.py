@@ -1,4 +1,4 @@
-"""A stack made by the Pulumi CLI from the committed files, with a state of its own."""
+"""A stack that the Pulumi CLI creates from the committed files, with its own state."""
 
 import asyncio
 import contextlib
@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 
 class StackFile:
-    """The file of a stack under test, which begins as a committed one."""
+    """The file of a stack under test. It starts as a copy of a committed one."""
 
     file: Path
 
     def use(self, committed: str) -> None:
-        """Begin with a committed stack file as it is."""
+        """Copy a committed stack file."""
         shutil.copy(PROJECT / "stacks" / f"Pulumi.{committed}.yaml", self.file)
 
     def change(self, change: Callable[[Config], object]) -> None:
@@ -50,17 +50,18 @@ class StackFile:
 
 
 class Stack(StackFile):
-    """A Pulumi project of its own folder: the committed program and stack file, a new name, a new
-    state. The checkout itself stays as it is: `stack init` writes into the stack's file."""
+    """A Pulumi project in its own folder: the committed program and stack file, a new name and a
+    new state. The checkout itself does not change, because `stack init` writes to the stack's
+    file."""
 
     def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
         self.cluster, self.name, self.folder = cluster, name, folder
         self.took_s: dict[str, float] = {}
-        """Time of the last Pulumi command of each kind, for the report."""
+        """Duration of the last Pulumi command of each kind, for the report."""
         self.may_exist = False
-        """Between the start of `up` and the end of `destroy`."""
+        """Time between the start of `up` and the end of `destroy`."""
         self.shortcuts: tuple[str, ...] = ("--skip-preview",)
-        """Flags of `up` and `destroy`, which a preview makes twice as long."""
+        """Flags of `up` and `destroy`. A preview would double their duration."""
         self._is_known = False
         (folder / "stacks").mkdir(parents=True)
         self.state = folder / "state"
@@ -78,68 +79,68 @@ class Stack(StackFile):
             "PULUMI_HOME": str(folder / "home"),
             "PULUMI_BACKEND_URL": self.state.as_uri(),
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
-            # Where the Kubernetes provider leaves a kubeconfig.
+            # The Kubernetes provider writes a kubeconfig here.
             "TMPDIR": str(folder / "tmp"),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # The language host starts whatever `python3` it finds first.
+            # The language host starts the first `python3` on PATH.
             "PATH": f"{Path(sys.executable).parent}:{cluster.environ['PATH']}",
         }
 
     # --- Pulumi ----------------------------------------------------------------------------------
 
     def attempt(self, *arguments: str, timeout_s: float = SHORT_S) -> Ended:
-        """How a Pulumi command ends that may fail."""
+        """Run a Pulumi command that may fail and return how it ended."""
         command = ("pulumi", *arguments, "--non-interactive", "--color", "never")
         ended = attempt(command, environ=self.environ, folder=self.folder, timeout_s=timeout_s)
         self.took_s[arguments[0]] = round(ended.took_s, 1)
         return ended
 
     def pulumi(self, *arguments: str, timeout_s: float = SHORT_S) -> str:
-        """Standard output of a Pulumi command."""
+        """Run a Pulumi command and return its standard output."""
         ended = self.attempt(*arguments, timeout_s=timeout_s)
         words = f"`pulumi {' '.join(arguments)}`"
         assert ended.code == 0, f"{words}: {ended.code}\n{ended.out}\n{ended.errors}"
         return ended.out
 
     def init(self) -> None:
-        """Make the stack known to its state, once."""
+        """Create the stack in its state once."""
         if not self._is_known:
             self.pulumi("stack", "init", self.name)
             self._is_known = True
 
     def up(self, *flags: str) -> str:
-        """Make it, or what changed of it; what Pulumi says."""
+        """Create or update the stack and return Pulumi's output."""
         ended = self.try_up(*flags)
         assert ended.code == 0, f"`pulumi up`: {ended.code}\n{ended.out}\n{ended.errors}"
         return ended.out
 
     def try_up(self, *flags: str) -> Ended:
-        """How an `up` ends that may fail."""
+        """Run an `up` that may fail and return how it ended."""
         self.init()
         self.may_exist = True
         return self.attempt("up", "-y", "-s", self.name, *self.shortcuts, *flags, timeout_s=UP_S)
 
     def destroy(self) -> None:
-        """Unmake it."""
+        """Destroy the stack."""
         self.pulumi("destroy", "-y", "-s", self.name, *self.shortcuts, timeout_s=DESTROY_S)
         self.may_exist = False
 
     def clean_up(self) -> None:
-        """Unmake what a failed test left, also when its last command was killed."""
+        """Destroy what a failed test left, also if its last command was killed."""
         if self.may_exist:
             self.pulumi("cancel", "-y", "-s", self.name)
             self.destroy()
 
     def outputs(self) -> dict[str, Any]:
-        """As the CLI shows them to who may see secrets."""
+        """Return the outputs with secrets in plain text."""
         out = self.pulumi("stack", "output", "-s", self.name, "--json", "--show-secrets")
         found: dict[str, Any] = json.loads(out)
         return found
 
-    # --- what it became --------------------------------------------------------------------------
+    # --- its objects -----------------------------------------------------------------------------
 
     def pods(self, namespace: str, component: str = "") -> list[dict[str, Any]]:
-        """The stack's pods as the server knows them."""
+        """Return the stack's pods from the server."""
         label = f"aiperf.dev/stack={self.name}"
         label += f",app.kubernetes.io/component={component}" if component else ""
         return self.cluster.objects("pods", "-n", namespace, "-l", label)
@@ -147,16 +148,16 @@ class Stack(StackFile):
     # --- its run ---------------------------------------------------------------------------------
 
     def measure(self, outputs: Mapping[str, Any], folder: Path) -> tuple[Status, dict[str, Any]]:
-        """Follow the run to its end and fetch all results into `folder`; state and summary."""
+        """Follow the run, fetch all results into `folder`, and return status and summary."""
         self.follow(outputs, lambda status: status.is_settled)
-        return self._ask(outputs, functools.partial(_fetch, folder=folder))
+        return self._query(outputs, functools.partial(_fetch, folder=folder))
 
     def follow(self, outputs: Mapping[str, Any], until: Callable[[Status], bool]) -> Status:
-        """The first status that is as it should be."""
-        return self._ask(outputs, functools.partial(_follow, until=until))
+        """Return the first status that satisfies `until`."""
+        return self._query(outputs, functools.partial(_follow, until=until))
 
-    def _ask(self, outputs: Mapping[str, Any], ask: Callable[[ResultsClient], Awaitable[T]]) -> T:
-        """Ask the results API; over another port-forward when one breaks, which they do."""
+    def _query(self, outputs: Mapping[str, Any], ask: Callable[[ResultsClient], Awaitable[T]]) -> T:
+        """Query the results API. Reconnects when a port-forward breaks, which happens regularly."""
 
         async def once(url: str) -> T:
             async with (
@@ -173,9 +174,9 @@ class Stack(StackFile):
 
     @contextlib.contextmanager
     def port_forward(self, outputs: Mapping[str, Any]) -> Iterator[str]:
-        """The command that the stack says, on a free port of this machine."""
-        said = outputs["results"]["portForward"]
-        *command, port = said.split()
+        """Run the port-forward command from the stack's outputs on a free local port."""
+        command_line = outputs["results"]["portForward"]
+        *command, port = command_line.split()
         where = ("--context", self.cluster.context, "--address", "127.0.0.1")
         with subprocess.Popen(
             (*command, f":{port}", *where),
@@ -189,7 +190,7 @@ class Stack(StackFile):
                 ready, _, _ = select.select([process.stdout], [], [], FORWARD_S)
                 line = process.stdout.readline() if ready else "nothing"
                 found = _FORWARDING.match(line)
-                assert found, f"`{said}` said {line!r}"
+                assert found, f"`{command_line}` printed {line!r}"
                 yield f"http://127.0.0.1:{found[1]}"
             finally:
                 process.terminate()
@@ -210,21 +211,20 @@ async def _fetch(client: ResultsClient, *, folder: Path) -> tuple[Status, dict[s
     return status, summary
 
 
-def modest(benchmark: Config) -> None:
-    """Ask for little, so that several stacks fit on two cores at a time."""
+def shrink(benchmark: Config) -> None:
+    """Request few resources, so that several stacks fit on two cores."""
     deployment = benchmark["deployment"]
     for pod in (*deployment["pods"].values(), deployment["target"]):
         pod["cpu"] = "20m"
 
 
 def is_under_load(status: Status) -> bool:
-    """Whether the measurement has begun and responses arrive."""
+    """Return whether the measurement has begun and responses arrive."""
     return status.phase == "profiling" and status.completed > 0
 
 
-def together(*actions: Callable[[], object]) -> None:
-    """Do these at the same time; they wait more than they work. All end before one's error is
-    raised."""
+def run_all(*actions: Callable[[], object]) -> None:
+    """Run these actions concurrently; they mostly wait. Raises the first error at the end."""
     with ThreadPoolExecutor(len(actions)) as pool:
         doing = [pool.submit(action) for action in actions]
     for each in doing:
@@ -232,7 +232,7 @@ def together(*actions: Callable[[], object]) -> None:
 
 
 def restarts(pods: list[dict[str, Any]]) -> dict[str, int]:
-    """Containers that were started again, by pod."""
+    """Return the number of container restarts by pod."""
     counts = {
         pod["metadata"]["name"]: sum(c["restartCount"] for c in pod["status"]["containerStatuses"])
         for pod in pods

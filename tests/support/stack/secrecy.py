@@ -1,4 +1,4 @@
-"""Where a secret of a stack may stand: in its Secrets, and nowhere else."""
+"""Checks that a stack's secrets appear only in its Secrets."""
 
 import base64
 import json
@@ -9,13 +9,13 @@ from tests.support.stack.real_cluster import Cluster
 
 
 def secrets_of(cluster: Cluster, namespace: str, stack: str) -> set[str]:
-    """All secret values of the stack."""
+    """Return all secret values of the stack."""
     found = cluster.objects("secrets", "-n", namespace, "-l", f"aiperf.dev/stack={stack}")
     return {base64.b64decode(v).decode() for secret in found for v in secret["data"].values()}
 
 
 def objects_and_logs(cluster: Cluster, namespace: str) -> dict[str, bytes]:
-    """Everything but Secrets that a reader of the namespace sees."""
+    """Return everything except Secrets that a reader of the namespace sees."""
     types = [name for name in cluster.types(namespaced=True) if name != "secrets"]
     found = cluster.objects(",".join(types), "-n", namespace)
     shown = {f"{o['kind']} {o['metadata']['name']}": json.dumps(o).encode() for o in found}
@@ -26,11 +26,11 @@ def objects_and_logs(cluster: Cluster, namespace: str) -> dict[str, bytes]:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Return every file below a folder."""
     return {f"file {path}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def found_in(shown: Mapping[str, bytes], secrets: Set[str]) -> list[str]:
-    """Where a secret stands, as it is or encoded."""
+    """Return where a secret appears, in plain or encoded form."""
     forms = {form for s in secrets for form in (s.encode(), base64.b64encode(s.encode()))}
     return [name for name, content in shown.items() if any(form in content for form in forms)]

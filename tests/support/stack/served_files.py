@@ -1,4 +1,4 @@
-"""A pod that serves files as the results API does: with ranges; and its connections break."""
+"""A pod that serves files with ranges like the results API, and breaks connections."""
 
 from typing import Any
 
@@ -46,11 +46,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("", PORT), Handler).serve_forever()
 """.replace("SIZE", str(SIZE)).replace("PORT", str(PORT))
-"""`small` breaks off in the middle twice."""
+"""The connection for `small` breaks twice in the middle."""
 
 
 def outputs(namespace: str, **results: Any) -> dict[str, Any]:
-    """Those of a stack with such a pod."""
+    """Return the outputs of a stack with such a pod."""
     return {
         "namespace": namespace,
         "results": {"service": SERVICE, "port": PORT, "url": "", **results},
@@ -58,7 +58,7 @@ def outputs(namespace: str, **results: Any) -> dict[str, Any]:
 
 
 async def serve(cluster: Cluster, namespace: str, image: str, *, program: str = "") -> None:
-    """Service and pod, ready; the pod runs `program`, or what is here."""
+    """Create the Service and a ready pod that runs `program`, by default the server above."""
     service = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -74,7 +74,7 @@ async def serve(cluster: Cluster, namespace: str, image: str, *, program: str = 
 async def add_pod(
     cluster: Cluster, namespace: str, image: str, name: str, *, program: str = ""
 ) -> None:
-    """One more pod behind the Service, ready."""
+    """Add another ready pod behind the Service."""
     probe = {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1}
     manifest = pod(name, image, program or PROGRAM, container={"readinessProbe": probe})
     manifest["metadata"]["labels"] = {"app": SERVICE}

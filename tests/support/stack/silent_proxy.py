@@ -1,4 +1,4 @@
-"""An API server that falls silent and responds again: a proxy in front of the real one."""
+"""A proxy in front of the API server that stops responding and resumes."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ BLOCK = 65_536
 
 
 class SilentProxy:
-    """Passes bytes on between its clients and the API server, or holds them back: connections are
-    accepted and stay open, as with a server that hangs."""
+    """Forwards bytes between clients and the API server or holds them back. Meanwhile connections
+    are accepted and stay open, as with a server that hangs."""
 
     def __init__(self, host: str, port: int) -> None:
         self._there = (host, port)
@@ -30,15 +30,15 @@ class SilentProxy:
         self._thread.start()
 
     def fall_silent(self) -> None:
-        """Hold everything back from now on."""
+        """Hold back all bytes from now on."""
         self._loop.call_soon_threadsafe(self._speaks.clear)
 
-    def speak_again(self) -> None:
-        """Pass on what was held back, and all that follows."""
+    def resume(self) -> None:
+        """Forward the held-back bytes and all that follow."""
         self._loop.call_soon_threadsafe(self._speaks.set)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         ended = self._server.__aexit__(None, None, None)
         asyncio.run_coroutine_threadsafe(ended, self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -66,8 +66,7 @@ class SilentProxy:
 
 @contextlib.contextmanager
 def proxy_of(cluster: Cluster, folder: Path) -> Iterator[tuple[SilentProxy, Path]]:
-    """A proxy in front of a cluster's API server, and a kubeconfig whose context leads through
-    it."""
+    """Run a proxy in front of a cluster's API server. Yield it and a kubeconfig that uses it."""
     config = yaml.safe_load(
         cluster.kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "yaml")
     )
@@ -76,7 +75,7 @@ def proxy_of(cluster: Cluster, folder: Path) -> Iterator[tuple[SilentProxy, Path
     assert there.hostname is not None
     proxy = SilentProxy(there.hostname, there.port or 443)
     try:
-        # The certificate is that of the real server.
+        # The certificate belongs to the real server.
         entry["cluster"].setdefault("tls-server-name", there.hostname)
         entry["cluster"]["server"] = f"{there.scheme}://127.0.0.1:{proxy.port}"
         kubeconfig = folder / "kubeconfig-of-the-proxy"

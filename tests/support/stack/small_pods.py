@@ -1,4 +1,4 @@
-"""Small pods and Deployments as manifests, fit for a `restricted` namespace."""
+"""Small pods and Deployments as manifests that a `restricted` namespace admits."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MEMORY = {"memory": "128Mi"}
 
 
 def pod(name: str, image: str, program: str = "", **spec: Any) -> dict[str, Any]:
-    """A pod that runs a Python program; /data is writable."""
+    """Return a pod that runs a Python program. /data is writable."""
     container = spec.pop("container", {})
     return {
         "metadata": {"name": name, "labels": {"app": name}},
@@ -40,14 +40,14 @@ def pod(name: str, image: str, program: str = "", **spec: Any) -> dict[str, Any]
 
 
 def of_stack(manifest: dict[str, Any], stack: str) -> dict[str, Any]:
-    """The same object with the labels of a run of the stack."""
+    """Return the object with the labels of a run of the stack."""
     metadata = manifest["metadata"]
     labels = {**metadata.get("labels", {}), STACK_LABEL: stack, RUN_LABEL: "of-the-test"}
     return {**manifest, "metadata": {**metadata, "labels": labels}}
 
 
 def deployment(manifest: dict[str, Any], stack: str) -> dict[str, Any]:
-    """A Deployment of one such pod, both with the stack's label."""
+    """Return a Deployment of one such pod, both with the stack's label."""
     template = of_stack(manifest, stack)
     name = template["metadata"].pop("name")
     return of_stack(

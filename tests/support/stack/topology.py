@@ -1,5 +1,5 @@
-"""A serving topology of the tests' own: a router before two pools of mock servers, and
-an operator that makes such pools from a custom resource with a finalizer."""
+"""A serving topology for tests: a router in front of two pools of mock servers, and an operator
+that creates such pools from a custom resource with a finalizer."""
 
 import textwrap
 from typing import Any
@@ -42,7 +42,7 @@ ROUTER = textwrap.dedent(
     asyncio.run(main())
     """
 )
-"""Passes each connection on to the next pool."""
+"""Forwards each connection to the next pool."""
 
 OPERATOR = (
     textwrap.dedent(
@@ -113,7 +113,7 @@ OPERATOR = (
     .replace("GROUP", GROUP)
     .replace("FINALIZER", FINALIZER)
 )
-"""Makes the pods of each graph, sets its condition, and removes its finalizer."""
+"""Creates the pods of each graph, sets its condition, and removes its finalizer."""
 
 
 def _deployment(name: str, image: str, command: list[str], port: int, replicas: int) -> Manifest:
@@ -180,7 +180,7 @@ def leader_workers(name: str, image: str, groups: int, size: int) -> list[Manife
 
 
 def router(image: str, *pools: str) -> list[Manifest]:
-    """Return a router before these Services."""
+    """Return a router in front of these Services."""
     command = ["python", "-c", ROUTER, *pools]
     return [
         _deployment("router", image, command, 8080, 1),
@@ -198,11 +198,11 @@ SGLANG_ROUTER = textwrap.dedent(
     WORKDIR /tmp
     """
 )
-"""An image with the router of SGLang, from PyPI."""
+"""An image with SGLang's router from PyPI."""
 
 
 def sglang_router(image: str, *pools: str) -> list[Manifest]:
-    """Return SGLang's router before these Services, with its page of metrics at port 29000."""
+    """Return SGLang's router in front of these Services. It serves metrics on port 29000."""
     command = [
         *("/opt/router/bin/python", "-m", "sglang_router.launch_router"),
         *("--policy", "round_robin", "--host", "0.0.0.0", "--port", "8080", "--log-level", "warn"),
@@ -231,13 +231,13 @@ def graph(image: str) -> Manifest:
 
 
 def use_release(benchmark: Config, **target: Any) -> None:
-    """Replace the target of a stack file by a release."""
+    """Replace the target of a stack file with a release."""
     deployment = benchmark["deployment"]
     deployment["target"] = {"kind": "release", "ready_timeout": "90s", **target}
 
 
 def install_operator(cluster: Cluster, image: str) -> None:
-    """Create the type and its operator, and wait until the operator is ready."""
+    """Create the custom resource type and its operator, and wait until the operator is ready."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     cluster.apply(
         {

@@ -1,4 +1,4 @@
-"""What `calibrate` makes of its short runs."""
+"""The results that `calibrate` derives from its short runs."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def no_server(config: MockServerConfig) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture
 def lags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lags:
-    """Schedule lag p99 in ms by rate; closed loop gives 1,000 requests/s."""
+    """Set the p99 schedule lag in ms by rate. Closed loop reaches 1,000 requests/s."""
     found: Lags = {"250": 0.5, "500": 1.0, "750": 40.0}
 
     def measured(_: str, load: tuple[str, ...]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_all_workers_meet_a_server_of_their_size(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server of one process is slower than several workers."""
+    """A server with one process is slower than several workers."""
     loads: list[tuple[str, tuple[str, ...]]] = []
     measured = calibrate._measure
 
@@ -98,5 +98,5 @@ def test_all_workers_meet_a_server_of_their_size(
     calibrated(capsys)
     whole = [(url, load[1]) for url, load in loads if load[::2] == ("--concurrency", "--duration")]
     expected = [(str(processes), str(users))] if processes else []
-    # The last one is of chunks.
+    # The last run measures chunks.
     assert whole[:-1] == expected

@@ -1,4 +1,4 @@
-"""Mistakes that the models cannot know."""
+"""Mistakes that the config models cannot detect."""
 
 from pathlib import Path
 from typing import Any

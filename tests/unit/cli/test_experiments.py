@@ -1,4 +1,4 @@
-"""Experiments on the command line, up to where something would start."""
+"""Experiments on the command line, up to the point where something would start."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ PROFILE = ("profile", "--url", "http://h:1", "--model", "m", "--dry-run")
 
 
 def stack(folder: Path, experiment: dict[str, Any], **benchmark: Any) -> str:
-    """A stack file with an experiment; its path."""
+    """Write a stack file with an experiment and return its path."""
     path = folder / "Pulumi.many.yaml"
     content: dict[str, Any] = {
         "endpoint": {"url": "http://target", "model": "m"},
@@ -31,7 +31,7 @@ def stack(folder: Path, experiment: dict[str, Any], **benchmark: Any) -> str:
 
 
 def local(folder: Path, **benchmark: Any) -> list[str]:
-    """A dry run of a file with this benchmark on this machine."""
+    """Return the arguments of a local dry run with this benchmark."""
     path = folder / "t.yaml"
     given = {"endpoint": {"url": "http://h:1", "model": "m"}} | benchmark
     path.write_text(yaml.safe_dump(given))
@@ -40,7 +40,7 @@ def local(folder: Path, **benchmark: Any) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Pulumi CLI, whose state would be asked."""
+    """Remove the Pulumi CLI, whose state would be read."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
@@ -82,7 +82,7 @@ def test_dry_run_counts_the_trials_of_each_target(
 
 
 @pytest.mark.parametrize(
-    ("experiment", "said"),
+    ("experiment", "message"),
     [
         ({"product": {"load.concurrency": [1, 2]}, "repetitions": 2}, ""),
         ({"scenario": "single-stream"}, ""),
@@ -101,7 +101,7 @@ def test_dry_run_counts_the_trials_of_each_target(
 def test_trials_that_cannot_start_together_are_refused(
     several: str,
     experiment: dict[str, Any],
-    said: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -113,9 +113,9 @@ def test_trials_that_cannot_start_together_are_refused(
         content["config"]["aiperf:clusters"] = [{"context": "eu"}, {"context": "us"}]
         path.write_text(yaml.safe_dump(content))
     code = cli.main(["validate", str(path)])
-    assert code == (ExitCode.BAD_CONFIG if said else ExitCode.OK)
+    assert code == (ExitCode.BAD_CONFIG if message else ExitCode.OK)
     shown = capsys.readouterr().err
-    assert said in shown
+    assert message in shown
 
 
 def test_refused_trial_is_named_with_its_target(
@@ -189,7 +189,7 @@ def test_refused_trial_ends_the_command_before_any_starts(
     assert captured.out == ""
 
 
-def test_validate_looks_at_every_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_checks_every_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = {"product": {"load.concurrency": [1, 2]}}
     assert cli.main(["validate", stack(tmp_path, good)]) == 0
     objectives = [[{"metric": m, "max": 1}] for m in ("request_latency", "request_latenci")]
@@ -269,8 +269,8 @@ def test_local_run_refuses_parallel_shapes(
 ) -> None:
     lists = {"product": {"workers.max": [1, 2]}, "parallel": 2}
     assert cli.main(["run", stack(tmp_path, lists), "--local", "--dry-run"]) == 2
-    said = capsys.readouterr().err
-    assert "experiment.parallel: 2: measurements at the same time on one machine would " in said
+    message = capsys.readouterr().err
+    assert "experiment.parallel: 2: measurements at the same time on one machine would " in message
 
 
 def test_local_run_refuses_trials_of_several_mock_servers(

@@ -1,4 +1,4 @@
-"""What each flag writes into the config."""
+"""The config value that each flag sets."""
 
 import shlex
 from operator import attrgetter
@@ -314,7 +314,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     ),
     "--s3-region": ("--s3-url s3://bucket --s3-region eu-north-1", "eu-north-1"),
 }
-"""What follows a flag, or a command line that has it, and its value in the config."""
+"""Arguments of a flag, or a command line that contains it, and its value in the config."""
 
 
 def test_value_of_each_flag_is_in_the_config() -> None:
@@ -322,8 +322,7 @@ def test_value_of_each_flag_is_in_the_config() -> None:
     for flag in FLAGS:
         words, expected = VALUES[flag.name]
         arguments = shlex.split(words if words.startswith("-") else f"{flag.name} {words}")
-        # The last of a flag given twice wins, so the target's may be there already. Addresses
-        # add up.
+        # The last of a repeated flag wins, so the target may be set already. Addresses add up.
         given = CLOSED[2:] if flag.key == "endpoint.url" else CLOSED
         assert attrgetter(flag.key)(config(*given, *arguments)) == expected, flag.name
 

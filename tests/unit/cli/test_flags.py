@@ -1,4 +1,4 @@
-"""The table of flags against the config, its help and page, and wrong flags."""
+"""The table of flags compared with the config, the help and the page, and invalid flags."""
 
 import re
 import shlex
@@ -25,13 +25,13 @@ def test_every_flag_writes_its_own_config_key() -> None:
 
 
 def _is_of_a_length(key: str) -> bool:
-    """Whether a key is one of those of a distribution that have no flags."""
+    """Return whether a key belongs to a distribution without flags."""
     is_length = any(part in key for part in ("_tokens.", ".number.", ".tokens.", "dataset.images."))
     return is_length and key.endswith((".distribution", ".min", ".max"))
 
 
 def test_every_key_has_a_flag_or_a_reason() -> None:
-    """A new key of the config needs a flag, or a line here."""
+    """A new config key needs a flag or a line here."""
     only_in_files = {
         "endpoint.api_key_env",  # --api-key
         "endpoint.urls",  # --url again
@@ -169,7 +169,7 @@ def test_all_wrong_flags_are_reported_together() -> None:
         assert f"\n  {name}: " in message
 
 
-def test_aiperfs_words_for_displays_are_known() -> None:
+def test_aiperfs_display_names_are_accepted() -> None:
     assert DISPLAYS["dashboard"] == "rich"
     assert DISPLAYS["simple"] == "plain"
 

@@ -1,4 +1,4 @@
-"""Flags beside a config file, and the trials that both make."""
+"""Flags combined with a config file, and their combined trials."""
 
 from pathlib import Path
 from typing import Any

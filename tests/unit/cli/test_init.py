@@ -59,9 +59,7 @@ def test_stack_file_is_ours_with_its_own_schema(tmp_path: Path) -> None:
         assert (made[0], made[1]) == ("# yaml-language-server: $schema=schema.json", own[1])
 
 
-def test_stack_file_comes_with_its_manifests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stack_file_has_its_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["init", str(tmp_path), "--stack", "bench-disaggregated"]) == 0
     own = ROOT / "stacks" / "disaggregated"
     made = tmp_path / "stacks" / "disaggregated"

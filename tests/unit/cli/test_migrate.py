@@ -1,4 +1,4 @@
-"""Command lines of AIPerf move over, and the options of AIPerf and GuideLLM are taken or named."""
+"""AIPerf command lines are migrated, and options of AIPerf and GuideLLM are accepted or named."""
 
 import json
 import re
@@ -21,7 +21,7 @@ FLAGS = [
     for line in (Path(__file__).parent / "aiperf_0_13_flags.txt").read_text().splitlines()
     for name in line.split()
 ]
-"""Every name of a flag of `aiperf profile`, version 0.13.0."""
+"""Every flag name of `aiperf profile` 0.13.0."""
 GUIDELLM = Path(__file__).parents[3] / "docs" / "from-guidellm.md"
 
 
@@ -62,7 +62,7 @@ def moved(command: str) -> migrate.Migration:
 
 @pytest.fixture
 def trace_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working folder with the files that AIPerf's commands name."""
+    """Create a working folder with the files that AIPerf's commands use."""
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path)
 
@@ -91,7 +91,7 @@ def test_commands_of_aiperfs_documentation_are_accepted(command: str) -> None:
     migration = moved(command)
     assert migration.missing == []
     assert main(["profile", *migration.arguments, "--dry-run"]) == 0
-    # A tokenizer of a hub is loaded only if the command names it.
+    # A tokenizer from a hub is loaded only if the command names it.
     assert ("--tokenizer" in migration.arguments) == ("--tokenizer" in command)
 
 
@@ -192,9 +192,9 @@ def test_profile_notes_flags_without_effect(capsys: pytest.CaptureFixture[str]) 
         ["--model", "m", "--auto-plot", "--wait-for-model-mode", "models", "--url", "h"]
     )
     assert (args.model, args.url) == ("m", ["h"])
-    said = capsys.readouterr().err
-    assert "note: --auto-plot has no effect: " in said
-    assert "note: --wait-for-model-mode has no effect: " in said
+    errors = capsys.readouterr().err
+    assert "note: --auto-plot has no effect: " in errors
+    assert "note: --wait-for-model-mode has no effect: " in errors
 
 
 def test_profile_names_the_replacement_of_an_aiperf_flag() -> None:
@@ -224,7 +224,7 @@ def test_counterparts_exist_and_hide_no_other_flag() -> None:
     assert len(COUNTERPARTS) == len([name for _, _, row in OTHERS for name in row.split()])
 
 
-def test_the_negative_form_of_a_switch_is_known() -> None:
+def test_negative_form_of_a_switch_is_accepted() -> None:
     assert advice_for("--no-auto-plot") == advice_for("--auto-plot")
     assert advice_for("--no-such-flag") is None
 

@@ -1,4 +1,4 @@
-"""`--otlp` takes a URL, and its secrets come from the environment only."""
+"""`--otlp` takes a URL. Its secrets come only from the environment."""
 
 import pytest
 

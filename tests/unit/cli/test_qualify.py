@@ -1,4 +1,4 @@
-"""`aiperf-svc qualify`: limits, baselines, and what it refuses."""
+"""`aiperf-svc qualify`: limits, baselines, and rejected arguments."""
 
 import os
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_broken_limits_are_named(
 def test_limits_of_a_file_are_added(
     stack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "iperf3").touch(mode=0o755)  # A preview asks only for the program.
+    (tmp_path / "iperf3").touch(mode=0o755)  # A preview only needs the program to exist.
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     limits = tmp_path / "limits.yaml"
     limits.write_text("[{check: iperf_bandwidth, min: 9Gbit/s}]")

@@ -1,4 +1,4 @@
-"""Completions and the manual page have what `--help` has."""
+"""Shell completion and the manual page contain everything in `--help`."""
 
 import shutil
 import subprocess
@@ -44,14 +44,14 @@ zpty -w -n shell "$2"$'\t'
 while zpty -r shell ignored; do :; done
 cat $FOLDER/offered
 """
-"""A terminal whose first TAB writes down what it offers, and ends the shell."""
+"""A terminal whose first TAB prints the completions and ends the shell."""
 FISH = r"source $argv[1]/aiperf-svc.fish; complete -C $argv[2] | string split -f 1 \t; true"
 READERS = {
     "bash": ("bash", "-c", BASH, "bash"),
     "zsh": ("zsh", "-f", "-c", ZSH, "zsh"),
     "fish": ("fish", "-N", "-c", FISH),
 }
-"""Commands that print what a shell offers after the typed text, its last argument."""
+"""Commands that print what a shell completes for their last argument."""
 FILES = {"bash": "aiperf-svc.bash", "zsh": "_aiperf-svc", "fish": "aiperf-svc.fish"}
 TYPED = [
     ("aiperf-svc pre", {"preview"}),

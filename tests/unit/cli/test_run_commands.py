@@ -1,4 +1,4 @@
-"""`profile`, `run` and `bench` up to the call of the runner, which is replaced by a recorder."""
+"""`profile`, `run` and `bench` up to the call of the runner, which a recorder replaces."""
 
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,7 +18,7 @@ CLOSED = ("profile", "-u", "localhost:1", "-m", "m", "--concurrency", "1", "--re
 
 
 class Recorder:
-    """Stands for the runner: keeps what it was asked, asks the server for its models."""
+    """Replaces the runner: records its arguments and asks the server for its models."""
 
     def __init__(self) -> None:
         self.config: BenchmarkConfig | None = None

@@ -1,4 +1,4 @@
-"""The JSON Schemas in docs/schemas, against the models and against files."""
+"""The JSON Schemas in docs/schemas compared with the models and with files."""
 
 import json
 import tarfile

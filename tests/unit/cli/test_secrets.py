@@ -1,4 +1,4 @@
-"""The target's API key reaches the services' environment and nothing else."""
+"""The target's API key is passed only through the services' environment."""
 
 from pathlib import Path
 

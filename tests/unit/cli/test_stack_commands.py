@@ -1,4 +1,4 @@
-"""The commands about stacks up to where a cluster begins."""
+"""Stack commands up to the first access to a cluster."""
 
 import json
 import shlex
@@ -37,7 +37,7 @@ IN_PODS = BY_TLS.replace("https://", "")
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No state, no backend, no cluster of this machine's user."""
+    """Remove the user's state, backend and cluster."""
     monkeypatch.chdir(REPOSITORY)
     for name in ("PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN", "AIPERF_IMAGE", "AIPERF_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
@@ -49,7 +49,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StackRequest, StackOptions]]:
-    """What the runner was asked for."""
+    """Record the arguments of the runner."""
     requests: list[tuple[StackRequest, StackOptions]] = []
 
     def run_stack(request: StackRequest, options: StackOptions, *more: Any) -> ExitCode:
@@ -107,7 +107,7 @@ def test_validate_finds_the_installed_provider(
 
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Pulumi program makes one object, with the CPU that the stack requests and a key."""
+    """Make the Pulumi program render one object with the CPU requests and a key of the stack."""
 
     async def manifests(self: StackRequest, place: int) -> tuple[Json, ...]:
         metadata = {"name": f"keys-{self.stack}", "run": self.plan.identity.run_id}
@@ -289,7 +289,7 @@ def test_parallel_shape_stacks_are_found_by_their_folder(
     assert asked[1][0].stack == "name-x1"
 
 
-def test_ca_file_goes_to_the_pods_as_text(
+def test_ca_file_is_passed_to_pods_as_text(
     tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
 ) -> None:
     text = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -354,9 +354,9 @@ def test_validate_refuses_the_same_stacks_as_run(
     file = tmp_path / "Pulumi.changed.yaml"
     file.write_text(yaml.safe_dump(content))
     assert cli.main(["validate", str(file)]) == ExitCode.BAD_CONFIG
-    said = capsys.readouterr().err
-    assert message in said
-    assert str(file) in said
+    message = capsys.readouterr().err
+    assert message in message
+    assert str(file) in message
 
 
 def test_validate_needs_no_cluster_keys_of_a_config(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_gc_without_a_cluster_is_an_error(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("state", "said", "asked_for"),
+    ("state", "message", "asked_for"),
     [
         ("profiling", "the run is stopping; results so far are kept", 1),
         ("done", "the run has already ended (done)", 0),
@@ -395,7 +395,7 @@ def test_only_a_running_run_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     state: str,
-    said: str,
+    message: str,
     asked_for: int,
 ) -> None:
     reasons: list[str] = []
@@ -413,7 +413,7 @@ def test_only_a_running_run_is_cancelled(
 
     monkeypatch.setattr(running_stacks, "attach", attach)
     assert cli.main(["cancel", "s"]) == ExitCode.OK
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert len(reasons) == asked_for
 
 
@@ -457,7 +457,7 @@ def test_check_with_unknown_leftovers_is_no_success(
     assert "it is unknown whether anything is left" in capsys.readouterr().err
 
 
-def test_run_without_the_cli_ends_before_anything_else(
+def test_run_without_the_cli_ends_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")

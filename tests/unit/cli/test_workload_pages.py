@@ -1,4 +1,4 @@
-"""The pages of the kinds have the keys and metrics of the code."""
+"""The pages of the workload kinds list the keys and metrics of the code."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +48,6 @@ def test_each_key_has_a_text(kind: str) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in OWN if kind != "command"])
 def test_kind_names_its_tools_and_image(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workloads", kind]) == ExitCode.OK
-    said = capsys.readouterr().out
-    assert all(f"needs {tool.name}" in said for tool in tool(kind).tools)
-    assert f"runs in localhost/aiperf-svc-{kind}:" in said
+    output = capsys.readouterr().out
+    assert all(f"needs {tool.name}" in output for tool in tool(kind).tools)
+    assert f"runs in localhost/aiperf-svc-{kind}:" in output

@@ -1,4 +1,4 @@
-"""Whether the cluster admits the objects of a stack, by dry runs."""
+"""Dry runs show whether the cluster admits the objects of a stack."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -32,17 +32,16 @@ DEPLOYMENT = {
 
 
 class _Api:
-    """An API server that refuses some objects, by kind and namespace, and notes what it is asked
-    to create."""
+    """An API server that rejects some objects by kind and namespace, and records creations."""
 
     def __init__(
         self, refused: Mapping[tuple[str, str], str], *, may_make_pods: bool = True
     ) -> None:
         self._refused, self._may_make_pods = refused, may_make_pods
         self.is_full = False
-        """Nothing more may be created."""
+        """Whether further creation fails the test."""
         self.is_broken = False
-        """Requests that change something are carried out, and responded to with an error."""
+        """Whether changes are carried out but answered with an error."""
         self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.tried: list[dict[str, Any]] = []

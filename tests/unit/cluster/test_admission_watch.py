@@ -1,7 +1,7 @@
-"""A stack as one group in a queue of Kueue: its pods, its times, and the wait for its admission.
+"""A stack as one group in a Kueue queue: its pods, its times, and the wait for admission.
 
-No controller of Kueue runs here: the pods have what its webhook adds to them (a scheduling gate and
-a label), and what it takes off them when it admits them.
+No Kueue controller runs. The pods have what its webhook adds (a scheduling gate and a label) and
+lose what it removes on admission.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from aiperf_svc.plan.queue import (
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import in_existing, make_plan, plan_it, pod
+from tests.support.plans import guest_plan, make_plan, pod, to_plan
 
 QUEUES = f"{KUEUE}/namespaces/theirs/localqueues"
 THEIRS = {"name": "theirs", "mode": "existing"}
@@ -68,7 +68,7 @@ def test_all_pods_except_the_deadline_form_one_group() -> None:
 
 
 def test_queue_time_extends_the_readiness_limit() -> None:
-    plan, usual = queued(), in_existing(ttl="30m")
+    plan, usual = queued(), guest_plan(ttl="30m")
     waited_s = pod(plan, "worker").ready_timeout_s - pod(usual, "worker").ready_timeout_s
     assert waited_s == 600
     assert pod(plan, "deadline").ready_timeout_s == pod(usual, "deadline").ready_timeout_s
@@ -83,7 +83,7 @@ def test_queue_prolongs_the_longest_life() -> None:
 def test_queued_services_wait_for_the_target() -> None:
     target = {"kind": "mock", "ready_timeout": "3m"}
     assert queued(target=target).inference.endpoint.wait_for_server == 180 * 10**9
-    assert in_existing(target=target, ttl="30m").inference.endpoint.wait_for_server == 0
+    assert guest_plan(target=target, ttl="30m").inference.endpoint.wait_for_server == 0
 
 
 def test_another_run_is_another_group() -> None:
@@ -115,7 +115,7 @@ def test_more_templates_than_a_workload_has_are_refused() -> None:
         },
     }
     with pytest.raises(ConfigError, match=r"^deployment.queue: the stack has 9 different pods"):
-        plan_it(parse_benchmark(data, "test"))
+        to_plan(parse_benchmark(data, "test"))
 
 
 # --- preflight -----------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ async def test_stack_without_a_queue_has_no_queue_check() -> None:
 
 
 class Queue(FakeCluster):
-    """A cluster with the pods of a group, and its Workload."""
+    """A cluster with the pods of a group and their Workload."""
 
     def __init__(
         self, plan: StackPlan, *, pods: int, is_gated: bool, is_managed: bool = True
@@ -199,8 +199,8 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_time_to_live_counts_from_the_admission() -> None:
     plan = queued()
-    cluster, said = Queue(plan, pods=queue_of(plan).pods, is_gated=False), list[str]()
-    watch = AdmissionWatch(cluster.typed, plan, said.append)
+    cluster, notes = Queue(plan, pods=queue_of(plan).pods, is_gated=False), list[str]()
+    watch = AdmissionWatch(cluster.typed, plan, notes.append)
     waiting = asyncio.create_task(watch.wait_for_rejection())
     await cluster.has_patched.wait()
     waiting.cancel()
@@ -208,7 +208,7 @@ async def test_time_to_live_counts_from_the_admission() -> None:
     await watch.begin()
     annotations = {TTL_ANNOTATION: str(42 + 1800)}
     assert cluster.patches == [(ANCHOR, {"metadata": {"annotations": annotations}})]
-    assert said == ["queue benchmarks has admitted the stack after 0 s"]
+    assert notes == ["queue benchmarks has admitted the stack after 0 s"]
 
 
 class FailingOnce(Queue):
@@ -231,15 +231,15 @@ class FailingOnce(Queue):
 
 
 async def test_errors_of_the_server_do_not_end_it() -> None:
-    plan, said = queued(), list[str]()
+    plan, notes = queued(), list[str]()
     cluster = FailingOnce(plan, pods=queue_of(plan).pods, is_gated=False)
-    watch = AdmissionWatch(cluster.typed, plan, said.append)
+    watch = AdmissionWatch(cluster.typed, plan, notes.append)
     waiting = asyncio.create_task(watch.wait_for_rejection())
     await asyncio.wait_for(cluster.has_patched.wait(), 10)
     assert not waiting.done()
     waiting.cancel()
     assert [path for path, _ in cluster.patches] == [ANCHOR]
-    assert said == ["queue benchmarks has admitted the stack after 0 s"]
+    assert notes == ["queue benchmarks has admitted the stack after 0 s"]
 
 
 @pytest.mark.parametrize(
@@ -318,4 +318,4 @@ async def test_pods_that_kueue_holds_are_released(
 def test_rights_of_a_queued_stack_have_its_workload() -> None:
     wanted = {str(each) for each in needed_rights(queued())}
     assert {"delete workloads.kueue.x-k8s.io", "get workloads.kueue.x-k8s.io"} <= wanted
-    assert not any("kueue" in str(each) for each in needed_rights(in_existing(ttl="30m")))
+    assert not any("kueue" in str(each) for each in needed_rights(guest_plan(ttl="30m")))

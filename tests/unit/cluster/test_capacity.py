@@ -1,4 +1,4 @@
-"""Whether a stack's pods fit on nodes."""
+"""Whether a stack's pods fit onto the nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import load_benchmark, parse_benchmark
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import make_plan, named, node, plan_it
+from tests.support.plans import make_plan, named, node, to_plan
 from tests.support.releases import deployment, release_plan
 from tests.support.small_configs import small_jobs
 
@@ -44,7 +44,7 @@ def _user(cpu: str, *, label: str = "", phase: str = "Running", on: str = "n") -
     )
 
 
-def test_a_large_node_takes_everything() -> None:
+def test_large_node_has_room_for_all_pods() -> None:
     check = _judge(make_plan(), [node()])
     assert check.state == "ok"
     assert check.detail.startswith(f"{make_plan().totals.pods} pods with ")
@@ -64,7 +64,7 @@ def test_pods_that_events_add_need_room() -> None:
         "events": [{"do": "scale", "replicas": 4, "at": "20s"}],
         "deployment": {"target": {"kind": "custom", "image": "v:1", "cpu": 20}},
     }
-    plan = plan_it(parse_benchmark(data, "the test"), stack="bench", version="1")
+    plan = to_plan(parse_benchmark(data, "the test"), stack="bench", version="1")
     nodes = [node(f"n{i}", cpu="24") for i in range(3)]
     check = _judge(plan, nodes)
     assert (check.state, check.detail.split(": ")[-1]) == ("warning", "1 more target")
@@ -73,7 +73,7 @@ def test_pods_that_events_add_need_room() -> None:
 
 def _committed(stack: str) -> StackPlan:
     path = Path(__file__).parents[3] / "stacks" / f"Pulumi.{stack}.yaml"
-    return plan_it(load_benchmark(path), stack="bench", version="1")
+    return to_plan(load_benchmark(path), stack="bench", version="1")
 
 
 def test_large_stack_without_room_is_one_short_line() -> None:
@@ -99,7 +99,7 @@ def test_ranks_apart_have_no_room_on_one_node() -> None:
     assert check.detail.endswith("no room for 1 of 2 rank")
 
 
-def test_other_pods_take_room() -> None:
+def test_other_pods_reduce_the_free_room() -> None:
     assert _judge(make_plan(), [node(cpu="16")]).state == "ok"
     assert _judge(make_plan(), [node(cpu="16")], (_user("15"),)).state == "failed"
 
@@ -107,7 +107,7 @@ def test_other_pods_take_room() -> None:
 @pytest.mark.parametrize(
     "own", [_user("15", label="bench"), _user("15", phase="Succeeded")], ids=["own", "ended"]
 )
-def test_own_and_ended_pods_take_no_room(own: dict[str, Any]) -> None:
+def test_own_and_ended_pods_count_as_free(own: dict[str, Any]) -> None:
     assert _judge(make_plan(), [node(cpu="16")], (own,)).state == "ok"
 
 
@@ -164,9 +164,9 @@ def test_native_sidecars_take_room() -> None:
 
 
 def _in_jobs(*cpus: str) -> StackPlan:
-    """A stack of Jobs whose servers request these CPUs."""
+    """Return a stack of Jobs whose servers request these CPUs."""
     data = small_jobs(product={"deployment.target.cpu": list(cpus)}, parallel=1)
-    return plan_it(parse_benchmark(data, "the test"), stack="bench", version="1")
+    return to_plan(parse_benchmark(data, "the test"), stack="bench", version="1")
 
 
 def test_jobs_that_fit_one_by_one_are_accepted() -> None:
@@ -178,7 +178,7 @@ def test_jobs_that_fit_one_by_one_are_accepted() -> None:
 
 def judged(there: list[dict[str, Any]], *, can_grow: bool = False, **ranks: Any) -> Check:
     data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}
-    plan = plan_it(parse_benchmark(data, ""), stack="s", version="1")
+    plan = to_plan(parse_benchmark(data, ""), stack="s", version="1")
     assert plan.ranks is not None
     free = rooms(there, [], stack="s")
     return judge_rank_nodes(plan.ranks, there, free, can_grow=can_grow)
@@ -222,7 +222,7 @@ TARGET = {"kind": "mock", "cpu": 4}
 
 
 def stack(name: str, **deployment: Any) -> StackPlan:
-    """A stack whose largest pod takes four cores."""
+    """Return a stack whose largest pod requests four cores."""
     plan = make_plan(load={"concurrency": 1, "requests": 1}, **{"target": TARGET, **deployment})
     return msgspec.structs.replace(
         plan, identity=msgspec.structs.replace(plan.identity, stack=name)
@@ -242,10 +242,10 @@ TWO = [node(cpu=str(CPU * 2 + 1))]
 def test_starting_stack_counts_by_its_plan() -> None:
     assert fits_beside([A], B, TWO, [])
     assert not fits_beside([A, B], C, TWO, [])
-    # A part of its pods has nodes already.
+    # Some of its pods are already scheduled.
     assert fits_beside([A], B, TWO, all_pods(A)[:3])
     assert not fits_beside([A, B], C, TWO, [*all_pods(A), *all_pods(B)[:3]])
-    # All have, on a node where they leave less room than on paper.
+    # All are scheduled, on a node with less room left than calculated.
     pair = [node("n", cpu=str(CPU + 1)), node("m", cpu="3")]
     assert fits_beside([A], B, pair, all_pods(A, on="m"))
     assert not fits_beside([A], B, pair, all_pods(A, on="n"))

@@ -1,5 +1,5 @@
-"""Checks of the preflight that need no pod: the operator's types, claims, priority classes, the
-version for Jobs, and the wait for room."""
+"""Preflight checks that need no pod: the operator's types, claims, priority classes, the version
+for Jobs, and the wait for room."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.scaling import Scaling
 from aiperf_svc.core.cluster.check import Check
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import make_config, make_plan, plan_it
+from tests.support.plans import make_config, make_plan, to_plan
 
 TYPES = "/apis/monitoring.coreos.com/v1"
 WANTED = make_plan(monitoring="prometheus-operator")
@@ -81,7 +81,7 @@ async def test_missing_claims_are_named(known: str, state: str) -> None:
         ("dev", "not checked"),
     ],
 )
-def test_old_versions_are_refused_before_anything_is_made(version: str, state: str) -> None:
+def test_old_versions_are_refused_before_creation(version: str, state: str) -> None:
     found = judge_version(version, "experiment.fan_out: jobs", "leave it out")
     assert found.state == state
     assert version in found.detail or state == "ok"
@@ -120,7 +120,7 @@ async def test_unreadable_priority_classes_fail_nothing() -> None:
 def watching(denied: tuple[str, ...], **scaling: Any) -> tuple[Any, FakeCluster]:
     config = make_config(url="http://llm.serving:80")
     update = {"scaling": Scaling.model_validate(scaling)}
-    return plan_it(config.model_copy(update=update)), FakeCluster(denied=denied)
+    return to_plan(config.model_copy(update=update)), FakeCluster(denied=denied)
 
 
 PODS = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
@@ -162,7 +162,7 @@ FULL, FREE = Check("capacity", "failed", "no room for target"), Check("capacity"
 
 
 class Nodes:
-    """Nodes that have room after some looks; None: never, and -1: not if they are empty either."""
+    """Nodes that have room after this many checks. None: never, and -1: not even if empty."""
 
     def __init__(self, looks: int | None) -> None:
         self._looks, self.told, self.slept = looks, list[Check](), 0

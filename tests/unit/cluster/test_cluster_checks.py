@@ -1,4 +1,4 @@
-"""Facts of nodes and GPUs, and whether a cluster is fit for a benchmark."""
+"""Data about nodes and GPUs, and whether a cluster is suitable for a benchmark."""
 
 from typing import Any
 
@@ -30,16 +30,16 @@ def ready(**facts: Any) -> NodeFacts:
     return NodeFacts(**{"name": "a", "is_ready": True, **facts})
 
 
-def reporting(said: str, *fields: dict[str, Any]) -> dict[str, Any]:
-    """A node whose report says this time."""
+def reporting(at: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a node whose status report has this time."""
     found = node()
-    found["status"]["conditions"][0]["lastHeartbeatTime"] = said
+    found["status"]["conditions"][0]["lastHeartbeatTime"] = at
     found["metadata"]["managedFields"] = list(fields)
     return found
 
 
 def report_fields(**changes: Any) -> dict[str, Any]:
-    """The managed fields of a kubelet's report."""
+    """Return the managed fields of a kubelet's report."""
     conditions: dict[str, Any] = {'k:{"type":"Ready"}': {"f:lastHeartbeatTime": {}}}
     status = {"f:status": {"f:conditions": conditions}}
     return {"subresource": "status", "time": TAKEN, "fieldsV1": status, **changes}
@@ -125,7 +125,7 @@ def lease(name: str, renewed: str, *fields: Any) -> dict[str, Any]:
     return named(name, metadata={"managedFields": list(fields)}, spec={"renewTime": renewed})
 
 
-def test_lease_tells_a_new_nodes_clock() -> None:
+def test_lease_shows_a_new_nodes_clock() -> None:
     renewal = {"time": TAKEN, "fieldsV1": {"f:spec": {"f:renewTime": {}}}}
     other = {"time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:metadata": {}}}
     leases = [
@@ -155,7 +155,7 @@ def gpu_node(
 
 
 def using(name: str, gpus: int) -> dict[str, Any]:
-    """A pod on a node."""
+    """Return a pod on a node."""
     container = {"resources": {"requests": {GPU: str(gpus)}}}
     spec = {"nodeName": name, "containers": [container]}
     return {"metadata": {"name": "p"}, "spec": spec, "status": {"phase": "Running"}}

@@ -1,4 +1,4 @@
-"""Images, arguments and nodes of pods are added to the facts about client and target."""
+"""Images, arguments and nodes of pods are added to the provenance of client and target."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,7 +176,7 @@ async def test_trials_of_indexes_have_their_pods(tmp_path: Path) -> None:
 
 
 class SelectingCluster(FakeCluster):
-    """Lists only the pods that a selector names."""
+    """Lists only the pods that a selector matches."""
 
     async def get(self, path: str, **params: str) -> Json:
         found = await super().get(path, **params)
@@ -217,7 +217,7 @@ async def test_forbidden_cluster_facts_are_unknown(tmp_path: Path) -> None:
 
 
 def started(at: str, **metadata: Any) -> Json:
-    """A pod of the target whose container started at a time; empty: it does not run."""
+    """Return a target pod whose container started at this time, or has not started."""
     found = pod("target", "n1")
     found["metadata"].update(metadata)
     found["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at}} if at else {}

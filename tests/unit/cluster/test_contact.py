@@ -1,4 +1,4 @@
-"""The silence of the API server is noted once, and so is its end."""
+"""A silent API server is reported once, and so is its recovery."""
 
 import asyncio
 from typing import Any, cast
@@ -12,7 +12,7 @@ WAIT_S = 10.0
 
 
 class Asked:
-    """A cluster with one response, which a test replaces: an exception is raised, None hangs."""
+    """A cluster with one response that a test replaces: an exception is raised, and None hangs."""
 
     server = "https://api"
 
@@ -31,7 +31,7 @@ class Asked:
 
 
 class Notes:
-    """The notes so far, and a wait for the next one."""
+    """The notes so far, and a wait for the next note."""
 
     def __init__(self) -> None:
         self.lines: asyncio.Queue[str] = asyncio.Queue()
@@ -56,9 +56,9 @@ async def test_silence_and_recovery_are_noted_once(
     async with watched_contact(
         cast(Cluster, cluster), note=notes.lines.put_nowait, poll_s=0.001, response_s=0.01
     ):
-        said = await notes.next()
-        assert said.startswith("the API server at https://api has not responded for ")
-        assert (f"({silence})" in said) is (silence is not None)
+        note = await notes.next()
+        assert note.startswith("the API server at https://api has not responded for ")
+        assert (f"({silence})" in note) is (silence is not None)
         cluster.looks = asyncio.Semaphore(0)
         async with asyncio.timeout(WAIT_S):
             for _ in range(3):

@@ -1,4 +1,4 @@
-"""Events of a stack, against an API server that the test plays."""
+"""Events of a stack with a fake API server."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.inference.preview import inference_rows
 from aiperf_svc.workloads.registry import workload_of
 from tests.support.fake_cluster import FakeCluster, Json
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 from tests.support.releases import deployment, graph, release_config, rendering
 
 NAMESPACE = "ns"
@@ -48,14 +48,14 @@ CORDON = Undo(kind="uncordon", name="node-1", uid="n-1")
 
 
 def owned(uid: str, owner: str, *, name: str = "") -> Json:
-    """An object with a controller, unless that is empty."""
+    """Return an object with a controller, unless `owner` is empty."""
     owners = [{"uid": owner, "controller": True}] if owner else []
     return {"metadata": {"name": name or uid, "uid": uid, "ownerReferences": owners}}
 
 
 def planned(*events: dict[str, Any], **deployment: Any) -> StackPlan:
-    """A stack with a target of its own and these events."""
-    return plan_it(stack_config(*events, **deployment))
+    """Return a stack with its own target and these events."""
+    return to_plan(stack_config(*events, **deployment))
 
 
 def stack_config(*events: dict[str, Any], **deployment: Any) -> BenchmarkConfig:
@@ -71,7 +71,7 @@ def stack_config(*events: dict[str, Any], **deployment: Any) -> BenchmarkConfig:
 
 
 class PlayedCluster(FakeCluster):
-    """A cluster with a Deployment whose deleted and evicted pods get a successor at once."""
+    """A cluster with a Deployment whose deleted and evicted pods are replaced immediately."""
 
     def __init__(self, deployment: str, *, refuses_eviction: bool = False) -> None:
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{deployment}"
@@ -88,11 +88,11 @@ class PlayedCluster(FakeCluster):
             }
         )
         self.strangers = [self._pod(99, owner="set-2"), self._pod(98, owner="")]
-        """Pods that the selector of the Deployment matches, and that are not its own."""
+        """Pods that the Deployment's selector matches but that it does not own."""
         self.deployment, self._refuses = path, refuses_eviction
         self.pods = [self._pod(number) for number in (1, 2)]
         self.failures: list[Exception] = []
-        """What the next reads raise."""
+        """Errors that the next reads raise."""
         self.calls: list[tuple[str, str]] = []
         self.selectors: list[str] = []
 
@@ -151,7 +151,7 @@ async def carry_out(
     *,
     refuses: bool = False,
 ) -> tuple[EventReport, Any]:
-    """What is reported of an event that is due now, and the cluster."""
+    """Carry out an event that is due now. Return its report and the cluster."""
     plan = plan or planned(event)
     cluster = cluster or PlayedCluster(plan.identity.name("target"), refuses_eviction=refuses)
     run = EventRun(0, Event.model_validate({"at": 0, **event}), changed=asyncio.Event())
@@ -257,7 +257,7 @@ class Scales:
         self._load: list[asyncio.Task[None]] = []
 
     async def begin(self, replicas: int, **more: str) -> EventRun:
-        """Begin an event, which lasts until the load ends unless it has a duration."""
+        """Begin an event. Without a duration, it lasts until the load ends."""
         changed = asyncio.Event()
         event = {"at": 0, "do": "scale", "replicas": replicas, **more}
         run = EventRun(0, Event.model_validate(event), changed=changed)
@@ -279,7 +279,7 @@ class Scales:
 
     @property
     def records(self) -> tuple[str | None, str | None]:
-        """What the stack's root and the Deployment have on how to undo them."""
+        """Return the undo records on the stack's root and on the Deployment."""
         root, found = (
             self.cluster.objects[path]["metadata"]["annotations"]
             for path in (ROOT, self.cluster.deployment)
@@ -294,7 +294,7 @@ async def test_scale_without_duration_lasts_until_the_load_ends() -> None:
     assert len(scales.cluster.pods) == 2
     assert scales.records == (None, None)
     for run in runs:
-        # It has no end: what follows is measured with these replicas.
+        # The event has no end, so the rest of the load is measured with these replicas.
         assert (run.report.problem, run.report.end_wall_ns, run.report.is_over) == ("", 0, True)
 
 
@@ -389,15 +389,15 @@ async def test_node_that_others_cordoned_stays_cordoned() -> None:
     assert cluster.objects[NODE]["spec"]["unschedulable"]
 
 
-@pytest.mark.parametrize(("text", "said"), [("", 0), ("{}", 1), ("no json", 1)])
-async def test_unreadable_undo_record_changes_nothing(text: str, said: int) -> None:
+@pytest.mark.parametrize(("text", "notes"), [("", 0), ("{}", 1), ("no json", 1)])
+async def test_unreadable_undo_record_changes_nothing(text: str, notes: int) -> None:
     lines: list[str] = []
     cluster = PlayedCluster("d")
     root = ObjectRef(
         kind="Namespace", namespace="", name=NAMESPACE, uid="u", path=ROOT, annotations={UNDO: text}
     )
     await undo_recorded(cluster.typed, [root], lines.append)
-    assert len(lines) == said
+    assert len(lines) == notes
     assert cluster.calls == []
 
 
@@ -437,7 +437,7 @@ async def test_each_recorded_event_is_undone_once() -> None:
 
 
 class FakePackets:
-    """The command in a pod that disturbs packets: it has these lines."""
+    """The command in a pod that disturbs packets, with this output."""
 
     def __init__(self, *lines: str) -> None:
         self._lines, self.sent, self.asked = list(lines), list[str](), list[tuple[str, ...]]()
@@ -479,7 +479,7 @@ async def test_only_restart_of_server_verifies_its_kill(
     cluster = PlayedCluster(plan.identity.name("target"))
 
     def restarted(server: int, sidecar: int) -> Json:
-        """Its pod, with numbers of restarts."""
+        """Return its pod with these restart counts."""
         counts = {"sidecar": sidecar, "server": server}
         statuses = [{"name": name, "restartCount": of} for name, of in counts.items()]
         pod = cluster.pods[0]
@@ -531,10 +531,10 @@ async def test_packets_are_verified_by_the_counts_of_netem(
     ((container, *command),) = packets.asked
     assert container == "network"
     assert command[-2:] == (["50000000", "0.0"] if event is DELAY else ["0", "0.01"])
-    assert packets.sent[0] == "31"  # Seconds after which the command ends by itself.
+    assert packets.sent[0] == "31"  # The command ends by itself after this many seconds.
 
 
-# --- before the stack is made --------------------------------------------------------------------
+# --- before the stack is created -----------------------------------------------------------------
 
 
 FOREIGN = {"deployment": "prod/vllm", "foreign": True}
@@ -608,14 +608,14 @@ async def test_events_of_release_are_checked_before_the_stack(
 def release_with(
     more: dict[str, str], *, shares: bool, objects: tuple[Json, ...] = ()
 ) -> StackPlan:
-    """A release of a router and a pool, with an event."""
+    """Return a release of a router and a pool, with an event."""
     spec = {"shareProcessNamespace": True} if shares else {}
     made = (deployment("router", **spec), deployment("decode", **spec), *objects)
     config = release_config().model_dump(exclude_defaults=True, by_alias=True) | {
         "load": {"request_rate": 10, "duration": "50m"},
         "events": [RELEASE_EVENT | more],
     }
-    return plan_it(BenchmarkConfig.model_validate(config), render=rendering(*made))
+    return to_plan(BenchmarkConfig.model_validate(config), render=rendering(*made))
 
 
 async def test_deployment_of_an_operator_may_be_unknown() -> None:
@@ -635,7 +635,7 @@ async def test_pods_of_a_pool_are_found_by_label() -> None:
     assert set(cluster.selectors) == {"role=decode"}
 
 
-async def test_server_of_a_pool_is_known_by_port(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_of_a_pool_is_identified_by_port(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, command = PlayedCluster("d"), FakePackets("started", "100")
     served = {"name": "engine", "ports": [{"containerPort": 9090}]}
     pod = cluster.pods[0]

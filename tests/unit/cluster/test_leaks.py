@@ -1,4 +1,4 @@
-"""What is left of a stack, what was not listed, and what a removal waits for."""
+"""Leftovers of a stack, types that were not listed, and what a removal waits for."""
 
 from typing import Any, cast
 
@@ -75,9 +75,9 @@ class Api:
 
     objects: tuple[ObjectRef, ...] = ()
     inside: tuple[str, ...] = ()
-    """Types that it does not list in the namespace only."""
+    """Types that it lists everywhere except in the namespace."""
     failed: tuple[str, ...] = ()
-    """Those of all types that the user may list."""
+    """Types that the user may list but whose lists fail."""
 
     def __init__(self, *not_listed: str, status: int = 404, allowed: bool = True) -> None:
         self.not_listed, self.status, self.allowed = not_listed, status, allowed
@@ -123,7 +123,7 @@ async def test_existing_namespace_needs_all_types_listed() -> None:
     assert (await _left(api)).unverified == (PODS,)
 
 
-async def test_failed_types_of_the_stack_are_told() -> None:
+async def test_failed_types_of_the_stack_are_reported() -> None:
     api = Api(PODS, "secrets (500)", "graphs.example.com (500)")
     api.failed = ("secrets (500)", "graphs.example.com (500)")
     report = await _left(api)
@@ -165,22 +165,22 @@ async def test_gone_namespace_is_verified() -> None:
     assert (await _left(Api(PODS), namespace_uid="own", before=None)).unverified == ()
     hidden = await _left(Api(PODS, status=403), namespace_uid="own", before=None)
     assert hidden.unverified == ("namespace n (/api/v1/namespaces/n (403))",)
-    # Its UID was never known, so that only its label tells.
+    # Its UID was never known, so only its label identifies it.
     unnamed = await _left(Api("namespaces (not allowed)"), before=None)
     assert unnamed.unverified == ("namespaces (not allowed)",)
-    # What a release makes outside of its namespace does not go with it.
+    # Objects that a release creates outside its namespace are not deleted with it.
     roles = "clusterroles.rbac.authorization.k8s.io"
     outside = await _left(Api(f"{roles} (500)"), namespace_uid="own", before=None, types=(roles,))
     assert outside.unverified == (f"{roles} (500)",)
 
 
 @pytest.mark.parametrize("how", [{}, {"namespace_uid": "own", "before": None}])
-async def test_failed_server_tells_nothing_of_volumes_and_namespaces(how: dict[str, Any]) -> None:
+async def test_failed_server_reports_no_volumes_or_namespaces(how: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="500"):
         await _left(Api(status=500), **how)
 
 
-async def test_failed_look_is_repeated_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_check_is_repeated_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Refused("etcdserver: leader changed", status=500, reason="")
     denied = Refused("not allowed", status=403, reason="Forbidden")
     unlisted = LeakReport(left=(), not_checked=(PODS,), unverified=(PODS,), failed=(PODS,))
@@ -424,7 +424,7 @@ def test_retained_volume_is_not_a_leftover() -> None:
     assert not is_left(spec | {"persistentVolumeReclaimPolicy": "Retain"})
 
 
-async def test_custom_resources_go_before_the_namespace() -> None:
+async def test_custom_resources_are_deleted_before_the_namespace() -> None:
     cluster = Graphs(
         namespaces=[an_object("aiperf-s", "ours")],
         graphs=[an_object("graph", "graph", namespace="aiperf-s")],
@@ -435,7 +435,7 @@ async def test_custom_resources_go_before_the_namespace() -> None:
 
 
 class Graphs(Deleting):
-    """Knows a type of custom resources, whose operator removes each finalizer at once."""
+    """A cluster with a custom resource type whose operator removes each finalizer immediately."""
 
     async def get(self, path: str, **params: str) -> Any:
         if path == "/api":

@@ -72,7 +72,7 @@ def test_living_foreign_stack_is_not_free() -> None:
     assert use(lease(alive=ago(30.0)), is_own=False) is Use.ALIVE
     assert use(lease(alive=ago(30.0)), is_own=True) is Use.FREE
     assert use(lease(alive=ago(ALIVE_S + 1.0)), is_own=False) is Use.FREE
-    # Its deadline's pod has not started yet.
+    # Its deadline pod has not started yet.
     assert use(lease(created=ago(5.0)), is_own=False) is Use.ALIVE
 
 
@@ -123,7 +123,7 @@ def test_lease_taken_by_another_process_is_lost() -> None:
 def test_lease_taken_after_its_time_has_expired() -> None:
     assert step(lease(ALICE), held_until=ago(59.0)) is Step.LOST
     assert step(lease(ALICE), held_until=ago(60.0)) is Step.EXPIRED
-    # Another process has worked on it and kept it while this one was suspended.
+    # Another process worked on the stack and kept it while this process was suspended.
     assert step(lease(), held_until=ago(60.0)) is Step.EXPIRED
     assert step(lease(), held_until=ago(59.0)) is Step.CLAIM
 

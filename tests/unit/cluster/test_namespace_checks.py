@@ -15,7 +15,7 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
 )
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import in_existing, make_plan, named, node, plan_it
+from tests.support.plans import guest_plan, make_plan, named, node, to_plan
 
 IMAGE = {"name": "registry.example/team/aiperf:1"}
 
@@ -58,7 +58,7 @@ def test_namespace_must_match_the_configured_mode(mode: str, namespace: Any, sta
     ],
 )
 def test_stricter_pod_security_fails(level: str, host_network: bool, state: str) -> None:
-    plan = in_existing(placement={"host_network": host_network})
+    plan = guest_plan(placement={"host_network": host_network})
     assert judge_pod_security(plan, _space(**{ENFORCE: level})).state == state
     assert judge_pod_security(plan, _space()).state == "ok"
 
@@ -104,17 +104,17 @@ def test_remedy_names_the_image_key_of_a_job() -> None:
         "experiment": {"product": {"deployment.target.image": images}, "fan_out": "jobs"},
         "deployment": {"target": {"kind": "custom", "image": images[0], "command": ["serve"]}},
     }
-    plan = plan_it(parse_benchmark(data, "test"), stack="s", version="1", image=IMAGE["name"])
+    plan = to_plan(parse_benchmark(data, "test"), stack="s", version="1", image=IMAGE["name"])
     remedy = judge_image(plan, [_with(IMAGE["name"])]).remedy
     assert "name it in deployment.target.image, or" in remedy
 
 
 def test_remedy_names_the_key_of_the_missing_image() -> None:
     config = parse_benchmark({"workload": {"kind": "iperf", "image": "localhost/tool:1"}}, "test")
-    plan = plan_it(config, stack="net", version="1", image=IMAGE["name"])
+    plan = to_plan(config, stack="net", version="1", image=IMAGE["name"])
     remedy = judge_image(plan, [_with(IMAGE["name"])]).remedy
     assert "name it in workload.image, or" in remedy
-    plan = plan_it(config, stack="net", version="1", image="localhost/aiperf:1")
+    plan = to_plan(config, stack="net", version="1", image="localhost/aiperf:1")
     remedy = judge_image(plan, [_with()]).remedy
     assert "name it in deployment.image.name and workload.image, or" in remedy
 
@@ -137,7 +137,7 @@ def test_short_names_are_docker_hubs() -> None:
     ],
 )
 def test_existing_stack_needs_time_for_another_run(minutes: int, state: str) -> None:
-    """Of 20 minutes: 5 + 5 until target and services are ready, 30 s + 1 m of load."""
+    """Out of 20 minutes: 5 + 5 until target and services are ready, 30 s + 1 m of load."""
     load = {"concurrency": 1, "duration": "1m", "grace_period": "30s"}
     plan = make_plan(load=load, ttl="20m")
     created = datetime(2026, 1, 2, tzinfo=UTC)

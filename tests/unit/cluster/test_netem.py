@@ -1,5 +1,4 @@
-"""Requests and responses of the kernel about netem, byte by byte, and what a kernel without it
-leads to."""
+"""Netem requests and responses of the kernel byte by byte, and a kernel without netem."""
 
 import errno
 import os
@@ -50,7 +49,7 @@ def test_other_requests_have_no_settings(kind: int, flags: int) -> None:
 
 
 def listed(index: int, name: bytes, packets: int, dropped: int) -> bytes:
-    """A discipline as the kernel lists it."""
+    """Return a queueing discipline as the kernel lists it."""
     head = struct.pack("=IiIII", 0, index, 0x8001, 0xFFFFFFFF, 2)
     kind = struct.pack("=HH8s", 5 + len(name), 1, name)
     basic = struct.pack("=HHQI4x", 20, 1, 1500 * packets, packets)
@@ -73,7 +72,7 @@ def test_interface_is_that_of_the_default_route(routes: str, name: str) -> None:
 
 
 class Kernel:
-    """A kernel that refuses a discipline with this error; 0: it takes it."""
+    """A kernel that rejects a discipline with this error. 0 means that it accepts it."""
 
     def __init__(self, code: int) -> None:
         self._code, self.calls = code, list[str]()

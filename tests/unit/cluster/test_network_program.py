@@ -1,4 +1,4 @@
-"""The program of the pods that check a network, on the loopback."""
+"""The program of the pods that check a network, run on the loopback."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ DCGM_FI_DEV_XID_ERRORS{gpu="1",UUID="b",err_msg="x y"} 79
 
 @pytest.fixture
 def page_url() -> Iterator[str]:
-    """A server of DCGM's page at /metrics, and of a page without GPUs elsewhere."""
+    """Serve DCGM's page at /metrics and a page without GPUs elsewhere."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -41,7 +41,7 @@ def page_url() -> Iterator[str]:
 
 
 def connect(allowed: int, forbidden: int, *urls: str) -> dict[str, object]:
-    """Run the program as the pod does, from its text."""
+    """Run the program from its text, as the pod does."""
     program = Path(network_program.__file__).read_text()
     arguments = ("connect", "127.0.0.1", str(allowed), str(forbidden), *urls)
     out = subprocess.check_output((sys.executable, "-c", program, *arguments), text=True)
@@ -82,12 +82,12 @@ def test_policy_allows_one_of_two_ports() -> None:
     )
     command = listener["spec"]["containers"][0]["command"]
     allowed = policy["spec"]["ingress"][0]["ports"][0]["port"]
-    # The allowed port opens last: when it is open, the other one is as well.
+    # The allowed port opens last. Once it is open, the other port is open too.
     assert command[-2:] == [str(network_check.FORBIDDEN_PORT), str(allowed)]
 
 
 class FailingApi(FakeCluster):
-    """An API server that creates the namespace and responds with an error."""
+    """An API server that creates the namespace but responds with an error."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A check of a cluster waits for the clock of a new node, and for nothing else."""
+"""A cluster check waits only for the clock of a new node."""
 
 from datetime import UTC, datetime
 from typing import Any, cast

@@ -25,7 +25,7 @@ from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 GOLDEN = Path(__file__).parents[2] / "infra" / "golden"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Reads many times as fast where PyYAML has the C library."""
+"""Loads YAML many times as fast if PyYAML has the C library."""
 
 
 def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "theirs", **more: Any) -> ObjectRef:
@@ -41,7 +41,7 @@ def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "theirs", **more
 
 
 def of(stack: str, **more: str) -> dict[str, str]:
-    """Labels of the objects that a run of the stack creates."""
+    """Return the labels of objects that a run of the stack creates."""
     return {STACK_LABEL: stack, RUN_LABEL: "r", **more}
 
 
@@ -88,12 +88,12 @@ Manifests = list[tuple[str, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def manifests() -> Manifests:
-    """All manifests, with the names of their stacks."""
+    """Return all manifests with the names of their stacks."""
     return [
         (path.stem, manifest)
         for path in GOLDEN.glob("*.yaml")
         for manifest in yaml.load_all(path.read_text(), LOADER)
-        # A release's objects have names of their own.
+        # Objects of a release have their own names.
         if manifest["metadata"]["labels"].get("app.kubernetes.io/name") == "aiperf-svc"
     ]
 
@@ -147,7 +147,7 @@ def test_label_alone_does_not_make_an_object_ours() -> None:
     for own in (None, ("anchor",), ("anchor", "old")):
         assert made_by(objects, own=own, before=before) == {"anchor", "s"}
     assert made_by(objects, own=()) == frozenset()
-    # Where nothing is known of before, the label of a run is the only witness.
+    # Without knowledge of earlier objects, only the run label identifies them.
     assert made_by((*objects, owned), own=None) == {"anchor", "s", "old", "owned"}
 
 

@@ -1,4 +1,4 @@
-"""Images of an experiment in blocks are on one node before the first visit."""
+"""Images of an experiment in blocks are on one node before the first trial."""
 
 import pytest
 
@@ -24,7 +24,7 @@ EXISTING = {"mode": "existing", "name": "lab"}
 
 
 class Scheduling(FakeCluster):
-    """Places each pod on node n7, where its image has a digest, or cannot be pulled."""
+    """Schedules each pod on node n7, where its image has a digest or cannot be pulled."""
 
     def __init__(self, waiting: str = "") -> None:
         super().__init__(dict(NODES), open_to=("lab",))

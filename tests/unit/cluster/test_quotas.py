@@ -15,7 +15,7 @@ from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import in_existing, make_plan, named, plan_it
+from tests.support.plans import guest_plan, make_plan, named, to_plan
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _range(**limit: Any) -> dict[str, Any]:
 
 
 def test_quota_counts_all_replicas() -> None:
-    plan = in_existing()
+    plan = guest_plan()
     asked = quota_requests(plan)
     assert asked["pods"] == asked["count/pods"] == plan.totals.pods
     assert asked["requests.cpu"] == asked["cpu"] == plan.totals.cpu_millis / 1000
@@ -53,7 +53,7 @@ def test_quota_counts_all_replicas() -> None:
 def test_objects_that_expose_results_are_counted(
     results: dict[str, Any], more: dict[str, float]
 ) -> None:
-    usual, exposed = quota_requests(in_existing()), quota_requests(in_existing(results=results))
+    usual, exposed = quota_requests(guest_plan()), quota_requests(guest_plan(results=results))
     names = (
         "services", "services.nodeports", "services.loadbalancers",
         "count/ingresses.networking.k8s.io",
@@ -63,14 +63,14 @@ def test_objects_that_expose_results_are_counted(
 
 
 def test_sufficient_quota_passes() -> None:
-    plan = in_existing()
+    plan = guest_plan()
     quota = _quota({"pods": str(plan.totals.pods + 3)}, {"pods": "3"})
     assert judge_quotas(plan, [quota], []).state == "ok"
     assert judge_quotas(plan, [], []).state == "ok"
 
 
 def test_used_quota_is_subtracted() -> None:
-    plan = in_existing()
+    plan = guest_plan()
     pods = plan.totals.pods
     check = judge_quotas(plan, [_quota({"pods": str(pods + 3)}, {"pods": "4"})], [])
     assert check.state == "failed"
@@ -80,18 +80,18 @@ def test_used_quota_is_subtracted() -> None:
 
 
 def test_amounts_have_the_units_of_the_quota() -> None:
-    check = judge_quotas(in_existing(), [_quota({"requests.memory": "1Gi"}, {})], [])
+    check = judge_quotas(guest_plan(), [_quota({"requests.memory": "1Gi"}, {})], [])
     assert "Gi, and 1Gi of 1Gi are left" in check.detail
 
 
 def test_cpu_limit_quota_needs_limits() -> None:
     quota = _quota({"limits.cpu": "1000"})
-    assert "refuses pods without a CPU limit" in judge_quotas(in_existing(), [quota], []).detail
-    assert judge_quotas(in_existing(), [quota], [_range(default={"cpu": "1"})]).state == "ok"
+    assert "refuses pods without a CPU limit" in judge_quotas(guest_plan(), [quota], []).detail
+    assert judge_quotas(guest_plan(), [quota], [_range(default={"cpu": "1"})]).state == "ok"
 
 
 def test_default_cpu_limits_count_in_the_quota() -> None:
-    plan = in_existing(pods={"worker": {"cpu_limit": 3}})
+    plan = guest_plan(pods={"worker": {"cpu_limit": 3}})
     wanted = 0.5 * (plan.totals.pods - plan.load_pod.replicas) + 3 * plan.load_pod.replicas
     ranges = [_range(default={"cpu": "500m"})]
     assert judge_quotas(plan, [_quota({"limits.cpu": f"{wanted}"})], ranges).state == "ok"
@@ -106,10 +106,10 @@ def test_every_pod_can_have_a_cpu_limit() -> None:
     quota = _quota({"limits.cpu": "1000"})
     pods = {name: {"cpu_limit": 2} for name in POD_NAMES}
     target = {"kind": "mock"}
-    bare = judge_quotas(in_existing(pods=pods, target=target), [quota], [])
+    bare = judge_quotas(guest_plan(pods=pods, target=target), [quota], [])
     assert bare.detail.endswith("(target; set deployment.target.cpu_limit)")
     target["cpu_limit"] = "1500m"
-    plan = in_existing(pods=pods, target=target)
+    plan = guest_plan(pods=pods, target=target)
     assert judge_quotas(plan, [quota], []).state == "ok"
     limits = 2 * (plan.totals.pods - 1) + 1.5
     assert quota_requests(plan)["limits.cpu"] == limits
@@ -119,21 +119,21 @@ def test_every_pod_can_have_a_cpu_limit() -> None:
     ("scopes", "state"), [(["BestEffort"], "ok"), (["NotBestEffort"], "failed")]
 )
 def test_a_quota_counts_only_in_its_scope(scopes: list[str], state: str) -> None:
-    assert judge_quotas(in_existing(), [_quota({"pods": "1"}, scopes=scopes)], []).state == state
+    assert judge_quotas(guest_plan(), [_quota({"pods": "1"}, scopes=scopes)], []).state == state
 
 
 def test_a_quota_on_priority_classes_is_not_judged() -> None:
     quota = _quota({"pods": "1"}, scopeSelector={"matchExpressions": []})
-    assert judge_quotas(in_existing(), [quota], []).state == "not checked"
+    assert judge_quotas(guest_plan(), [quota], []).state == "not checked"
 
 
 def test_a_pod_outside_the_limits_is_named() -> None:
-    check = judge_limit_ranges(in_existing(), [_range(max={"memory": "1Gi"})])
+    check = judge_limit_ranges(guest_plan(), [_range(max={"memory": "1Gi"})])
     assert check.state == "failed"
     assert "r: pod records-manager asks for 2Gi memory, and at most 1Gi is allowed" in check.detail
-    check = judge_limit_ranges(in_existing(), [_range(min={"cpu": "100m"})])
+    check = judge_limit_ranges(guest_plan(), [_range(min={"cpu": "100m"})])
     assert check.detail == "r: pod deadline asks for 10m cpu, and at least 100m is required"
-    check = judge_limit_ranges(in_existing(), [_range(max={"ephemeral-storage": "8Gi"})])
+    check = judge_limit_ranges(guest_plan(), [_range(max={"ephemeral-storage": "8Gi"})])
     assert check.detail.startswith("r: pod records-manager asks for ")
     assert check.detail.endswith(" ephemeral-storage, and at most 8Gi is allowed")
 
@@ -144,7 +144,7 @@ def test_claims_outside_the_limits_are_named() -> None:
         "workload": {"kind": "fio", "size": "1Gi"},
         "deployment": {"ttl": "4h", "ranks": {"volume": volume}},
     }
-    plan = plan_it(parse_benchmark(data, ""))
+    plan = to_plan(parse_benchmark(data, ""))
     limits = {"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "5Gi"}}
     check = judge_limit_ranges(plan, [_range(**limits)])
     assert check.state == "failed"
@@ -154,14 +154,14 @@ def test_claims_outside_the_limits_are_named() -> None:
 
 
 def test_default_cpu_limit_is_a_warning() -> None:
-    check = judge_limit_ranges(in_existing(), [_range(default={"cpu": "1"})])
+    check = judge_limit_ranges(guest_plan(), [_range(default={"cpu": "1"})])
     assert check.state == "warning"
     assert "throttle" in check.detail
-    assert judge_limit_ranges(in_existing(), [_range(default={"memory": "1Gi"})]).state == "ok"
+    assert judge_limit_ranges(guest_plan(), [_range(default={"memory": "1Gi"})]).state == "ok"
 
 
 def test_a_default_limit_below_the_request_is_refused() -> None:
-    plan = in_existing(pods={"worker": {"cpu": "500m"}, "deadline": {"cpu_limit": "1"}})
+    plan = guest_plan(pods={"worker": {"cpu": "500m"}, "deadline": {"cpu_limit": "1"}})
     check = judge_limit_ranges(plan, [_range(default={"cpu": "300m"})])
     assert check.state == "failed"
     assert (
@@ -200,12 +200,12 @@ def test_quantity_is_formatted_with_its_unit(value: float, resource: str, text: 
 
 
 INSIDE = "/api/v1/namespaces/theirs"
-PLAN = in_existing()
+PLAN = guest_plan()
 PODS = PLAN.totals.pods
 
 
 def guarded(hard: int, *, used: int = 0, there: int = 0, **spec: Any) -> FakeCluster:
-    """A namespace with a quota of pods, and so many pods of the stack that runs."""
+    """Return a namespace with a pod quota and this many pods of the running stack."""
     quota = _quota({"pods": str(hard)}, {"pods": str(used)}, **spec)
     pods = [{"metadata": {}, "status": {"phase": "Running"}}] * there
     return FakeCluster(

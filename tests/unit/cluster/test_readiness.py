@@ -1,4 +1,4 @@
-"""When the target of kind release is ready."""
+"""When a target of kind release is ready."""
 
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ def _pod(name: str, *, is_ready: bool, **status: Any) -> dict[str, Any]:
 
 
 class _Api:
-    """Responds with one list of pods after the other, the last one again and again."""
+    """Returns these lists of pods in order. The last one repeats."""
 
     def __init__(self, *lists: list[dict[str, Any]] | Exception) -> None:
         self._lists = list(lists)

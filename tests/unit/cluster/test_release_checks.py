@@ -1,4 +1,4 @@
-"""What a target of kind release needs of the cluster."""
+"""What a target of kind release needs from the cluster."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_a_cluster_scoped_type_must_be_listed() -> None:
     assert judge_types([graph()], served, ("Graph/graph",)).state == "ok"
 
 
-def test_known_types_pass() -> None:
+def test_existing_types_pass() -> None:
     assert judge_types([graph()], {"example.com/v1": [SERVED]}, ()).state == "ok"
 
 

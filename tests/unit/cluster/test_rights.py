@@ -1,4 +1,4 @@
-"""The rights for a stack, and the Roles that the documentation shows for them."""
+"""The permissions for a stack, and the Roles in the documentation for them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +24,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import in_existing, make_plan, plan_it
+from tests.support.plans import guest_plan, make_plan, to_plan
 
 ALL = frozenset[Right]()
 
@@ -48,7 +48,7 @@ def test_only_own_namespaces_need_namespace_rights() -> None:
         return {right.resource for right in rights}
 
     assert "namespaces" in kinds(needed_rights(make_plan()))
-    assert "namespaces" not in kinds(asked_rights(in_existing()))
+    assert "namespaces" not in kinds(asked_rights(guest_plan()))
 
 
 def test_optional_objects_need_rights_only_when_configured() -> None:
@@ -64,7 +64,7 @@ def test_optional_objects_need_rights_only_when_configured() -> None:
 
 
 def test_created_objects_can_be_patched_and_watched() -> None:
-    """The run's label is on every object, the Namespace too; and a deletion is watched."""
+    """Every object, including the Namespace, has the run's label, and deletions are watched."""
     verbs: dict[str, set[str]] = {}
     for right in needed_rights(make_plan()):
         verbs.setdefault(right.resource, set()).add(right.verb)
@@ -117,14 +117,14 @@ LOOKED_AT = {
     ("", "limitranges", "list"),
     ("scheduling.k8s.io", "priorityclasses", "list"),
 }
-"""By preflight, which does without them."""
+"""Lists that preflight reads if it may, and otherwise skips."""
 Allowed = set[tuple[str, str, str]]
 """(API group, resource, verb)."""
 
 
 @pytest.fixture(scope="module")
 def documented() -> dict[str, Allowed]:
-    """What each Role of the page allows."""
+    """Return what each Role of the page allows."""
     (block,) = (each for each in _blocks() if "kind: ClusterRole" in each)
     return {
         role["metadata"]["name"]: {
@@ -152,38 +152,39 @@ def _allowed(rights: Iterable[Right]) -> Allowed:
     return {(right.group, right.resource, right.verb) for right in rights}
 
 
-def _asked(plan: StackPlan) -> Allowed:
+def _checked_rights(plan: StackPlan) -> Allowed:
     every = (needed_rights, granted_rights, port_forward_rights, proxy_rights)
     asked = {each for rights in every for each in _allowed(rights(plan))}
     return asked | _allowed(probe_rights(namespace_of(plan))) | LOOKED_AT
 
 
 def test_existing_namespace_needs_the_first_role_only(documented: dict[str, Allowed]) -> None:
-    asked = {each for how in EXPOSED for each in _asked(in_existing(results=how))}
+    asked = {each for how in EXPOSED for each in _checked_rights(guest_plan(results=how))}
     assert documented["aiperf-stacks"] == asked
 
 
 def test_own_namespace_needs_the_second_role(documented: dict[str, Allowed]) -> None:
-    asked = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
+    asked = {each for how in EXPOSED for each in _checked_rights(make_plan(results=how))}
     assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == asked
 
 
 def test_a_prometheus_operator_needs_a_role_on_top(documented: dict[str, Allowed]) -> None:
-    usual, watched = _asked(make_plan()), _asked(make_plan(monitoring="prometheus-operator"))
+    usual = _checked_rights(make_plan())
+    watched = _checked_rights(make_plan(monitoring="prometheus-operator"))
     assert documented["aiperf-monitoring"] == watched - usual
 
 
 def test_queue_needs_a_role_on_top(documented: dict[str, Allowed]) -> None:
-    asked = _asked(in_existing(queue="nightly")) - _asked(in_existing())
+    asked = _checked_rights(guest_plan(queue="nightly")) - _checked_rights(guest_plan())
     assert documented["aiperf-queues"] == asked | {("kueue.x-k8s.io", "localqueues", "list")}
 
 
 def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> None:
     ranks = {"volume": {"kind": "shared-claim"}}
     data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}
-    plan = plan_it(parse_benchmark(data, ""), stack="bench", version="1")
-    usual = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
-    assert documented["aiperf-workloads"] | usual == usual | _asked(plan)
+    plan = to_plan(parse_benchmark(data, ""), stack="bench", version="1")
+    usual = {each for how in EXPOSED for each in _checked_rights(make_plan(results=how))}
+    assert documented["aiperf-workloads"] | usual == usual | _checked_rights(plan)
     assert not documented["aiperf-workloads"] & usual
 
 
@@ -205,7 +206,7 @@ def test_events_on_others_need_two_roles(documented: dict[str, Allowed]) -> None
     data = make_plan().config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data |= {"load": {"request_rate": 10, "duration": "5m"}, "events": events}
     data["endpoint"]["url"] = "http://target"
-    rights = event_rights(plan_it(parse_benchmark(data, ""), stack="bench", version="1"))
+    rights = event_rights(to_plan(parse_benchmark(data, ""), stack="bench", version="1"))
     assert documented["aiperf-events"] == _allowed(each for each in rights if each.namespace)
     assert documented["aiperf-drains"] == _allowed(each for each in rights if not each.namespace)
     assert {each.namespace for each in rights} == {"prod", ""}
@@ -216,5 +217,5 @@ def test_jobs_need_a_role_on_top(documented: dict[str, Allowed]) -> None:
     data = make_plan().config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data |= {"experiment": experiment}
     data["endpoint"]["url"] = "http://target"
-    plan = plan_it(parse_benchmark(data, ""), stack="bench", version="1")
-    assert documented["aiperf-jobs"] == _asked(plan) - _asked(make_plan())
+    plan = to_plan(parse_benchmark(data, ""), stack="bench", version="1")
+    assert documented["aiperf-jobs"] == _checked_rights(plan) - _checked_rights(make_plan())

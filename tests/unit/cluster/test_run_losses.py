@@ -1,4 +1,4 @@
-"""Which change of a stack's objects is a loss for its run."""
+"""Which changes of a stack's objects count as a loss for its run."""
 
 from typing import Any
 

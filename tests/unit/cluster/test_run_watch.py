@@ -1,4 +1,4 @@
-"""The watch over the objects of a stack during its run."""
+"""The watch on a stack's objects during its run."""
 
 import asyncio
 from typing import Any, cast
@@ -6,7 +6,7 @@ from typing import Any, cast
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.plan.stack import StackPlan
-from tests.support.plans import in_existing, make_plan
+from tests.support.plans import guest_plan, make_plan
 
 Json = dict[str, Any]
 SPACE, ANCHOR = "/api/v1/namespaces/n", "/api/v1/namespaces/n/configmaps/anchor-bench"
@@ -15,7 +15,7 @@ WAIT_S = 10.0
 
 
 class Looked:
-    """A cluster whose responses a test replaces; an exception is raised."""
+    """A cluster whose responses a test replaces. Exceptions are raised."""
 
     server = "https://api"
 
@@ -81,7 +81,7 @@ async def test_deleted_namespace_is_noticed() -> None:
 
 async def test_existing_namespace_watches_the_anchor() -> None:
     cluster = Looked()
-    gone = await lost_after(cluster, watch(cluster, [], in_existing()), ANCHOR=refused(404))
+    gone = await lost_after(cluster, watch(cluster, [], guest_plan()), ANCHOR=refused(404))
     assert gone == ["ConfigMap anchor-bench was deleted during the run"]
 
 
@@ -101,7 +101,7 @@ async def test_only_single_pods_are_listed() -> None:
 async def test_unreadable_objects_are_not_watched() -> None:
     cluster = Looked()
     cluster.responses |= {SPACE: refused(403), PODS: refused(403)}
-    watched = watch(cluster, [], in_existing())
+    watched = watch(cluster, [], guest_plan())
     assert await lost_after(cluster, watched, ANCHOR=refused(404)) == [
         "ConfigMap anchor-bench was deleted during the run"
     ]

@@ -1,4 +1,4 @@
-"""The watch of a server's replicas: lists, messages, broken watches, logs and pages."""
+"""The watch on a server's replicas: lists, messages, broken watches, logs and pages."""
 
 import asyncio
 import contextlib
@@ -41,22 +41,22 @@ def deployment(replicas: int) -> Json:
 
 
 class Api:
-    """Lists of some types, and messages of their watches. All other types do not exist."""
+    """Lists of some types, and messages of their watches. Other types do not exist."""
 
     def __init__(
         self, lists: dict[str, list[list[Json]]], *, forbidden: str = "", broken: str = ""
     ) -> None:
-        """`lists` has what each list of a path returns; the last one is repeated. Lists of the path
-        `broken` fail."""
+        """Create the API. `lists` has the successive results for each path; the last one repeats.
+        Lists of the path `broken` fail."""
         self._lists, self._forbidden, self._broken = lists, forbidden, broken
         self.failures: list[Refused] = []
-        """What the next lists raise."""
+        """Errors that the next lists raise."""
         self.messages: dict[str, asyncio.Queue[Json | None]] = {
             path: asyncio.Queue() for path in lists
         }
         self.pages: dict[str, str] = {}
         self.log = asyncio.Queue[bytes | Exception | None]()
-        """Chunks of logs, what reading one raises, and None: the end of one."""
+        """Chunks of logs. An exception is raised, and None ends a log."""
 
     async def get(self, path: str, **params: str) -> Json:
         if path == self._forbidden:
@@ -103,7 +103,7 @@ class Api:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # the watch tells nobody
+        while not condition():  # noqa: ASYNC110  # the watch sends no notification
             await asyncio.sleep(0)
 
 
@@ -235,7 +235,7 @@ async def test_tokens_before_readiness_are_none_of_the_loads(monkeypatch: Any) -
 
 
 class ReadPages(dict[str, str]):
-    """Pages, and how often one was read."""
+    """Pages that count their reads."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""The CronJob of a stack, its rights, and the locks of runners in pods."""
+"""The CronJob of a stack, its permissions, and the locks of runners in pods."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import make_config, plan_it
+from tests.support.plans import make_config, to_plan
 from tests.support.releases import deployment as release_deployment
 from tests.support.releases import release_config, release_target, rendering, simple
 from tests.support.small_configs import small_config
@@ -33,7 +33,7 @@ GUEST = {"namespace": {"name": "theirs", "mode": "existing"}}
 
 
 def plan(**deployment: Any) -> StackPlan:
-    return plan_it(make_config(s3=BUCKET, target={"kind": "mock"}, **deployment))
+    return to_plan(make_config(s3=BUCKET, target={"kind": "mock"}, **deployment))
 
 
 def schedule(**keys: Any) -> Schedule:
@@ -50,7 +50,7 @@ def schedule(**keys: Any) -> Schedule:
 
 
 def made(*which: StackPlan, **keys: Any) -> dict[str, list[dict[str, Any]]]:
-    """The objects of a schedule, by kind."""
+    """Return the objects of a schedule by kind."""
     found: dict[str, list[dict[str, Any]]] = {}
     for each in manifests(which, "config: {}\n", schedule(**keys)):
         found.setdefault(each["kind"], []).append(each)
@@ -130,10 +130,10 @@ def test_stack_with_own_namespace_has_a_cluster_role() -> None:
 
 
 def disturbed(**deployment: Any) -> StackPlan:
-    """A stack that drains nodes, disturbs a Deployment of others and watches replicas."""
+    """Return a stack that drains nodes, disturbs a foreign Deployment and watches replicas."""
     vllm = {"deployment": "prod/vllm", "foreign": True}
     pods = {"namespace": "serving", "labels": {"app": "llm"}, "port": 8000}
-    return plan_it(
+    return to_plan(
         small_config(
             "http://target",
             load={"request_rate": 10, "duration": "50m"},
@@ -149,17 +149,17 @@ def disturbed(**deployment: Any) -> StackPlan:
 
 
 def with_global(**deployment: Any) -> StackPlan:
-    """A release with an object in no namespace."""
+    """Return a release with a cluster-scoped object."""
     role = simple("ClusterRole", "reader", "rbac.authorization.k8s.io/v1", rules=[])
     target = release_target(cluster_scoped=["ClusterRole/reader"])
     config = release_config(target, **deployment).model_copy(
         update={"artifacts": Artifacts.model_validate({"s3": BUCKET})}
     )
-    return plan_it(config, render=rendering(release_deployment("router"), role))
+    return to_plan(config, render=rendering(release_deployment("router"), role))
 
 
 def granted(*which: StackPlan) -> set[tuple[str, str, str, str]]:
-    """Namespace (empty: all), group, resource and verb of what the runner's account may do."""
+    """Return namespace (empty: all), group, resource and verb of the account's permissions."""
     found = made(*which)
     rules = {
         (role["kind"], role["metadata"].get("namespace", ""), role["metadata"]["name"]): role
@@ -255,7 +255,7 @@ def test_jobs_and_their_pods_have_the_users_metadata() -> None:
 
 def test_schedule_without_a_results_store_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^artifacts.s3: "):
-        manifests([plan_it(make_config(target={"kind": "mock"}))], "", schedule())
+        manifests([to_plan(make_config(target={"kind": "mock"}))], "", schedule())
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_state_on_a_pods_disk_is_refused() -> None:
 
 
 class Applying(FakeCluster):
-    """A cluster in which some kinds exist, and one is refused."""
+    """A cluster in which some kinds exist and one is rejected."""
 
     def __init__(self, existing: tuple[str, ...] = (), refused: str = "") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every way through a stack's run ends, and none forgets the teardown."""
+"""Every path through a stack's run ends and includes the teardown."""
 
 import itertools
 
@@ -142,7 +142,7 @@ def test_only_the_current_stage_can_end() -> None:
 
 
 def after_part(result: StageResult = StageResult.DONE, **how: bool) -> StackLifecycle:
-    """A stack whose first part has ended so in its run."""
+    """Return a stack whose first part ended with this result during its run."""
     lifecycle = at(Stage.RUN, **how)
     lifecycle.end(Stage.RUN, result)
     while lifecycle.stage in MAKING:
@@ -150,7 +150,7 @@ def after_part(result: StageResult = StageResult.DONE, **how: bool) -> StackLife
     return lifecycle
 
 
-def test_next_part_comes_before_the_stack_goes() -> None:
+def test_next_part_starts_before_the_stack_is_removed() -> None:
     lifecycle, seen = after_part(), []
     for _ in range(2):
         lifecycle.begin_part()

@@ -1,4 +1,4 @@
-"""When the start of a stack has failed."""
+"""When the start of a stack counts as failed."""
 
 import asyncio
 from typing import Any
@@ -156,18 +156,18 @@ def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
     return {"metadata": {"name": "rank-s-0"}, "status": status}
 
 
-def said_after(pod: dict[str, Any], seconds: float) -> str | None:
+def reason_after(pod: dict[str, Any], seconds: float) -> str | None:
     detector = StartupFailureDetector(unschedulable_s=60.0)
     detector.handle([pod], [], now_s=0.0)
     return detector.handle([pod], [], now_s=seconds)
 
 
 def test_unbound_claim_may_wait_longer() -> None:
-    assert said_after(unscheduled(CLAIM), 60.0) is None
-    said = said_after(unscheduled(CLAIM), CLAIM_S)
-    assert said is not None
-    assert said.startswith("pod rank-s-0 waits for its volume: ")
-    assert "deployment.ranks.volume" in said
+    assert reason_after(unscheduled(CLAIM), 60.0) is None
+    reason = reason_after(unscheduled(CLAIM), CLAIM_S)
+    assert reason is not None
+    assert reason.startswith("pod rank-s-0 waits for its volume: ")
+    assert "deployment.ranks.volume" in reason
 
 
 def test_pending_claim_is_reported_with_its_last_event() -> None:
@@ -183,8 +183,8 @@ def test_pending_claim_is_reported_with_its_last_event() -> None:
     pods = [unscheduled(CLAIM)]
     assert detector.handle(pods, [], (), events, now_s=0.0) is None
     assert detector.handle(pods, [], (), events, now_s=29.0) is None
-    said = detector.handle(pods, [], (), events, now_s=30.0) or ""
-    assert said.startswith(
+    reason = detector.handle(pods, [], (), events, now_s=30.0) or ""
+    assert reason.startswith(
         'pod rank-s-0 waits for its volume: storageclass.storage.k8s.io "gold" not found; '
     )
 
@@ -194,21 +194,21 @@ def test_rank_image_needs_a_shell() -> None:
     detector = StartupFailureDetector(unschedulable_s=60.0)
     pod = waiting("rank", "RunContainerError", message)
     assert detector.handle([pod], [], now_s=0.0) is None
-    said = detector.handle([pod], [], now_s=CONFIG_S) or ""
-    assert message in said
-    assert "needs a POSIX shell: change workload.image" in said
+    reason = detector.handle([pod], [], now_s=CONFIG_S) or ""
+    assert message in reason
+    assert "needs a POSIX shell: change workload.image" in reason
     ended = {"terminated": {"reason": "StartError", "exitCode": 128, "message": message}}
     crashed = {"name": "rank", "restartCount": CRASHES, "ready": False, "lastState": ended}
     pod = {"metadata": {"name": "rank-s-0"}, "status": {"containerStatuses": [crashed]}}
-    said = detector.handle([pod], [], now_s=0.0) or ""
-    assert message in said
-    assert said.endswith("needs a POSIX shell: change workload.image")
+    reason = detector.handle([pod], [], now_s=0.0) or ""
+    assert message in reason
+    assert reason.endswith("needs a POSIX shell: change workload.image")
 
 
 def test_unplaced_rank_names_its_key() -> None:
-    said = said_after(unscheduled("1 node(s) didn't match pod anti-affinity rules"), 60.0)
-    assert said is not None
-    assert "deployment.ranks.nodes" in said
+    reason = reason_after(unscheduled("1 node(s) didn't match pod anti-affinity rules"), 60.0)
+    assert reason is not None
+    assert "deployment.ranks.nodes" in reason
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_unplaced_rank_names_its_key() -> None:
     ],
 )
 def test_failed_pull_names_the_image_key(container: str, key: str) -> None:
-    said = said_after(waiting(container, "ErrImagePull", "manifest unknown"), 0.0)
-    assert said is not None
-    assert f"check {key}, " in said
+    reason = reason_after(waiting(container, "ErrImagePull", "manifest unknown"), 0.0)
+    assert reason is not None
+    assert f"check {key}, " in reason
 
 
 def test_refused_stateful_set_pods_are_explained() -> None:
@@ -237,7 +237,7 @@ def test_refused_stateful_set_pods_are_explained() -> None:
 
 
 class FailingApi(FakeCluster):
-    """An API server that fails twice, and then lists this pod."""
+    """An API server that fails twice and then lists this pod."""
 
     def __init__(self, pod: dict[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The checks of the target and of the image before the stack exists."""
+"""Checks of the target and of the image before the stack exists."""
 
 import asyncio
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.fake_cluster import FakeCluster
-from tests.support.plans import in_existing, make_config, make_plan, named, plan_it
+from tests.support.plans import guest_plan, make_config, make_plan, named, to_plan
 
 URL = "http://llm.inference.svc.cluster.local:8000"
 
@@ -129,7 +129,7 @@ def failed(state: dict[str, Any], *, phase: str = "Failed") -> dict[str, Any]:
 
 
 def models(*, pod_port: int = 8080, selector: dict[str, str] | None = None) -> dict[str, Any]:
-    """A Service `llm` with one pod that is ready."""
+    """Return a Service `llm` with one ready pod."""
     ports = [{"name": "http", "port": 80}]
     spec = {"ports": ports, "selector": {"app": "llm"} if selector is None else selector}
     ready = [{"conditions": {"ready": True}}]
@@ -178,7 +178,7 @@ async def test_namespace_with_policies_runs_no_probe() -> None:
 
 async def test_existing_namespace_runs_its_own_probe() -> None:
     cluster = FakeCluster(open_to=("default", "theirs"))
-    found = await checked(in_existing(url=OUTSIDE), cluster, namespace="theirs")
+    found = await checked(guest_plan(url=OUTSIDE), cluster, namespace="theirs")
     assert found.target.detail == "a pod can reach api.example.com:80"
     assert cluster.dry_runs == []
 
@@ -186,7 +186,7 @@ async def test_existing_namespace_runs_its_own_probe() -> None:
 @pytest.mark.parametrize("namespace", [None, "theirs"])
 async def test_probe_needs_the_right_to_remove_it(namespace: str | None) -> None:
     cluster = FakeCluster(open_to=("team", "theirs"), denied=("delete pods",))
-    plan = in_existing(url=OUTSIDE) if namespace else make_plan(url=OUTSIDE)
+    plan = guest_plan(url=OUTSIDE) if namespace else make_plan(url=OUTSIDE)
     assert (await checked(plan, cluster, namespace=namespace)).target.state == "not checked"
 
 
@@ -272,7 +272,7 @@ async def test_service_without_selector_has_no_pods() -> None:
     ids=["admitted", "denied by a webhook", "no right", "webhook without dry run"],
 )
 async def test_admission_creates_no_pod(cluster: FakeCluster, state: str) -> None:
-    check = await try_admission(cluster.typed, in_existing(), namespace="theirs")
+    check = await try_admission(cluster.typed, guest_plan(), namespace="theirs")
     assert check.state == state
     assert cluster.pods_made == []
     assert state != "failed" or 'webhook "w" denied the request' in check.detail
@@ -311,7 +311,7 @@ async def test_image_needs_the_kinds_of_all_stages(monkeypatch: pytest.MonkeyPat
         "workload": {"kind": "qualify", "stages": stages},
         "deployment": {"ttl": "4h", "ranks": {"pairs": "rounds", "count": 2}},
     }
-    plan = plan_it(parse_benchmark(data, ""))
+    plan = to_plan(parse_benchmark(data, ""))
     cluster = FakeCluster(open_to=("team",), pod_status=failed({"terminated": {"message": "no"}}))
     where = PodNamespace(cluster.typed, plan, None)
     (check,) = await images.check_kinds(cluster.typed, plan, where)
@@ -333,7 +333,7 @@ async def test_results_store_is_checked_from_a_pod(
 ) -> None:
     bucket = {"url": "s3://results", "endpoint_url": "http://minio:9000"}
     theirs = {"name": "theirs", "mode": "existing"}
-    plan = plan_it(make_config(s3=bucket, namespace=theirs))
+    plan = to_plan(make_config(s3=bucket, namespace=theirs))
     cluster = FakeCluster(open_to=open_to, pod_status=status)
     check = await check_bucket(cluster.typed, plan, PodNamespace(cluster.typed, plan, "theirs"))
     assert check is not None
@@ -355,7 +355,7 @@ def test_probe_pods_run_on_required_nodes() -> None:
 
 async def test_image_is_not_checked_without_rights() -> None:
     cluster = FakeCluster(open_to=("team",), denied=("create pods",))
-    for plan, namespace in ((make_plan(), None), (in_existing(), "theirs")):
+    for plan, namespace in ((make_plan(), None), (guest_plan(), "theirs")):
         where = PodNamespace(cluster.typed, plan, namespace)
         assert await check_image(cluster.typed, plan, where) is None
 
@@ -366,10 +366,10 @@ FAILED = Refused("etcdserver: request timed out", status=500, reason="")
 
 
 class PodServer:
-    """API server that creates the pod, and may fail or lose the response after that, or refuse."""
+    """An API server that creates the pod, and may then fail, lose the response, or refuse."""
 
     def __init__(self, response: Exception | None = None, *removals: Exception) -> None:
-        """`removals` are the first responses to the deletion."""
+        """Create the server. `removals` are its first responses to the deletion."""
         self.response, self.removals = response, list(removals)
         self.asked = asyncio.Event()
         self.pods: list[str] = []
@@ -441,7 +441,7 @@ def test_probe_pod_has_a_deadline_and_a_ttl() -> None:
 
 @pytest.mark.parametrize("limit", [None, 200])
 def test_probe_pod_has_resources_of_smallest_pod(limit: int | None) -> None:
-    """A LimitRange that admits the stack admits it too."""
+    """A LimitRange that admits the stack also admits the probe pod."""
     plan = make_plan(
         pods={"deadline": {"cpu": "100m", "memory": "128Mi", "cpu_limit": limit and "200m"}}
     )

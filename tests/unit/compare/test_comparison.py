@@ -1,4 +1,4 @@
-"""What a comparison says of runs with given values."""
+"""Results of comparisons of runs with given values."""
 
 import math
 from typing import Any
@@ -51,8 +51,8 @@ def test_identical_values_are_the_same() -> None:
 
 def test_the_interval_is_welchs() -> None:
     row = only_row([100.0, 101.0, 102.0], [101.0, 102.0, 103.0])
-    # Both variances are 1, so there are 4 degrees of freedom, where the distribution has a closed
-    # form and 95% lie within 2.776.
+    # Both variances are 1, so there are 4 degrees of freedom. There the distribution has a closed
+    # form with 95% within 2.776.
     error = math.sqrt(2 / 3)
     x = 1 / error / math.sqrt(1 + 1 / error**2 / 4)
     assert row.p == pytest.approx(1 - 3 / 4 * x * (1 - x * x / 12))
@@ -281,7 +281,7 @@ def test_verdict_that_all_runs_share_is_noted() -> None:
 
 
 def test_row_missing_in_a_run_is_not_judged() -> None:
-    # The run without a value may be the worst: its percentile lies among requests that were cut.
+    # The run without a value may be the worst: its percentile is among unfinished requests.
     speed = RowKey("speed")
     new = [measured(f"b{i}", {P50: RunValue(v), speed: RunValue(1.0)}) for i, v in enumerate(FAST)]
     new.append(measured("b9", {speed: RunValue(1.0)}))
@@ -301,7 +301,7 @@ def test_row_missing_in_first_run_is_unjudged() -> None:
         for name, of in (("a", FAST), ("b", SLOW))
     ]
     assert compared(*both).is_worse
-    # Its headline is that of its own values.
+    # Its headline contains its own values.
     both[0].insert(0, measured("a9", {speed: RunValue(1.0)}))
     found = compared(*both)
     assert [(str(row.key), row.word) for row in found.rows] == [

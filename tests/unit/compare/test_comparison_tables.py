@@ -5,14 +5,14 @@ import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.terminal.comparison_tables import print_comparison
-from tests.support.runs_to_compare import compared, of_requests
+from tests.support.runs_to_compare import compared, run_of
 from tests.support.terminal import on_console
 
 LATENCIES = np.linspace(1e8, 2e8, 1_000)
 
 
 def printed(width: int) -> list[str]:
-    runs = [of_requests(f"r{n}", np.arange(1_000), LATENCIES * (1 + n / 97)) for n in range(6)]
+    runs = [run_of(f"r{n}", np.arange(1_000), LATENCIES * (1 + n / 97)) for n in range(6)]
     stats = {name: n * 1e6 for n, name in enumerate(("p10", "p25", "p50", "p75", "p90", "p99"), 1)}
     runs = [replace(run, shifts={"latency": stats}) for run in runs]
     return on_console(print_comparison, compared(runs[:3], runs[3:]), width=width).splitlines()

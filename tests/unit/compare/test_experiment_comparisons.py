@@ -1,4 +1,4 @@
-"""Experiments are compared combination by combination, and two variants within one experiment."""
+"""Experiments are compared by combination, and two variants within one experiment."""
 
 import json
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ FAST, SLOW = [100.0, 101.0, 102.0], [120.0, 121.0, 122.0]
 
 
 def experiment(folder: Path, name: str, ttft_ms: dict[tuple[str, int], float]) -> Path:
-    """An experiment of three repetitions over models and concurrencies, with these times."""
+    """Write an experiment with three repetitions over models and concurrencies."""
     outcomes: list[TrialOutcome] = []
     for repetition in range(3):
         for (model, concurrency), ttft in ttft_ms.items():
@@ -46,7 +46,7 @@ def experiment(folder: Path, name: str, ttft_ms: dict[tuple[str, int], float]) -
 
 @pytest.fixture(scope="module")
 def experiments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`new` is slower than `base` at concurrency 8 only, with both models."""
+    """Write two experiments. `new` is slower than `base` only at concurrency 8."""
     root = tmp_path_factory.mktemp("experiments")
     base = {("a", 4): 30.0, ("a", 8): 30.0, ("b", 4): 40.0, ("b", 8): 30.0}
     new = {("a", 4): 30.0, ("a", 8): 45.0, ("b", 4): 40.0, ("b", 16): 30.0}
@@ -126,8 +126,8 @@ def test_history_names_failed_trials(tmp_path: Path, capsys: pytest.CaptureFixtu
     content["trials"].append(content["trials"][0] | failed)
     (folder / "experiment.json").write_text(json.dumps(content))
     assert main(["history", str(folder)]) == 0
-    said = "".join(capsys.readouterr().out.split())
-    assert f"leftout:{folder}/trials/0007:failed:noserver" in said
+    message = "".join(capsys.readouterr().out.split())
+    assert f"leftout:{folder}/trials/0007:failed:noserver" in message
 
 
 def test_attempt_that_was_run_again_is_named(
@@ -172,7 +172,7 @@ def test_first_of_two_chosen_values_is_the_base(
     assert "all 2 combinations" in out
 
 
-def test_variants_with_equal_beginnings_are_told_apart(
+def test_variants_with_equal_prefixes_are_distinguished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = "registry.example.com/team/inference-server:1.0."
@@ -206,7 +206,7 @@ def test_worse_in_one_combination_fails_the_gate(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "choose two variants with --by KEY"),
         (["--by", "load.rate"], "--by load.rate: no parameter of"),
@@ -216,11 +216,11 @@ def test_worse_in_one_combination_fails_the_gate(
     ],
 )
 def test_unclear_variants_are_one_line(
-    experiments: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    experiments: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     code, _, err = compare_folders(capsys, experiments / "base", *words)
     assert code == 2
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) == 1
 
 
@@ -237,7 +237,7 @@ def test_experiment_of_several_combinations_cannot_be_a_side(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("{", "broken"),
         ('{"schema_version": "experiment/9"}', "expected 'experiment/1'"),
@@ -251,12 +251,12 @@ def test_experiment_of_several_combinations_cannot_be_a_side(
     ],
 )
 def test_a_broken_experiment_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
 ) -> None:
     (tmp_path / "experiment.json").write_text(content)
     code, _, err = compare_folders(capsys, tmp_path, tmp_path)
     assert code == 2
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) == 1
 
 
@@ -293,7 +293,7 @@ def test_page_of_experiments_has_their_curves(
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three blocks of two versions; b is slower, and all become slower from trial to trial."""
+    """Write three blocks of two versions. b is slower, and both slow down over the trials."""
     folder = tmp_path_factory.mktemp("blocks")
     experiment = Experiment.model_validate(
         {

@@ -1,4 +1,4 @@
-"""Changes of a metric over many runs: found where there are some, and not where there are none."""
+"""Changes of a metric over many runs are found if and only if they exist."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ from tests.support.runs_to_compare import LATENCY, P50, SPEED, inference_run, me
 
 
 def series(values: list[float], **keys: object) -> list[MeasuredRun]:
-    """A run a second with each value."""
+    """Return one run per second with each value."""
     return [
         measured(f"r{place}", {P50: RunValue(value, 100)}, start_wall_ns=place * 10**9, **keys)
         for place, value in enumerate(values)
@@ -49,7 +49,7 @@ def test_series_without_a_change_rarely_have_one(shape: str, count: int) -> None
     generator = np.random.default_rng(count)
     draw = getattr(generator, "standard_cauchy" if shape == "cauchy" else shape)
     alarms = sum(bool(change_points(draw(size=count))) for _ in range(200))
-    # 2 are expected; 8 or more have a probability of 0.1%.
+    # 2 are expected. The probability of 8 or more is 0.1%.
     assert SIGNIFICANCE == 0.01
     assert alarms <= 7
 
@@ -149,12 +149,12 @@ def test_invalid_runs_are_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
+    ("metric", "message"),
     [("ttft", "no run has it; they have latency"), ("latency", "choose a statistic: latency:p50")],
 )
-def test_an_unclear_metric_is_explained(metric: str, said: str) -> None:
+def test_an_unclear_metric_is_explained(metric: str, message: str) -> None:
     both = {P50: RunValue(1.0), RowKey("latency", "p99"): RunValue(2.0)}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         history([measured("a", both)], metric, tolerance=0.05)
 
 
@@ -186,7 +186,7 @@ def test_page_has_levels_and_changes_and_escapes_markup() -> None:
     values = [100.0, 101.0, 99.0, 100.0, 100.5, 120.0, 121.0, 119.0, 120.0, 120.5]
     runs = series(values, folder="<script>")
     page = render_page(history(runs, "latency:p50", tolerance=0.05)).decode()
-    assert page.count("<circle") == 11  # one is the key's
+    assert page.count("<circle") == 11  # one belongs to the legend
     assert "worse: +20" in page
     assert "<script" not in page
 

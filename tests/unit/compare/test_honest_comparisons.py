@@ -1,4 +1,4 @@
-"""Comparisons of simulated systems: equal ones are rarely called different, unequal ones mostly."""
+"""Comparisons rarely call equal simulated systems different, and mostly find differences."""
 
 import numpy as np
 import pytest
@@ -7,28 +7,27 @@ from numpy.typing import NDArray
 from aiperf_svc.core.compare.comparison import ComparisonRow, Word
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from benchmarks.compare.simulated_queues import Floats, latencies
-from tests.support.runs_to_compare import P50, P99, compared, measured, of_requests
+from tests.support.runs_to_compare import P50, P99, compared, measured, run_of
 
 PAIRS = 200
-"""Neighbours in a ring of as many systems: each is compared with the one before and the one after.
-"""
+"""Number of systems in a ring. Each is compared with its two neighbours."""
 MOST_ALARMS = 16
-"""8% of the pairs, of a test that promises 5%: more have a probability of 2% if it is kept. If the
-test gives 12% of false alarms, no more than these have one of 5%."""
+"""8% of the pairs for a test at the 5% level. A correct test exceeds this with a probability of 2%.
+A test with 12% of false alarms stays within it with a probability of 5%."""
 REQUESTS = 10_000
-"""Batches of 1,000: those of longer runs depend less on each other."""
+"""Batches of 1,000. Those of longer runs are less correlated."""
 RUN_NOISE = 0.02
-"""Spread of the systems' speed from run to run."""
+"""Variation of the systems' speed from run to run."""
 LOADS = (0.5, 0.8, 0.9)
 
 
 Systems = dict[float, tuple[Floats, Floats]]
-"""Arrival times and latencies at each load, a row for each system."""
+"""Arrival times and latencies at each load, one row for each system."""
 
 
 @pytest.fixture(scope="module")
 def systems() -> Systems:
-    # All at once: a simulation takes its time for its steps, and little for each queue.
+    # Simulate all systems at once, because the cost depends on the steps, not on the queues.
     each_load = np.repeat(LOADS, PAIRS)
     due, times = latencies(each_load, systems=len(each_load), requests=REQUESTS, seed=1)
     return {load: (due[each_load == load], times[each_load == load]) for load in LOADS}
@@ -36,7 +35,7 @@ def systems() -> Systems:
 
 @pytest.fixture(scope="module")
 def percentiles(systems: Systems) -> dict[float, dict[RowKey, Floats]]:
-    """Of each system at each load."""
+    """Return the percentiles of each system at each load."""
     return {
         load: dict(zip((P50, P99), np.quantile(times, (0.5, 0.99), axis=1), strict=True))
         for load, (_, times) in systems.items()
@@ -49,9 +48,7 @@ def test_interval_within_runs_rarely_excludes_an_equal_system(
 ) -> None:
     due, times = systems[load]
     alarms = {P50: 0, P99: 0}
-    runs = [
-        of_requests(str(place), *each) for place, each in enumerate(zip(due, times, strict=True))
-    ]
+    runs = [run_of(str(place), *each) for place, each in enumerate(zip(due, times, strict=True))]
     for place, run in enumerate(runs):
         for row in compared([runs[place - 1]], [run]).rows:
             assert row.low is not None
@@ -65,8 +62,8 @@ def test_interval_within_runs_rarely_excludes_an_equal_system(
 def rows(
     values: dict[RowKey, Floats], *, runs: int, change: float
 ) -> dict[RowKey, list[ComparisonRow]]:
-    """The rows of PAIRS comparisons of so many runs a side, whose speed varies between runs. Each
-    run is one of the simulated systems, drawn at random."""
+    """Return the rows of PAIRS comparisons with this many runs a side and with speed that varies
+    between runs. Each run is one of the simulated systems, chosen at random."""
     random = np.random.default_rng(7)
     found: dict[RowKey, list[ComparisonRow]] = {P50: [], P99: []}
     for _ in range(PAIRS):

@@ -1,4 +1,4 @@
-"""Two versions in blocks of ABBA and BAAB: a drift of the system decides nothing."""
+"""Two versions in ABBA and BAAB blocks: a drift of the system does not change the result."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from tests.support.runs_to_compare import P50, P99, compared, measured
 
 PAIRS = 200
 MOST_ALARMS = 14
-"""7% of the pairs, of a test that promises 5%."""
+"""7% of the pairs for a test at the 5% level."""
 BLOCKS = 12
 NOISE = 0.02
-"""Spread of a trial's value."""
+"""Variation of a trial's value."""
 DRIFT = 0.1
 """Change of the whole system over the experiment."""
 
@@ -38,8 +38,7 @@ def in_blocks(seed: int, count: int = BLOCKS) -> tuple[Trial, ...]:
 
 
 def grouped(seed: int) -> tuple[Trial, ...]:
-    """Today's order of versions that need pods of their own: all trials of one, then all of the
-    other."""
+    """Return the order without blocks: all trials of one version, then all of the other."""
     experiment = Experiment.model_validate(
         {"product": {"v": ["a", "b"]}, "repetitions": 2 * BLOCKS, "order": "grouped"}
     )
@@ -49,7 +48,7 @@ def grouped(seed: int) -> tuple[Trial, ...]:
 def row_of(
     trials: Sequence[Trial], drift: Drift, seed: int, *, effect: float = 0.0, is_paired: bool
 ) -> ComparisonRow:
-    """The row of a metric that drifts over the trials, and is larger by `effect` for b."""
+    """Return the row of a metric that drifts over the trials and is larger by `effect` for b."""
     random = Random(seed)
     sides: dict[str, list] = {"a": [], "b": []}  # type: ignore[type-arg]
     for at, trial in enumerate(trials):
@@ -170,7 +169,7 @@ def test_unknown_value_of_a_trial_prevents_the_judgement() -> None:
 
 
 def test_blocks_of_single_visits_show_no_numbers() -> None:
-    # A visit of each side does not cancel a drift.
+    # One trial of each side does not cancel a drift.
     base, new = (
         [measured(f"{side}{n}", {P50: RunValue(value)}, block=n) for n in (1, 2, 3)]
         for side, value in (("a", 100.0), ("b", 110.0))

@@ -1,4 +1,4 @@
-"""Runs are read from their folders, and each problem of one is a line with exit code 2."""
+"""Runs are read from their folders. Each problem is one line and exit code 2."""
 
 import json
 import re
@@ -30,7 +30,7 @@ TTFT = RowKey("time_to_first_token", "p99")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs a side; those of `new` have a longer time to first token."""
+    """Write three runs a side. Those of `new` have a longer time to first token."""
     root = tmp_path_factory.mktemp("runs")
     for seed in range(3):
         inference_run(root / "base" / str(seed), f"base-{seed}", seed=seed)
@@ -64,7 +64,7 @@ def test_values_come_from_results_and_parts_from_records(runs: Path) -> None:
 
 def test_distributions_exclude_abandoned_requests_like_the_results(tmp_path: Path) -> None:
     rows = fake_run.closed_loop(requests=2_000)
-    # Of the clients that leave early, only the fast ones complete.
+    # Of clients that leave early, only those with fast responses complete.
     leaving = np.arange(len(rows)) % 2 == 0
     rows["flags"][leaving] |= np.uint16(Flag.ABANDONS)
     rows["first_token_wall_ns"][leaving] = rows["start_wall_ns"][leaving] + 1
@@ -114,7 +114,7 @@ def test_experiment_beside_runs_is_named(
 
 
 def joint_of(folder: Path, **members: Path) -> Path:
-    """The results of several targets, of which these are the runs."""
+    """Write the results of several targets whose runs these are."""
     for name, run in members.items():
         shutil.copytree(run, folder / name)
     (folder / "joint.json").write_text("{}")
@@ -192,7 +192,7 @@ def test_the_page_has_the_distributions_of_both_sides(
 
 
 def workload_run(folder: Path, run_id: str, values: list[float]) -> Path:
-    """The artifact folder of a made-up run of a tool, with a repetition for each value."""
+    """Write the artifact folder of a fake tool run with a repetition for each value."""
     records = [
         fake_steps.record(fake_steps.reading(value), number=place, repetition=place)
         for place, value in enumerate(values, start=1)
@@ -320,7 +320,7 @@ def test_prompt_variants_of_trials_are_no_difference(tmp_path: Path) -> None:
 
 
 def steady_run(folder: Path, run_id: str, steady_state: dict[str, str]) -> Path:
-    """A run with this rule of its steady state."""
+    """Write a run with this rule for its steady state."""
     rows = fake_run.closed_loop(requests=2_000)
     columns = fake_run.columns_of(rows)
     load = {"concurrency": 20, "requests": 2_000, "steady_state": steady_state}
@@ -352,7 +352,7 @@ def test_other_rules_of_the_steady_state_are_refused(
 
 
 def run_with_answers(folder: Path, texts: list[str], sha256: str = "0") -> Path:
-    """A run whose quality gate has these answers."""
+    """Write a run whose quality gate has these answers."""
     rows = fake_run.closed_loop(requests=2_000)
     columns = fake_run.columns_of(rows)
     questions = [Question(prompt="?", grader=Grader.EXACT, expected="yes")] * len(texts)

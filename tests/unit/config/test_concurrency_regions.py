@@ -7,7 +7,7 @@ from aiperf_svc.config.concurrency_regions import Region, curve_points, regions_
 
 @pytest.mark.parametrize(
     ("c_min", "c_max", "low_end", "medium_end"),
-    # The last one divides 216, the cube of 6.
+    # The last concurrency divides 216, the cube of 6.
     [(32, 8192, 52, 437), (1, 256, 7, 41), (16, 1024, 26, 117), (1, 217, 7, 37)],
 )
 def test_regions_match_the_rules(c_min: int, c_max: int, low_end: int, medium_end: int) -> None:

@@ -1,4 +1,4 @@
-"""What a user reads about a wrong config: key, value, what was expected, the nearest name."""
+"""Messages for invalid configs: key, value, expected value, and the nearest name."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def refusal_of(data: dict[str, Any], **more: Any) -> str:
 
 
 def with_key(key: str, value: object) -> dict[str, Any]:
-    """A config that is right but for one key."""
+    """Return a config that is valid except for one key."""
     data = small_benchmark()
     *parents, last = key.split(".")
     part = data
@@ -149,7 +149,7 @@ ONE_MISTAKE: list[tuple[str, object, str]] = [
      "endpoint.headers.X-Key: a secret must not be in this config; name its variable in "
      "endpoint.api_key_env and keep the value under aiperf:targetApiKey"),
 ]  # fmt: skip
-"""Key, wrong value, and the message: without the key, unless it names another one."""
+"""Key, wrong value, and the message. The message omits the key unless it names another one."""
 
 
 @pytest.mark.parametrize(("key", "wrong", "message"), ONE_MISTAKE)

@@ -1,4 +1,4 @@
-"""Events that a config refuses, each in one line."""
+"""Events that a config rejects, each with one line."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A config from files, and back into one."""
+"""Configs are read from files and written back."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_yaml_json_and_stack_files_give_one_config(tmp_path: Path) -> None:
+def test_yaml_json_and_stack_files_yield_one_config(tmp_path: Path) -> None:
     plain = load_config(written(tmp_path, SMALL))
     assert plain.load.duration == 90 * 10**9
     assert load_config(written(tmp_path, json.dumps(SMALL), "c.json")) == plain
@@ -126,7 +126,7 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "more", "said"),
+    ("load", "more", "message"),
     [
         ({"concurrency": 4}, {"workers": {"max": 1}}, "needs concurrency 8"),
         ({"concurrency": 8, "request_rate": 5}, {"workers": {"max": 1}}, "neither a schedule"),
@@ -145,10 +145,10 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_queries_of_samples_need_one_worker(
-    tmp_path: Path, load: dict[str, Any], more: dict[str, Any], said: str
+    tmp_path: Path, load: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
     data = {**SMALL, **more, "load": {"duration": "9s", "samples_per_query": 8} | load}
-    assert said in refused(written(tmp_path, data))
+    assert message in refused(written(tmp_path, data))
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

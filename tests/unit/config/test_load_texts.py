@@ -1,4 +1,4 @@
-"""A load in words, as the report and the review of a stack have it."""
+"""The description of a load in the report and in the review of a stack."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A preset makes the trials of an experiment, and completes the config."""
+"""A preset creates the trials of an experiment and completes the config."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ CURVE = {"preset": "mlperf-endpoints", "max_concurrency": 256}
 
 
 def config(**changes: Any) -> BenchmarkConfig:
-    """A config with the preset of a curve."""
+    """Return a config with the preset of a curve."""
     data: dict[str, Any] = {"endpoint": {"url": "http://h", "model": "m"}, "experiment": CURVE}
     for name, part in changes.items():
         data[name] = {**data.get(name, {}), **part}
@@ -33,7 +33,7 @@ def test_trials_are_the_points_of_the_curve() -> None:
         assert each.load.min_duration == 25 * 60 * 10**9
 
 
-def test_keys_of_the_config_take_precedence() -> None:
+def test_config_keys_take_precedence() -> None:
     found = config(
         dataset={"order": "shuffled", "cache_bust": "system_suffix"}, load={"requests": 5_000}
     )

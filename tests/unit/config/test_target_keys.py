@@ -1,4 +1,4 @@
-"""A config with several targets has what each of them gives."""
+"""A config with several targets contains the keys of each."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is said of the way to the target before a run."""
+"""Notices about the connection to the target before a run."""
 
 import pytest
 

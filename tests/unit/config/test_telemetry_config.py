@@ -1,4 +1,4 @@
-"""What is wrong with the settings of telemetry."""
+"""Problems in the telemetry settings."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Templates that take too much are stopped, whatever they do; others are not."""
+"""Templates that use too many resources are stopped, and others are not."""
 
 import resource
 import threading

@@ -1,4 +1,4 @@
-"""Human units: read, refused, and written back exactly."""
+"""Human units are parsed, rejected, and written back exactly."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""YAML that is written: the same text whichever emitter there is."""
+"""YAML output is the same with either emitter."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A worker's clock over a run: what is kept of it, and what its times are mapped by."""
+"""A worker's clock over a run: which readings are kept, and how its times are mapped."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,8 @@ def history(offset_ns: Callable[[int], int], seconds: int) -> tuple[ClockEstimat
 
 
 def bend(second: float) -> int:
-    """NTP slews by 40 ppm for half an hour, then back for as long, over a quarter of a day."""
+    """Return the offset if NTP slews by 40 ppm for half an hour and back, for a quarter of a
+    day."""
     return 7 * SECOND + round(40_000 * abs((second % 3_600) - 1_800))
 
 

@@ -1,4 +1,4 @@
-"""Clock offsets from probes, against machines whose clocks the test makes up."""
+"""Clock offsets from probes between machines with simulated clocks."""
 
 import pickle
 import random
@@ -24,7 +24,7 @@ US = 1_000
 
 @dataclass
 class SimulatedClock:
-    """What became of a simulated run, in nanoseconds."""
+    """Results of a simulated run in nanoseconds."""
 
     errors: list[int]
     uncertainties: list[int]
@@ -43,8 +43,9 @@ def add(clock: ClockOffset, probe: Exchange) -> None:
 def simulate(
     local: Machine, reference: Machine, there: Delay, back: Delay, *, seconds: float
 ) -> SimulatedClock:
-    """A worker that probes as the service does; the truth is compared at each response and just
-    before the next probe, but not while the other clock's step has yet to be heard of."""
+    """Simulate a worker that probes like the service. The offset is compared with the truth at each
+    response and just before the next probe, except while a step of the other clock has not been
+    noticed."""
     clock, t, sent = ClockOffset(), 0.0, 0
     outcome = SimulatedClock([], [], clock)
     while t < seconds:
@@ -71,7 +72,7 @@ def one_exchange(there: float, back: float) -> ClockOffset:
     return clock
 
 
-def test_a_symmetric_exchange_gives_the_offset() -> None:
+def test_symmetric_exchange_yields_the_offset() -> None:
     found = one_exchange(50e-6, 50e-6).latest
     assert found.offset_ns == pytest.approx(7_000 * MS, abs=100)
     assert found.uncertainty_ns == pytest.approx(50 * US, abs=200)
@@ -88,13 +89,13 @@ def test_slow_probes_after_quick_ones_change_nothing() -> None:
     still, slow = quiet(chance), busy(chance)
     local, reference = Machine(ppm=20), Machine(wall_start_s=5.0)
     found = simulate(local, reference, lambda t: still(t) if t < 20 else slow(t), still, seconds=60)
-    # Forty seconds later the offset is known to what the rate may have become.
+    # Forty seconds later, the uncertainty has grown by the possible change of the rate.
     assert max(found.errors[20:]) < 0.4 * MS
     assert max(found.uncertainties) < 0.6 * MS
 
 
 @pytest.mark.parametrize("ppm", [-50, -20, 0, 20, 50])
-def test_quiet_probes_give_offset_within_40_microseconds(ppm: float) -> None:
+def test_quiet_probes_find_offset_within_40_microseconds(ppm: float) -> None:
     chance = random.Random(2)
     local, reference = Machine(ppm=ppm, wander_ppm=2), Machine(ppm=-5, wall_start_s=9.0)
     found = simulate(local, reference, quiet(chance), quiet(chance), seconds=1_800)
@@ -152,7 +153,7 @@ def test_raw_clock_jump_is_followed_and_counted() -> None:
     chance = random.Random(7)
     clock, local, t = ClockOffset(), Machine(), 0.0
     for second in range(100):
-        # A virtual machine that is moved to another host goes on with that one's clock.
+        # A virtual machine that moves to another host continues with that host's clock.
         reference = Machine(raw_start_s=50 if second < 60 else 50.02, wall_start_s=8.0)
         reference.wall_start_s += 0.02 if second >= 60 else 0
         t = float(second)
@@ -166,7 +167,7 @@ def test_the_rate_of_the_other_machine_is_learned() -> None:
     chance = random.Random(8)
     local, reference = Machine(ppm=-20), Machine(ppm=15)
     found = simulate(local, reference, quiet(chance), quiet(chance), seconds=600)
-    # Without the rate, 35 ppm, it would be off by 3.5 ms after 100 s without a probe.
+    # Without the rate of 35 ppm, it would be off by 3.5 ms after 100 s without a probe.
     estimate = found.clock.at(local.read(700))
     assert abs(estimate.offset_ns - true_offset_ns(local, reference, 700)) < 0.3 * MS
 

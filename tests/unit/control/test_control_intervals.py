@@ -1,4 +1,4 @@
-"""How often services send, given their number."""
+"""How often services send messages, depending on their number."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who takes part, who is lost, who processes whose records."""
+"""Which members take part, which are lost, and which processor handles whose records."""
 
 import sys
 from collections import Counter
@@ -39,7 +39,7 @@ def test_ranks_follow_name_numbers_in_any_arrival_order() -> None:
     assert ranks["worker-10"] == 2
 
 
-def test_each_member_is_told_its_peers() -> None:
+def test_each_member_gets_its_peers() -> None:
     roster = Roster(EXPECTED | {Service.TIMING_MANAGER: 1})
     timing_manager = msgspec.structs.replace(beat("timing-manager"), service=Service.TIMING_MANAGER)
     roster.handle_heartbeat(timing_manager, 0)
@@ -57,7 +57,7 @@ def test_each_member_is_told_its_peers() -> None:
     }
 
 
-def test_processor_is_told_gained_and_lost_workers() -> None:
+def test_processor_is_notified_of_gained_and_lost_workers() -> None:
     roster = full_roster()
     roster.freeze()
     alive = ("record-processor-1", "worker-1", "worker-2")
@@ -89,7 +89,7 @@ def test_excess_instances_are_refused() -> None:
     assert roster.refused == {"worker-3"}
 
 
-def test_restarted_member_takes_its_place_before_the_freeze() -> None:
+def test_restarted_member_replaces_itself_before_the_freeze() -> None:
     roster = full_roster()
     assert roster.handle_heartbeat(beat("worker-1", epoch=2), 1)
     assert [m.epoch for m in roster.members if m.id == "worker-1"] == [2]
@@ -170,7 +170,7 @@ def test_silent_processors_without_a_substitute_are_awaited() -> None:
 
 
 def test_registration_cost_is_independent_of_registered_members() -> None:
-    """Counted in calls, not in time: a storm of thousands of joins must not be a square."""
+    """Counts calls instead of time: thousands of simultaneous joins must not cost quadratically."""
     calls = {}
     for count in (100, 400):
         roster = Roster({Service.WORKER: count})
@@ -183,7 +183,7 @@ def test_registration_cost_is_independent_of_registered_members() -> None:
 
 
 def calls_of(action: Callable[[], object]) -> int:
-    """Calls of functions, built-in ones included, that an action makes."""
+    """Return the number of function calls of an action, including built-in functions."""
     counter = Counter[str]()
     sys.setprofile(lambda _frame, event, _arg: counter.update((event,)))
     try:
@@ -217,7 +217,7 @@ def test_paused_listener_counts_no_member_as_silent() -> None:
     assert roster.lose_silent(clock.ns) == {}
 
 
-def test_silence_counts_while_the_others_are_heard() -> None:
+def test_silence_counts_while_others_respond() -> None:
     clock, roster = ListeningClock(), full_roster()
     roster.freeze()
     for second in range(100, 106):

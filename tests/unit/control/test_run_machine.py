@@ -47,17 +47,17 @@ def ready_machine(*, has_warmup: bool = False) -> RunMachine:
 
 def test_run_goes_through_all_states_with_instructions() -> None:
     machine = RunMachine(has_warmup=True)
-    said = machine.handle(RosterChanged(MEMBERS, is_complete=True))
-    said += advance(machine, RunState.CONFIGURING)
-    said += advance(machine, RunState.READY)
+    instructions = machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    instructions += advance(machine, RunState.CONFIGURING)
+    instructions += advance(machine, RunState.READY)
     for service, state in [
         (Service.TIMING_MANAGER, RunState.WARMUP),
         (Service.TIMING_MANAGER, RunState.PROFILING),
         (Service.RECORDS_MANAGER, RunState.DRAINING),
         (Service.RECORDS_MANAGER, RunState.PROCESSING),
     ]:
-        said += machine.handle(beat(service, state))
-    assert said == [
+        instructions += machine.handle(beat(service, state))
+    assert instructions == [
         Publish(RunState.CONFIGURING, "", False),
         FreezeRoster(),
         Publish(RunState.READY, "", False),
@@ -110,10 +110,10 @@ def test_lost_single_service_fails_the_run_by_name() -> None:
     gone = tuple(
         Member(m.id, m.service, 1, 0, lost=m.service is Service.RECORDS_MANAGER) for m in MEMBERS
     )
-    (said,) = machine.handle(RosterChanged(gone, is_complete=True))
-    assert isinstance(said, Publish)
-    assert said.state is RunState.FAILED
-    assert "records-manager was lost" in said.reason
+    (instruction,) = machine.handle(RosterChanged(gone, is_complete=True))
+    assert isinstance(instruction, Publish)
+    assert instruction.state is RunState.FAILED
+    assert "records-manager was lost" in instruction.reason
 
 
 def test_restarted_single_service_fails_run_under_load() -> None:
@@ -128,8 +128,9 @@ def test_restarted_single_service_fails_run_under_load() -> None:
 
 def test_service_error_fails_the_run_with_its_message() -> None:
     machine = ready_machine()
-    (said,) = machine.handle(beat(Service.DATASET_MANAGER, RunState.READY, error="no such file"))
-    assert said == Publish(RunState.FAILED, "dataset-manager: no such file", False)
+    failed = beat(Service.DATASET_MANAGER, RunState.READY, error="no such file")
+    (instruction,) = machine.handle(failed)
+    assert instruction == Publish(RunState.FAILED, "dataset-manager: no such file", False)
 
 
 def test_failed_run_has_the_kind_of_failure() -> None:
@@ -175,7 +176,7 @@ def test_load_that_may_end_early_completes_the_run() -> None:
     enough = beat(Service.RECORDS_MANAGER, RunState.READY)
     enough = HeartbeatReceived(msgspec.structs.replace(enough.beat, ends_early=True))
     machine.handle(enough)
-    assert not machine.ends_early  # no load yet
+    assert not machine.ends_early  # the load has not started
     advance(machine, RunState.READY)
     assert machine.handle(enough) == [Publish(RunState.PROFILING, "", is_cancelling=False)]
     assert machine.ends_early

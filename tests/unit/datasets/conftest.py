@@ -1,4 +1,4 @@
-"""Tokenizers of four families, trained in a second on text that Python brings along."""
+"""Tokenizers of four families, trained within a second on text from Python's distribution."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from tests.support.small_configs import small_config
 
 LINES = [line for text in topics.values() for line in text.splitlines()][::4]
-"""A quarter is enough for small vocabularies, and learned in a quarter of the time."""
+"""A quarter of the text suffices for small vocabularies in a quarter of the time."""
 
 
 def _byte_level(vocabulary: int) -> Tokenizer:
@@ -57,21 +57,21 @@ _FAMILIES: dict[str, tuple[Callable[[int], Tokenizer], int]] = {
 
 @pytest.fixture(scope="session")
 def counter() -> LibraryTokenCounter:
-    """A small byte-level BPE, the kind that most models have."""
+    """A small byte-level BPE, the most common kind."""
     make, vocabulary = _FAMILIES["byte-level"]
     return LibraryTokenCounter("tiny", make(vocabulary))
 
 
 @pytest.fixture(scope="session", params=_FAMILIES, ids=lambda name: name)
 def any_counter(request: pytest.FixtureRequest) -> LibraryTokenCounter:
-    """One of each family; `bytes` has a token for every byte and none for a word."""
+    """One tokenizer of each family. `bytes` has a token for every byte and none for words."""
     make, vocabulary = _FAMILIES[request.param]
     return LibraryTokenCounter(request.param, make(vocabulary))
 
 
 @pytest.fixture
 def config() -> Callable[..., BenchmarkConfig]:
-    """Makes a config: `config(dataset={…}, load={…}, endpoint={…})`."""
+    """Return a function that makes a config: `config(dataset={…}, load={…}, endpoint={…})`."""
 
     def make(**parts: dict[str, object]) -> BenchmarkConfig:
         load = {"concurrency": 1, "requests": 1} | parts.pop("load", {})
@@ -84,7 +84,8 @@ def config() -> Callable[..., BenchmarkConfig]:
 def in_file(
     config: Callable[..., BenchmarkConfig], tmp_path: Path
 ) -> Callable[..., BenchmarkConfig]:
-    """Makes a config of a file named `data`: `in_file("sharegpt", content, load={…})`."""
+    """Return a function that makes a config for a file named `data`: `in_file("sharegpt", content,
+    load={…})`."""
 
     def make(kind: str, content: str | bytes, **parts: dict[str, object]) -> BenchmarkConfig:
         file = tmp_path / "data"

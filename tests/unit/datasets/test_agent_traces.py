@@ -377,7 +377,7 @@ def test_output_of_a_span_is_not_read() -> None:
 
 
 def of_user(**part: Any) -> bytes:
-    """A span whose message has this part."""
+    """Return a span whose message has this part."""
     return otel(span("a", 1, 2, [{"role": "user", "parts": [part]}]))
 
 

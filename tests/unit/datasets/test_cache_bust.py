@@ -1,4 +1,4 @@
-"""Markers that keep prompts out of prefix caches: where they go, and that tokens stay exact."""
+"""Markers that prevent prefix-cache hits: their place, and exact token counts."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def marked(prompt: Prompt, target: str) -> Prompt:
         ("first_turn_suffix", "s", f"u\n\n{MARKER}"),
     ],
 )
-def test_a_marker_goes_where_it_is_asked_to(target: str, system: str, text: str) -> None:
+def test_marker_is_inserted_where_configured(target: str, system: str, text: str) -> None:
     made = marked(Prompt(texts=("u",), system="s"), target)
     assert (made.system, made.texts) == (system, (text,))
     for prompt in (

@@ -1,4 +1,4 @@
-"""Token counts inside a chat template: its loading, exact lengths, and what is refused."""
+"""Token counts with a chat template: loading, exact lengths, and rejected templates."""
 
 import json
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_template_may_be_file_or_named_default(tmp_path: Path) -> None:
 
 
 def test_a_template_is_rendered_as_transformers_renders_it(tmp_path: Path) -> None:
-    """With a mark for training around responses, and documents that are none."""
+    """With a training marker around responses, and empty documents."""
     text = """{%- if documents is not none %}with documents {% endif -%}
 {%- for message in messages -%}
     {%- if message.role == "assistant" -%}
@@ -149,7 +149,8 @@ def test_later_turn_counts_only_its_added_tokens(templated: LibraryTokenCounter)
 def test_reasoning_that_history_lacks_is_not_subtracted(
     counter: LibraryTokenCounter, tmp_path: Path
 ) -> None:
-    """As Qwen's template shows the reasoning of the last response only, be it empty."""
+    """Like Qwen's template, which includes only the last response's reasoning, even an empty
+    one."""
     text = """{%- for message in messages %}
     {{- "\n### " + message.role + ":\n" }}
     {%- if loop.last and message.role == "assistant" %}{{ "<think>\n\n</think>\n" }}{% endif %}
@@ -174,7 +175,7 @@ VARIABLES: dict[str, Any] = {
 }
 
 
-def test_template_gets_what_each_request_contains(
+def test_template_gets_the_contents_of_each_request(
     counter: LibraryTokenCounter, tmp_path: Path
 ) -> None:
     template = template_in(tmp_path, chat_template=OF_REQUESTS)
@@ -190,7 +191,7 @@ def test_template_gets_what_each_request_contains(
         assert templated_tokens(entries, templated, extra) == [counter.count(expected)]
 
 
-def test_synthetic_lengths_contain_what_requests_add(
+def test_synthetic_lengths_include_request_overhead(
     config: Config, counter: LibraryTokenCounter, tmp_path: Path
 ) -> None:
     template = template_in(tmp_path, chat_template=OF_REQUESTS)

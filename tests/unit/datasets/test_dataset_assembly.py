@@ -1,4 +1,4 @@
-"""From prompts to served bytes: warmup's share, order, lengths, counts, blocks, inputs.json."""
+"""From prompts to served bytes: warmup share, order, lengths, counts, blocks, inputs.json."""
 
 import json
 from collections.abc import Callable
@@ -149,7 +149,7 @@ def test_no_output_length_is_sent_unless_requested(config: Config) -> None:
     assert dataset.report.output_tokens is None
 
 
-def test_file_responses_give_output_lengths_with_a_tokenizer(
+def test_tokenizer_counts_output_lengths_from_file_responses(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     response = "The statement is a sequence of expressions."
@@ -174,7 +174,7 @@ def test_input_tokens_count_exactly_the_prompt_text(
     dataset = built(config(dataset=FILE), entries, counter)
     a, b = counter.count("the list"), counter.count("of names")
     counted = [entry.turns[0].input_tokens for entry in dataset.conversations]
-    # 5 is what JSON allows and no API does: a token id, for the purpose of counting.
+    # JSON allows 5 here but no API does: a token id, used for counting.
     assert counted == [a + b, b + 1, a, a, a + b]
 
 

@@ -1,4 +1,4 @@
-"""Files on disk to finished datasets, and what cannot be read."""
+"""Datasets are built from files on disk, and unreadable files are reported."""
 
 import gzip
 import hashlib
@@ -35,13 +35,13 @@ async def test_every_kind_is_read_plain_and_packed(
     in_file: Config, kind: str, packed: bool
 ) -> None:
     content = gzip.compress(CONTENT[kind]) if packed else CONTENT[kind]
-    said: list[str] = []
+    notes: list[str] = []
     given = in_file(kind, content)
-    dataset = await build_dataset(given, progress=said.append)
+    dataset = await build_dataset(given, progress=notes.append)
     assert contents(dataset) == ["a", "b"][: 1 if kind == "sharegpt" else 2]
     assert dataset.report.source == given.dataset.file
     assert dataset.report.source_sha256 == hashlib.sha256(content).hexdigest()
-    assert said == [f"building the dataset from {given.dataset.file}"]
+    assert notes == [f"building the dataset from {given.dataset.file}"]
 
 
 async def test_entries_limits_the_lines_read(in_file: Config) -> None:
@@ -76,7 +76,7 @@ ROWS = '{"timestamp": 0, "input_length": 30, "output_length": 5, "hash_ids": [1,
 async def test_variants_share_lengths_but_no_beginning(
     config: Config, tmp_path: Path, dataset: dict[str, object]
 ) -> None:
-    """What one has put into a server's prefix cache is of no use to another."""
+    """The prefix cache that one variant fills must not help another."""
     if "kind" in dataset:
         file = tmp_path / "data"
         file.write_text(ROWS if "block_size" in dataset else '{"text": "a b c"}\n' * 20)

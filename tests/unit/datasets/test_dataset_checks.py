@@ -1,4 +1,4 @@
-"""A dataset file is read before anything is started, within bounds."""
+"""A dataset file is checked before anything starts, within limits."""
 
 import gzip
 import json
@@ -98,7 +98,7 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
     ("multi_turn", '{"turns": ["a"]}\n{"turns": []}\n', "2: `turns` is empty", {}),
     ("sharegpt", '[{"id": "x"}]', "1: Object missing required field `conversations`", {}),
 ]
-"""Kind, content, what follows the file's name, and other parts of the config."""
+"""Kind, content, the message after the file's name, and other parts of the config."""
 
 
 @pytest.mark.parametrize(("kind", "content", "line", "parts"), BAD, ids=[b[2][:40] for b in BAD])

@@ -1,4 +1,4 @@
-"""What the three kinds of file may hold, and how what they may not hold is refused."""
+"""Valid contents of the three kinds of files, and the rejection of invalid ones."""
 
 import json
 
@@ -134,7 +134,7 @@ def test_every_turn_is_a_request_with_its_delay() -> None:
     assert [turn.delay_ns for turn in entry.turns] == [0, 500_000_000, 0]
 
 
-def test_instruction_goes_in_front_of_the_next_turn() -> None:
+def test_instruction_is_inserted_before_the_next_turn() -> None:
     entry = conversation(
         {"role": "system", "text": "be brief"},
         {"text": "a", "max_tokens": 3, "delay": 1},
@@ -229,8 +229,8 @@ def test_more_turns_than_sixteen_bits_hold_are_refused() -> None:
 
 
 def shared(*messages: tuple[str, str]) -> list[PromptConversation]:
-    said = [{"from": speaker, "value": text} for speaker, text in messages]
-    return sharegpt.parse(lines(json.dumps({"id": "x", "conversations": said})), "f")[0]
+    turns = [{"from": speaker, "value": text} for speaker, text in messages]
+    return sharegpt.parse(lines(json.dumps({"id": "x", "conversations": turns})), "f")[0]
 
 
 def test_human_messages_are_turns_and_responses_give_lengths() -> None:
@@ -255,9 +255,9 @@ def test_an_empty_question_ends_the_conversation() -> None:
     assert len(entry.turns) == 1
 
 
-@pytest.mark.parametrize("said", [[], [("gpt", "A")], [("human", ""), ("gpt", "A")]])
-def test_a_conversation_without_a_question_is_left_out(said: list[tuple[str, str]]) -> None:
-    assert shared(*said) == []
+@pytest.mark.parametrize("turns", [[], [("gpt", "A")], [("human", ""), ("gpt", "A")]])
+def test_a_conversation_without_a_question_is_left_out(turns: list[tuple[str, str]]) -> None:
+    assert shared(*turns) == []
 
 
 def test_skipped_lines_are_counted_without_entries() -> None:

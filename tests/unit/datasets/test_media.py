@@ -1,4 +1,4 @@
-"""Pictures and sounds: synthetic ones as others read them, files, and their place in bodies."""
+"""Pictures and sounds: synthetic ones read by other programs, files, and bodies."""
 
 import base64
 import io
@@ -54,7 +54,7 @@ def wav(seconds: float, rate: int, channels: int, rng: np.random.Generator) -> b
 
 
 def pixels(png: bytes) -> tuple[int, int, bytes]:
-    """Width, height and rows of a PNG, whose checksums are right."""
+    """Return width, height and rows of a PNG after checking its checksums."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     at, parts = 8, {}
     while at < len(png):
@@ -130,8 +130,8 @@ def test_refused_media_size_depends_on_format(images: Images, sounds: Sounds) ->
     turns = round(1000 * MOST_BYTES / (sum(sizes) / len(sizes)))
     with pytest.raises(DatasetError, match="GiB of pictures") as refused:
         check_media_size(turns, images, sounds)
-    (said,) = re.findall(r"have ([0-9,.]+) GiB", str(refused.value))
-    assert 2_000 <= float(said.replace(",", "")) <= 3.2 * 2_000
+    (size,) = re.findall(r"have ([0-9,.]+) GiB", str(refused.value))
+    assert 2_000 <= float(size.replace(",", "")) <= 3.2 * 2_000
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_refused_media_size_depends_on_format(images: Images, sounds: Sounds) ->
         (b"", ""),
     ],
 )
-def test_a_file_is_known_by_how_it_begins(data: bytes, found: str) -> None:
+def test_file_format_is_detected_from_its_beginning(data: bytes, found: str) -> None:
     assert media_type(data) == found
 
 
@@ -307,7 +307,7 @@ def test_mp3_is_one_at_each_of_its_rates(rate: int) -> None:
     assert sound.type == "audio/mp3"
     info = soundfile.info(io.BytesIO(base64.b64decode(sound.data)))
     assert (info.samplerate, info.format) == (rate, "MP3")
-    assert info.duration == pytest.approx(1.0, abs=0.2)  # whole frames, with the encoder's own
+    assert info.duration == pytest.approx(1.0, abs=0.2)  # whole frames and padding
 
 
 # --- folders -------------------------------------------------------------------------------------
@@ -391,13 +391,13 @@ def test_missing_folder_is_named() -> None:
 def test_random_file_choice_is_uniform_and_independent() -> None:
     chosen = np.array(chosen_files("random", 8, 80_000, 1, Purpose.PICTURE_FILES))
     counts = np.bincount(chosen, minlength=8)
-    # Sum of squares of 7 degrees of freedom: above 30 once in 10,000 seeds.
+    # Sum of squares with 7 degrees of freedom: above 30 for one in 10,000 seeds.
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 30
     again = float(np.mean(chosen[1:] == chosen[:-1]))
     assert again == pytest.approx(1 / 8, abs=4 * (0.125 * 0.875 / 80_000) ** 0.5)
 
 
-def test_shuffled_choice_takes_each_file_before_repeats() -> None:
+def test_shuffled_choice_uses_each_file_before_repeats() -> None:
     chosen = chosen_files("shuffled", 10, 25, 1, Purpose.PICTURE_FILES)
     assert sorted(chosen[:10]) == sorted(chosen[10:20]) == [*range(10)]
     assert chosen[:10] != chosen[10:20]

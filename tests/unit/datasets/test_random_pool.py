@@ -1,4 +1,4 @@
-"""Random pools: what is drawn, what is put together, and what is refused."""
+"""Random pools: selection, composition, and rejected pools."""
 
 import json
 from collections import Counter
@@ -33,7 +33,7 @@ def prompts(path: Path, count: int = 1, seed: int = 0) -> list[Prompt]:
 def test_lines_are_drawn_with_replacement_and_equal_chance(tmp_path: Path) -> None:
     pool(tmp_path / "a.jsonl", *({"text": str(i)} for i in range(8)), "plain")
     drawn = Counter(prompt.texts for prompt in prompts(tmp_path / "a.jsonl", 9_000))
-    # Each of nine lines 1,000 times: five standard deviations are 149.
+    # Each of nine lines is drawn about 1,000 times. Five standard deviations are 149.
     assert len(drawn) == 9
     assert max(abs(count - 1_000) for count in drawn.values()) < 150
 

@@ -1,4 +1,4 @@
-"""A trace that is streamed makes the same requests as one that is held, when they are asked for."""
+"""A streamed trace makes the same requests as one in memory, on demand."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Synthetic prompts: exact lengths, no common beginnings, the same again for the same seed."""
+"""Synthetic prompts: exact lengths, no shared prefixes, and reproducible with a seed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ def texts(
     return [entry.turns[0].prompt.texts[0] for entry in entries]
 
 
-def test_drawn_lengths_have_the_asked_mean_and_deviation() -> None:
+def test_drawn_lengths_have_the_configured_mean_and_deviation() -> None:
     drawn = draw_lengths(Length(mean=500, stddev=50), 20_000, np.random.default_rng(1))
-    # Four standard errors of the mean and of the deviation.
+    # Four standard errors of the mean and of the standard deviation.
     assert abs(drawn.mean() - 500) < 4 * 50 / 20_000**0.5
     assert abs(drawn.std() - 50) < 4 * 50 / 40_000**0.5
 
@@ -87,7 +87,7 @@ def test_each_purpose_has_its_own_random_numbers() -> None:
 
 
 class EvenCounter:
-    """A tokenizer of which nothing has an odd number of tokens."""
+    """A tokenizer for which no text has an odd number of tokens."""
 
     name = "even"
 

@@ -1,5 +1,5 @@
-"""Mixtures, distributions, shared prefixes and conversations of synthetic prompts, by their
-statistics and their tokens."""
+"""Mixtures, distributions, shared prefixes and conversations of synthetic prompts, checked by
+statistics and tokens."""
 
 import math
 from collections import Counter
@@ -33,13 +33,13 @@ def test_uniform_lengths_are_equally_likely() -> None:
     assert given.mean == 15.5
     counts = np.bincount(drawn(given), minlength=21)[11:]
     assert counts.sum() == MANY
-    # Chi-squared of ten cells: 27.9 is its 99.9th percentile with nine degrees of freedom.
+    # Chi-squared test of ten cells: the 99.9th percentile with nine degrees of freedom is 27.9.
     assert ((counts - MANY / 10) ** 2 / (MANY / 10)).sum() < 27.9
 
 
 def test_lognormal_lengths_have_the_requested_moments() -> None:
     values = drawn(length(mean=500, stddev=250, distribution="lognormal"))
-    # Four standard errors of the mean; that of the deviation grows with the kurtosis, about 9 here.
+    # Four standard errors of the mean. That of the deviation grows with the kurtosis of about 9.
     assert abs(values.mean() - 500) < 4 * 250 / MANY**0.5
     assert abs(values.std() - 250) < 4 * 250 * math.sqrt((9 - 1) / (4 * MANY))
     # The median of a lognormal distribution is mean / sqrt(1 + (stddev / mean)^2).
@@ -66,10 +66,10 @@ def test_limits_cut_a_length_off() -> None:
         {"distribution": "lognormal", "mean": 1000, "stddev": 3000, "min": 50, "max": 1200},
     ],
 )
-def test_mean_of_what_is_drawn_is_known(keys: dict[str, object]) -> None:
+def test_expected_mean_matches_drawn_values(keys: dict[str, object]) -> None:
     given = length(**keys)
     values = drawn(given)
-    # The values are rounded.
+    # Values are rounded.
     error = 4 * values.std() / math.sqrt(MANY) + 0.1
     assert given.mean_within_limits == pytest.approx(values.mean(), abs=error)
 
@@ -126,7 +126,7 @@ def test_first_draws_do_not_depend_on_the_count() -> None:
     assert generate(dataset, 200, 1, None)[:20] == generate(dataset, 20, 1, None)
 
 
-def test_batch_is_several_texts_of_the_asked_length(counter: LibraryTokenCounter) -> None:
+def test_batch_has_several_texts_of_the_requested_length(counter: LibraryTokenCounter) -> None:
     dataset = Dataset.model_validate({"batch_size": 3, "input_tokens": {"mean": 12}})
     for entry in generate(dataset, 10, 1, counter):
         (turn,) = entry.turns
@@ -140,10 +140,10 @@ TURNS = {
 }
 
 
-def test_conversations_have_the_asked_turns_and_delays() -> None:
+def test_conversations_have_the_configured_turns_and_delays() -> None:
     entries = generate(Dataset.model_validate(TURNS), 2_000, 1, None)
     numbers = np.array([len(entry.turns) for entry in entries])
-    assert abs(numbers.mean() - 4.05) < 4 * 2 / len(numbers) ** 0.5  # cut off below one
+    assert abs(numbers.mean() - 4.05) < 4 * 2 / len(numbers) ** 0.5  # truncated below one
     delays_ms = np.array([turn.delay_ns for e in entries for turn in e.turns]) / 1e6
     assert abs(delays_ms.mean() - 200) < 4 * 40 / len(delays_ms) ** 0.5
     texts = [turn.prompt.texts[0] for entry in entries for turn in entry.turns]
@@ -159,7 +159,7 @@ def test_first_conversations_do_not_depend_on_their_number() -> None:
 
 
 def shared(one: list[int], other: list[int]) -> int:
-    """Number of tokens with which two prompts begin alike."""
+    """Return the number of leading tokens that two prompts share."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -167,7 +167,7 @@ def shared(one: list[int], other: list[int]) -> int:
 def made(
     make: Config, counter: LibraryTokenCounter, kind: str, **prefix: object
 ) -> list[list[str]]:
-    """Texts of the messages or the text of twelve prompts, whose tokens are counted."""
+    """Return the texts of the messages, or of twelve prompts with counted tokens."""
     dataset = {"entries": 12, "input_tokens": {"mean": 20}, "prefix": prefix}
     found = []
     for entry in synthetic_prompts(make(endpoint={"type": kind}, dataset=dataset), counter):
@@ -186,7 +186,7 @@ def test_each_group_shares_exactly_its_prefix(
     tokens = [any_counter.encode(text) for text in texts]
     assert {len(each) for each in tokens} == {50}
     alike = [shared(a, b) for a, b in combinations(tokens, 2)]
-    # Of twelve prompts in three groups of four, 3 x 6 pairs are of one group.
+    # Of twelve prompts in three groups of four, 3 x 6 pairs share a group.
     assert sum(count >= 30 for count in alike) == 18
     assert max(alike) < 50
     assert max(count for count in alike if count < 30) < 3
@@ -205,7 +205,7 @@ def test_system_prompt_is_a_message_or_text_start(
     assert min(shared(a, b) for a, b in combinations(tokens, 2)) >= 40
 
 
-def test_a_system_prompt_can_be_given_as_text(config: Config, counter: LibraryTokenCounter) -> None:
+def test_system_prompt_can_be_text(config: Config, counter: LibraryTokenCounter) -> None:
     found = made(config, counter, "messages", system_prompt="Be brief.", groups=2, tokens=9)
     assert {system for system, _ in found} == {"Be brief."}
     assert {counter.count(text) for _, text in found} == {29}

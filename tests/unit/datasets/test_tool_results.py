@@ -1,4 +1,4 @@
-"""Results of tools that a dataset has no text for, and no delay."""
+"""Tool results for which a dataset has neither text nor delay."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_offered_tools_have_a_spare_result() -> None:
 def test_bad_tool_turns_are_named(old: bytes, new: bytes, wrong: str | None) -> None:
     line = TALK.replace(old, new, 1)
     if wrong is None:
-        # A user's turn right after the results belongs to their request.
+        # A user's turn directly after the results is part of their request.
         assert [len(each) for each in turns(line)] == [2, 2]
         return
     with pytest.raises(DatasetError, match=f"f:1: .*{wrong}"):

@@ -1,4 +1,4 @@
-"""The four formats of traces, from files to requests, and what they may not hold."""
+"""The four trace formats, from files to requests, and their invalid contents."""
 
 import json
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def payloads(dataset: AnyDataset) -> list[dict[str, object]]:
 
 
 @KINDS
-async def test_every_format_gives_its_lengths(in_file: Config, kind: str) -> None:
+async def test_every_format_states_its_lengths(in_file: Config, kind: str) -> None:
     dataset = await built(in_file, kind, CONTENT[kind], type="completions")
     requests = payloads(dataset)
     assert [len(str(request["prompt"]).split()) for request in requests] == [6, 9]
@@ -108,7 +108,7 @@ async def test_mooncake_rows_may_have_tools_and_further_members(in_file: Config)
         ("messages", "messages", {"name": "f", "input_schema": {"type": "object"}}),
     ],
 )
-async def test_mooncake_rows_take_the_form_of_the_api(
+async def test_mooncake_rows_are_converted_to_the_api(
     in_file: Config, api: str, prompt_key: str, tool: dict[str, object]
 ) -> None:
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]

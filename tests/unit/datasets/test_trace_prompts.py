@@ -1,4 +1,4 @@
-"""What the rows of a trace become: exact lengths, and shared prefixes where hash ids are equal."""
+"""Prompts from the rows of a trace: exact lengths, and shared prefixes for equal hash ids."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ BLOCK = 16
 
 
 def replay(*, random_seed: int = 0, **load: object) -> BenchmarkConfig:
-    """A replay of a trace, unless the load is another."""
+    """Return a replay of a trace, or another load."""
     dataset = {"kind": "bailian_trace", "file": "f"}
     return small_config(load=load, dataset=dataset, random_seed=random_seed)
 
@@ -32,7 +32,7 @@ def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRo
 
 
 def indexed(rows: Iterable[TraceRow], *, limit: int | None = None) -> TraceIndex:
-    """The index of rows; the position of each is its place in the sequence."""
+    """Return an index of rows. The position of each is its place in the sequence."""
     placed = ((Line(n, n, 100), row) for n, row in enumerate(rows))
     return index_rows(placed, units_per_second=1.0, limit=limit)
 
@@ -91,7 +91,7 @@ def test_equal_leading_ids_share_exact_whole_blocks(any_counter: LibraryTokenCou
         shared_tokens(any_counter, first, third),
         shared_tokens(any_counter, second, third),
     ]
-    # Blocks that differ may begin with the same token or two, never with a whole block.
+    # Different blocks may begin with the same one or two tokens, but never with a whole block.
     assert [tokens // BLOCK for tokens in alike] == [3, 1, 1]
 
 
@@ -115,10 +115,10 @@ def test_a_short_last_block_begins_the_whole_one(counter: LibraryTokenCounter) -
     words = short.split()
     alike = sum(one == other for one, other in zip(words, whole.split(), strict=False))
     assert shared_tokens(counter, short, whole) >= BLOCK
-    assert alike >= len(words) - 4  # the filling of its end may differ
+    assert alike >= len(words) - 4  # the padding at its end may differ
 
 
-def test_hash_id_gives_the_same_words_everywhere() -> None:
+def test_hash_id_yields_the_same_words_everywhere() -> None:
     first, second = texts(made([row(48, 1, 2, 3), row(32, 3, 2)]))
     assert first.split()[BLOCK : 2 * BLOCK] == second.split()[BLOCK:]
     assert first.split()[2 * BLOCK :] == second.split()[:BLOCK]
@@ -158,7 +158,7 @@ def test_rows_without_tokens_are_left_out_and_counted() -> None:
     assert (index.entry_count, index.left_out) == (1, 2)
 
 
-def test_limit_ends_reading_unless_sessions_may_go_on() -> None:
+def test_limit_ends_reading_unless_sessions_may_continue() -> None:
     rows = checked([row(5), row(6), row(7), row(-1)], BLOCK)
     assert indexed(rows, limit=2).entry_count == 2
     talks = [row(5, session="a"), row(6), row(7), row(8, session="a")]

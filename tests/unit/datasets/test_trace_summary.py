@@ -1,4 +1,4 @@
-"""What a trace is described by."""
+"""The summary of a trace."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Requests of session trees: exact tokens, prefixes as the hash ids tell, and markers."""
+"""Requests of session trees: exact tokens, prefixes according to the hash ids, and markers."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ def texts(made: Conversation) -> list[str]:
 def dag_entry(
     config: Config, line: dict[str, Any], endpoint: dict[str, str] | None = None, **dataset: str
 ) -> Conversation:
-    """That of the session in this line."""
+    """Return the entry for the session in this line."""
     (tree,) = DagSessions([(1, json.dumps(line).encode())], "f").trees()
     dataset = {"kind": "dag_jsonl", "file": "f"} | dataset
     return TreeContents(config(dataset=dataset, endpoint=endpoint or {}), None).entry(tree, 0)
@@ -58,7 +58,7 @@ def test_prompts_have_the_recorded_tokens(config: Config, any_counter: LibraryTo
     assert [turn.input_tokens for turn in made.turns] == [27, 45, 30, 33, 30]
 
 
-def test_common_hash_ids_give_the_common_tokens(
+def test_common_hash_ids_yield_common_tokens(
     config: Config, any_counter: LibraryTokenCounter
 ) -> None:
     made = entry(settings(config), any_counter)
@@ -77,7 +77,7 @@ def test_other_traces_have_other_tokens(config: Config, counter: LibraryTokenCou
     assert texts(entry(settings(config), counter)) == one
 
 
-def test_hash_id_gives_the_same_text_everywhere(config: Config) -> None:
+def test_hash_id_yields_the_same_text_everywhere(config: Config) -> None:
     made = texts(entry(settings(config)))
     words = [text.split() for text in made]
     assert words[0][10:20] == words[2][10:20] == words[1][10:20]
@@ -140,7 +140,7 @@ def test_sound_for_an_api_without_is_refused(config: Config, role: str) -> None:
         dag_entry(config, line, {"type": "messages"})
 
 
-def test_results_of_tools_go_with_the_live_response(config: Config) -> None:
+def test_tool_results_follow_the_live_response(config: Config) -> None:
     user = {"role": "user", "content": "u"}
     results = [{"role": "tool", "tool_call_id": str(n), "content": f"r{n}"} for n in range(2)]
     line = {"session_id": "a", "turns": [{"messages": [user]}, {"messages": [*results, user]}]}
@@ -196,7 +196,7 @@ def test_one_token_requests_differ_in_the_length_alone(config: Config) -> None:
 def test_ceiling_counts_repeated_prefixes_of_a_tree() -> None:
     index = TreeIndex()
     index.add(read_tree(TRACE, "f"))
-    # 3 new, 3 of 4 known, 3 new with another first block, 3 of 4, 2 of 3.
+    # 3 new, 3 of 4 cached, 3 new with another first block, 3 of 4, 2 of 3.
     assert (index.hit_blocks, index.blocks) == (0 + 3 + 0 + 3 + 2, 3 + 4 + 3 + 4 + 3)
     index.add(read_tree(TRACE, "f"))
     assert index.prefix_cache_hit == 8 / 17

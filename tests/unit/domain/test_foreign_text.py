@@ -1,4 +1,4 @@
-"""Text that somebody else wrote is made harmless, whatever it holds."""
+"""Untrusted text is made harmless, whatever it contains."""
 
 import csv
 import random

@@ -1,4 +1,4 @@
-"""Numbers in a terminal are short and keep what matters."""
+"""Numbers in a terminal are short and keep the significant digits."""
 
 import pytest
 

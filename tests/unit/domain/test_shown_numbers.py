@@ -1,4 +1,4 @@
-"""Measured numbers are short, keep what matters, and are the same on a terminal and in a page."""
+"""Displayed measurements keep the significant digits and are the same everywhere."""
 
 from html import unescape
 

@@ -1,4 +1,4 @@
-"""Audio transcription: forms, and responses in the form of real servers."""
+"""Audio transcription: forms, and responses like those of real servers."""
 
 import base64
 import email
@@ -23,7 +23,7 @@ def body(prompt: Prompt | None = None, **changes: Any) -> bytes:
 
 
 def parts(made: bytes) -> list[tuple[str, str | None, str, bytes]]:
-    """Name, file name, media type and content of each part, as Python's own parser reads them."""
+    """Return name, file name, media type and content of each part, parsed by Python's library."""
     head = f"Content-Type: {AUDIO_TRANSCRIPTION.content_type}\r\n\r\n".encode()
     message = email.message_from_bytes(head + made, policy=email.policy.HTTP)
     return [

@@ -1,4 +1,4 @@
-"""Cached prompt tokens, as each server states them."""
+"""Cached prompt tokens in the format of each server."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Chat: bodies, histories, events and whole responses."""
+"""Chat: bodies, histories, events and complete responses."""
 
 import json
 from functools import partial
@@ -22,7 +22,7 @@ def test_a_plain_request_has_model_and_messages_only() -> None:
     assert body(HELLO) == {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 
-def test_a_streaming_request_asks_for_usage() -> None:
+def test_streaming_request_includes_usage_option() -> None:
     sent = body(HELLO, streaming=True)
     assert sent["stream"] is True
     assert sent["stream_options"] == {"include_usage": True}
@@ -149,7 +149,7 @@ def test_the_usage_event_has_no_output() -> None:
     "details", [None, {"reasoning_tokens": 0}, {"accepted_prediction_tokens": 3}]
 )
 def test_reasoning_tokens_may_be_beside_details(details: dict[str, int] | None) -> None:
-    """As in the usage of SGLang."""
+    """As in SGLang's usage."""
     unknown = 0 if details and "reasoning_tokens" in details else -1
     for stated, expected in ((4, 4), (0, unknown)):
         usage = {

@@ -1,4 +1,4 @@
-"""Completions: bodies, events and whole responses."""
+"""Completions: bodies, events and complete responses."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Templates and raw payloads: bodies, where the output is found, and what is refused."""
+"""Templates and raw payloads: bodies, the location of the output, and rejected settings."""
 
 import json
 from typing import Any
@@ -52,7 +52,7 @@ def test_extra_inputs_come_last_and_null_removes() -> None:
     assert body(given, Prompt(texts=("x",))) == {"b": "x", "c": 2}
 
 
-def test_length_under_a_known_name_is_requested() -> None:
+def test_length_is_requested_under_a_supported_name() -> None:
     given = options('{"max_new_tokens": {{ max_tokens }}, "t": {{ text|tojson }}}')
     prompt = Prompt(texts=("x",), output_tokens=9)
     assert endpoint_of(given).render(prompt, given).requested_tokens == 9
@@ -206,12 +206,12 @@ def test_event_without_output_has_no_token() -> None:
 @pytest.mark.parametrize("member", ["delta", "message"])
 def test_reasoning_and_tool_calls_are_output(member: str) -> None:
     calls = '[{"function": {"name": "f", "arguments": "{}"}}]'
-    for said, expected in (
+    for text, expected in (
         ('{"content": null, "reasoning_content": "hm"}', ("", "hm", "")),
         (f'{{"content": "", "tool_calls": {calls}}}', ("", "", "f{}")),
         ('{"content": [{"type": "text", "text": "hi"}]}', ("hi", "", "")),
     ):
-        response = f'{{"choices": [{{"{member}": {said}}}], "usage": {{"completion_tokens": 3}}}}'
+        response = f'{{"choices": [{{"{member}": {text}}}], "usage": {{"completion_tokens": 3}}}}'
         delta = raw(output_tokens_field="usage.completion_tokens").parse_body(response.encode())
         assert (delta.content, delta.reasoning, delta.tool_calls) == expected
         assert (delta.has_output, delta.completion_tokens) == (True, 3)

@@ -1,4 +1,4 @@
-"""What holds for every endpoint."""
+"""Properties of every endpoint."""
 
 import base64
 from typing import Any
@@ -92,7 +92,7 @@ def test_body_holds_the_prompt_under_the_prompt_key(endpoint: Endpoint) -> None:
 def test_payload_keeps_its_members_but_not_its_streaming(
     kind: str, payload: dict[str, Any], added: dict[str, Any]
 ) -> None:
-    # These two have no member that asks for a stream.
+    # These two have no field that requests a stream.
     is_plain = kind in ("huggingface_generate", "hf_tei_rankings")
     streaming = {} if is_plain else {"stream": True, "stream_options": {}}
     prompt = Prompt(payload=payload | streaming, output_tokens=9)
@@ -138,7 +138,7 @@ REFUSED: tuple[tuple[tuple[str, ...], str, tuple[Prompt, ...]], ...] = (
         ),
     ),
 )
-"""Prompts of another API, and the words that refuse them."""
+"""Prompts of another API, and the text of the error."""
 
 
 @pytest.mark.parametrize(("kinds", "words", "prompts"), REFUSED)
@@ -234,7 +234,7 @@ OTHER_FORMS = {
 @EVERY
 def test_invalid_response_is_malformed(endpoint: Endpoint) -> None:
     anywhere = ("", "hello", "{", "null", "{}", '{"error":null}', '"\xff"')
-    # A list is a ranking of TEI, where it can be empty.
+    # A list is a TEI ranking, which can be empty.
     lists = () if endpoint.type in RANKINGS else ("[]",)
     for data in anywhere + lists + OTHER_FORMS[endpoint.type]:
         for parse in (endpoint.parse_event, endpoint.parse_body):

@@ -1,4 +1,4 @@
-"""Who asks the target for a forced output length, and what its response does to requests."""
+"""Which worker probes for forced output lengths, and how the response changes requests."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What each API takes back of a response, whole and streamed."""
+"""The parts of a response that each API expects in the history, complete and streamed."""
 
 import json
 from typing import Any
@@ -177,7 +177,7 @@ def test_chat_joins_calls_of_custom_tools() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_chat_keeps_signatures_of_calls(place: int) -> None:
-    """As Gemini asks for."""
+    """As required by Gemini."""
     signed = {"extra_content": {"google": {"thought_signature": "s=="}}}
     parts = [{"index": 0, "id": "c1", "function": {"name": "f", "arguments": '{"a": '}}]
     parts.append({"index": 0, "function": {"arguments": "1}"}})
@@ -186,7 +186,7 @@ def test_chat_keeps_signatures_of_calls(place: int) -> None:
     assert items(reply)[0]["tool_calls"] == [CALL | signed]
 
 
-def test_chat_takes_the_first_choice() -> None:
+def test_chat_uses_the_first_choice() -> None:
     second = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
     assert items(events(CHAT, delta(content="a"), second, delta(content="b"))) == [
         {"role": "assistant", "content": "ab"}
@@ -253,7 +253,7 @@ def test_responses_keeps_all_items_as_they_came() -> None:
     assert reply.defects == ()
 
 
-def test_responses_takes_items_when_they_are_done() -> None:
+def test_responses_api_uses_items_when_complete() -> None:
     added = [
         {"type": "response.output_item.added", "output_index": n, "item": {"type": item["type"]}}
         for n, item in enumerate(OUTPUT)
@@ -333,7 +333,7 @@ def test_messages_names_invalid_json_arguments() -> None:
     assert items(reply)[0]["content"][0]["input"] == {}
 
 
-def test_empty_message_goes_back_as_nothing() -> None:
+def test_empty_message_is_not_sent_back() -> None:
     assert whole(MESSAGES, {"content": []}).items == b""
     assert added_to_history(MESSAGES, b"1", Reply(b""), ())[0] == [b"1"]
 
@@ -384,7 +384,7 @@ def test_results_have_the_ids_of_the_calls(api: Conversations, expected: list[An
 @pytest.mark.parametrize(
     ("api", "kind"), [(CHAT, "text"), (RESPONSES, "input_text"), (MESSAGES, "text")]
 )
-def test_result_parts_take_the_form_of_the_api(api: Conversations, kind: str) -> None:
+def test_result_parts_are_converted_to_the_api(api: Conversations, kind: str) -> None:
     content = [{"type": "text", "text": "x"}]
     message = {"role": "tool", "tool_call_id": "recorded", "content": content}
     rest, (result,) = split_results(Prompt(messages=(message,)), api)

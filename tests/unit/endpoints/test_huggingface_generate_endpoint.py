@@ -1,4 +1,4 @@
-"""TGI's own API: bodies, events and whole responses."""
+"""TGI's native API: bodies, events and complete responses."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""Image generation: bodies, and responses in the form of real servers."""
+"""Image generation: bodies, and responses like those of real servers."""
 
 from functools import partial
 

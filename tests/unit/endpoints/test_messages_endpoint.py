@@ -1,4 +1,4 @@
-"""The messages API: bodies, events and whole messages."""
+"""The messages API: bodies, events and complete messages."""
 
 import json
 from functools import partial
@@ -10,7 +10,7 @@ from aiperf_svc.core.endpoints.messages import MESSAGES
 from tests.support.endpoint_requests import request_body
 
 REQUIRED = {"model", "messages", "max_tokens"}
-"""Members that the published request must have."""
+"""Required fields of the published request."""
 
 body = partial(request_body, MESSAGES)
 
@@ -29,7 +29,7 @@ def test_maximum_is_always_sent() -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_system_messages_go_to_the_system_member(role: str) -> None:
+def test_system_messages_use_the_system_field(role: str) -> None:
     hi = {"role": "user", "content": "hi"}
     sent = body(Prompt(messages=({"role": role, "content": "be brief"}, hi | {"name": "Ann"})))
     assert sent["system"] == [{"type": "text", "text": "be brief"}]

@@ -1,4 +1,4 @@
-"""The three rankings APIs: bodies, and responses in the form of real servers."""
+"""The three rankings APIs: bodies, and responses like those of real servers."""
 
 import pytest
 

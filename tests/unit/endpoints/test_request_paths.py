@@ -1,4 +1,4 @@
-"""The path of a request is that of the API, whatever part of it the URL has already."""
+"""The path of a request is that of the API, whichever part of it the URL already contains."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_shared_path_prefix_is_not_repeated(
         ("/gate", {}, ""),
     ],
 )
-def test_the_path_of_another_api_is_known(
+def test_path_of_another_api_is_detected(
     url_path: str, options: dict[str, object], other: str
 ) -> None:
     assert other_api(url_path, options_of(**options)) == other

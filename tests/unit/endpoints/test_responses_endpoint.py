@@ -1,4 +1,4 @@
-"""The responses API: bodies, events and whole responses."""
+"""The responses API: bodies, events and complete responses."""
 
 import json
 from functools import partial
@@ -10,7 +10,7 @@ from aiperf_svc.core.endpoints.responses import RESPONSES
 from tests.support.endpoint_requests import request_body
 
 REQUEST_MEMBERS = {"input", "model", "stream", "max_output_tokens"}
-"""Members of the published request that are sent."""
+"""Fields of the published request that are sent."""
 
 body = partial(request_body, RESPONSES)
 

@@ -1,4 +1,4 @@
-"""Speculation for each request, as the servers state it, and the acceptance of the run."""
+"""Speculative decoding per request, as servers report it, and the acceptance rate of the run."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an event did to an open loop, in exact numbers."""
+"""The effect of an event on an open loop, in exact numbers."""
 
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ KILL = {"at": "60s", "do": "kill"}
 
 
 def report(**fields: Any) -> EventReport:
-    """A verified event at 60 s."""
+    """Return a report of a verified event at 60 s."""
     given: dict[str, Any] = {
         "number": 0,
         "what": "process 7 (server)",
@@ -37,7 +37,7 @@ def report(**fields: Any) -> EventReport:
 
 
 def steady_load() -> Rows:
-    """A request every 50 ms, whose tokens come 20, 25, … 65 ms after it is due."""
+    """Return a request every 50 ms, whose tokens arrive 20, 25, … 65 ms after it is due."""
     due = START_NS + np.arange(RATE * LENGTH_S, dtype=np.int64) * (SECOND // RATE)
     first = due + 20 * MS
     return fake_run.make_rows(
@@ -55,7 +55,7 @@ def steady_load() -> Rows:
 
 
 def fail(rows: Rows, chosen: Any, error: ErrorKind, *, status: int = 0) -> None:
-    """Let requests fail without a token."""
+    """Make requests fail without a token."""
     rows["outcome"][chosen], rows["error"][chosen] = Outcome.ERRORED, error
     rows["status"][chosen] = status
     for name in ("first", "second", "last"):
@@ -63,9 +63,9 @@ def fail(rows: Rows, chosen: Any, error: ErrorKind, *, status: int = 0) -> None:
 
 
 def killed_load() -> Rows:
-    """The steady load with 12 s of refused connections, and one stream cut in its middle."""
+    """Return the steady load with 12 s of refused connections and one stream that is cut off."""
     rows = steady_load()
-    # Due at 59.95 s: its first token came at 59.97 s, and its end should have come at 60.015 s.
+    # Due at 59.95 s, with its first token at 59.97 s. It should have ended at 60.015 s.
     cut = RATE * KILLED_S - 1
     rows["outcome"][cut], rows["error"][cut] = Outcome.ERRORED, ErrorKind.DISCONNECTED
     rows["last_token_wall_ns"][cut] = rows["end_wall_ns"][cut] = START_NS + 60_000 * MS
@@ -98,7 +98,7 @@ def test_outage_in_exact_numbers() -> None:
     assert (found.baseline_s, found.baseline_rate, found.judged_s) == (60.0, 20.0, 60.0)
     assert found.lost == {"refused": 240, "5xx": 20, "cut": 1}
     assert found.throughput_recovery_s == found.latency_recovery_s == 13.0
-    # The last token before came at 59.965 s, the first one after at 73.02 s.
+    # The last token before arrived at 59.965 s, and the first one after at 73.02 s.
     assert found.longest_gap_s == pytest.approx(13.055)
     assert found.usual_gap_s == pytest.approx(0.045, abs=0.011)
     assert (found.limit_ms, found.limit_source) == (25.0, "baseline")
@@ -141,7 +141,7 @@ def test_next_event_ends_the_judgement() -> None:
     second = report(number=1, begin_wall_ns=START_NS + 100 * SECOND)
     first, second_found = measure(rows, report(), second, events=[KILL, later])
     assert (first.judged_s, first.throughput_recovery_s) == (40.0, None)
-    # From 73 s on, 27 s are left before the next event: too few to hold 30 s.
+    # From 73 s on, only 27 s remain before the next event, too few to hold for 30 s.
     assert first.recovery_text(first.recovery_s) == "> 40 s"
     assert (second_found.baseline_s, second_found.judged_s) == (40.0, 20.0)
     assert second_found.lost == {"timeout": 40}
@@ -180,7 +180,7 @@ def test_shares_leave_out_clients_that_may_leave() -> None:
     rows = steady_load()
     leaving = np.arange(len(rows)) % 2 == 0
     rows["flags"][leaving] = Flag.ABANDONS
-    # Only fast requests of such clients complete, and would lower the limit.
+    # Only fast requests of such clients complete, and they would lower the limit.
     rows["first_token_wall_ns"][leaving] -= 19 * MS
     fail(rows, slice(RATE * KILLED_S, RATE * (KILLED_S + 2)), ErrorKind.CONNECT)
     (found,) = measure(rows)
@@ -193,7 +193,7 @@ def test_verified_event_leaves_the_run_valid() -> None:
     found = summary(killed_load(), report())
     check = {each.check: each for each in found.verdict.checks}
     assert check["events"].severity is Severity.VALID
-    # A tenth of the requests failed, and that is what was asked for.
+    # A tenth of the requests failed, as requested.
     assert check["errors"].severity is Severity.DEGRADED
     assert found.scalars["event_lost_requests"] == 261
     assert found.scalars["event_recovery_time"] == 13.0

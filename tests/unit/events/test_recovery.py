@@ -1,4 +1,4 @@
-"""The arithmetic of recovery, debt and gaps: exact numbers, and a slow way that must agree."""
+"""The arithmetic of recovery, debt and gaps: exact numbers, and agreement with a slow reference."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ from aiperf_svc.core.events.disturbance import HOLD_S, WINDOW_S, debt, longest_g
 
 
 def seconds(*parts: tuple[int, int]) -> np.ndarray:
-    """Return so many seconds of each count: `(length, count)`."""
+    """Return this many seconds of each count: `(length, count)`."""
     return np.concatenate([np.full(length, count, dtype=np.int64) for length, count in parts])
 
 
 def slow_second(good: list[int], due: list[int], least: float) -> int | None:
-    """The definition, word by word."""
+    """Apply the definition literally."""
     for second in range(len(due) - HOLD_S + 1):
         windows = range(second, second + HOLD_S - WINDOW_S + 1)
         if all(
@@ -25,7 +25,7 @@ def slow_second(good: list[int], due: list[int], least: float) -> int | None:
 
 def test_outage_ends_recovery_with_its_last_bad_window() -> None:
     due = seconds((60, 20))
-    # Nothing for 12 s. A window may miss 5%, which is 10 of 200 requests: none of these seconds.
+    # Nothing for 12 s. A window may miss 5%, or 10 of 200 requests: none of these seconds.
     good = seconds((12, 0), (48, 20))
     assert recovered_second(good, due, least=0.95) == 12
     # Half a second of the outage fits into a window: second 11 has 10 of its 20 requests.
@@ -41,7 +41,7 @@ def test_no_disturbance_recovers_at_once() -> None:
 def test_second_dip_within_the_hold_counts() -> None:
     due = seconds((80, 20))
     good = seconds((5, 0), (25, 20), (3, 0), (47, 20))
-    # From second 5 on, 25 good seconds follow, and not 30.
+    # Only 25 good seconds follow from second 5 on, not 30.
     assert recovered_second(good, due, least=0.95) == 33
     good = seconds((5, 0), (35, 20), (3, 0), (37, 20))
     assert recovered_second(good, due, least=0.95) == 5
@@ -82,7 +82,7 @@ def compare_ways(seed: int) -> None:
 
 
 def test_debt_counts_only_misses_beyond_the_baseline() -> None:
-    # 2% miss the SLO anyway: 24 of 1,200. The other 216 are 10.8 s of load at 20 a second.
+    # 2% miss the SLO anyway: 24 of 1,200. The other 216 are 10.8 s of load at 20 per second.
     assert debt(240, 1_200, usual_share=0.02, rate=20.0) == pytest.approx((216.0, 10.8))
     assert debt(20, 1_200, usual_share=0.02, rate=20.0) == (0.0, 0.0)
     assert debt(5, 10, usual_share=0.0, rate=0.0) == (5.0, 0.0)
@@ -91,13 +91,13 @@ def test_debt_counts_only_misses_beyond_the_baseline() -> None:
 @pytest.mark.parametrize(
     ("moments", "gap"),
     [
-        ([1, 2, 9, 12, 15, 19], 7),  # from 2, before the begin, to 9
+        ([1, 2, 9, 12, 15, 19], 7),  # from 2, before the start, to 9
         ([1, 12, 15, 19], 11),
         ([5, 6, 13], 7),
         ([1, 2, 3], 17),  # open at the end
         ([25], 15),  # only after the end
         ([], 15),
-        ([9, 4, 19, 14], 5),  # in no order
+        ([9, 4, 19, 14], 5),  # unordered
     ],
 )
 def test_gap_overlaps_the_time_after_the_begin(moments: list[int], gap: int) -> None:

@@ -1,4 +1,4 @@
-"""What a search holds is read, refused with a reason, and found in a trial's summary."""
+"""A search criterion is parsed, rejected with a reason, and applied to a trial's summary."""
 
 from typing import Any
 
@@ -58,22 +58,22 @@ def test_invalid_search_limit_is_refused(holds: str, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
+    ("metric", "message"),
     [
         ("output_token_throughputs", "did you mean output_token_throughput"),
         ("request_latency", "lower is better"),
     ],
 )
-def test_invalid_metric_to_maximize_is_refused(metric: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_metric_to_maximize_is_refused(metric: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         searched_slo(search(maximize=metric), slo())
 
 
 def exported(
     limits: Slo, *, slow_share: float = 0.0, failed_share: float = 0.0, unsent: int = 0
 ) -> InferenceResult:
-    """The results of a run of 4,000 requests, of which some are slow and some failed, and of
-    `unsent` more that were due and never sent."""
+    """Return the results of a run of 4,000 requests with slow and failed ones, and of `unsent` more
+    that were due but never sent."""
     rng = np.random.default_rng(3)
     is_slow = rng.random(4_000) < slow_share
     quick, slow = fake_run.request(ttft_ms=20.0), fake_run.request(ttft_ms=80.0)
@@ -136,14 +136,14 @@ def test_average_with_an_unknown_value_has_no_batches(unsent: int) -> None:
     (evidence,) = trial_result(exported(slo(objectives=[limit]), unsent=unsent), search()).evidence
     assert bool(evidence.counts) is not bool(unsent)
     assert is_held([evidence]) is (None if unsent else True)
-    # Another run, in which nothing was cut off, does not overrule it.
+    # Another run in which nothing was cut off does not override it.
     (other,) = trial_result(exported(slo(objectives=[limit])), search()).evidence
     assert is_held([evidence, other]) is (None if unsent else True)
     assert not unsent or "among the requests that were cut off" in str(evidence)
 
 
-def test_unknown_value_of_an_ended_trial_tells_nothing() -> None:
-    # The trial was ended by another objective, which cut its requests off.
+def test_unknown_value_of_an_ended_trial_is_ignored() -> None:
+    # Another objective ended the trial and cut its requests off.
     limit = {"metric": "intended_request_latency", "stat": "avg", "max": "500ms"}
     whole = exported(slo(objectives=[limit]))
     ended = replace(exported(slo(objectives=[limit]), unsent=7), early_end="p99 breaks")

@@ -1,4 +1,4 @@
-"""A trial of a search ends early only if the whole of it would have been judged as breaking."""
+"""A trial of a search ends early only if the complete trial would have been judged as breaking."""
 
 import itertools
 from typing import Any
@@ -25,10 +25,10 @@ from tests.support.small_configs import small_config
 SECONDS = 20
 GOOD = {"time_to_first_token": f"{LIMIT_S}s"}
 PARTS = 40
-"""Times within a trial at which it is asked whether it can end."""
+"""Times within a trial at which an early end is considered."""
 SEEDS = 8
-"""Trials at each rate for each of three percentiles. None of 24 below the knee ends early with a
-probability of 5% if 12% of all such trials do."""
+"""Trials at each rate for each of three percentiles. If 12% of all such trials ended early, none of
+24 below the knee would with a probability of 5%."""
 ALLOWED = {"p50": 0.5, "p90": 0.1, "p99": 0.01}
 
 
@@ -46,13 +46,13 @@ def trial(rate: float, stat: str = "p99", **load: Any) -> BenchmarkConfig:
 
 
 def served(rate: float, seed: int) -> Rows:
-    """What a queue made of the requests of a trial, in the order of their ends."""
+    """Return the requests of a trial after a simulated queue, in the order of their ends."""
     rng = np.random.default_rng(seed)
     return rows_of(*waits(rng, rate, int(rate * SECONDS * 1.2 + 100)))
 
 
 def rows_of(arrivals: NDArray[np.float64], waited: NDArray[np.float64]) -> Rows:
-    """The requests of a trial, in the order of their ends."""
+    """Return the requests of a trial in the order of their ends."""
     due = fake_run.START_NS + (arrivals * 1e9).astype(np.int64)
     first = due + (waited * 1e9).astype(np.int64)
     end = first + int(SERVICE_S * 1e9)
@@ -66,7 +66,7 @@ def rows_of(arrivals: NDArray[np.float64], waited: NDArray[np.float64]) -> Rows:
 def ended_early(
     config: BenchmarkConfig, rows: Rows, search: Search
 ) -> tuple[EarlyEnd, Rows] | None:
-    """Why a trial ended early, and what it had by then."""
+    """Return why a trial ended early, and its results until then."""
     detector = EarlyEndDetector(config, search)
     detector.begin(fake_run.START_NS)
     bounds = np.linspace(0, len(rows), PARTS + 1).astype(int)
@@ -108,7 +108,7 @@ def test_a_trial_that_ends_early_would_have_broken(stat: str) -> None:
 def test_trial_with_possibly_few_long_waits_continues(stat: str) -> None:
     arrivals = np.arange(300 * SECONDS) / 300
     for share, ends in ((0.9, False), (2.0, True)):
-        # Spread over all batches, but in each of them before the others.
+        # Spread over all batches, but first within each batch.
         is_long = np.arange(len(arrivals)) % 600 < 600 * share * ALLOWED[stat]
         rows = rows_of(arrivals, np.where(is_long, 2 * LIMIT_S, 0.0))
         config = trial(300.0, stat, arrival={"pattern": "constant"})
@@ -173,7 +173,7 @@ def test_load_of_unknown_length_runs_to_its_end(load: dict[str, Any]) -> None:
         {"kind": "otel_trace", "file": "f"},
     ],
 )
-def test_conversation_rate_does_not_give_a_request_count(dataset: dict[str, Any]) -> None:
+def test_conversation_rate_bounds_no_request_count(dataset: dict[str, Any]) -> None:
     config = trial(300.0)
     assert most_requests(config) is not None
     talking = config.model_copy(update={"dataset": Dataset.model_validate(dataset)})
@@ -190,7 +190,7 @@ def test_limiting_client_causes_the_early_end() -> None:
     found = ended_early(config, rows, searched())
     assert found is not None
     late = found[1].copy()
-    late["start_wall_ns"] += 300_000_000  # sent so long after they were due
+    late["start_wall_ns"] += 300_000_000  # sent this long after they were due
     for name in ("sent", "ack", "first_token", "first_output", "last_token", "end"):
         late[f"{name}_wall_ns"] += 300_000_000
     content, result = result_of(config, late, found[0], searched())

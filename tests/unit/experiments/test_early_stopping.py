@@ -1,4 +1,4 @@
-"""Early stopping proves what it says, no more, and agrees with MLPerf's published numbers."""
+"""Early stopping proves exactly what it claims, and agrees with MLPerf's published numbers."""
 
 import math
 
@@ -16,7 +16,7 @@ from aiperf_svc.core.experiments.scenario_result import (
 
 
 def failures_at_most(queries: int, beyond: int, percentile: float) -> float:
-    """The exact probability of at most so many failures among queries that are independent."""
+    """Return the exact probability of at most this many failures among independent queries."""
     return math.fsum(
         math.comb(queries, k) * (1 - percentile) ** k * percentile ** (queries - k)
         for k in range(beyond + 1)

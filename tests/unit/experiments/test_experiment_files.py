@@ -27,13 +27,13 @@ AGGREGATE = "profile_export_aiperf_aggregate"
 
 @pytest.fixture
 def outcomes() -> list[TrialOutcome]:
-    """Three combinations, three repetitions, and a trial that failed."""
+    """Return three combinations with three repetitions, and a failed trial."""
     failed = outcome(10, {"load.concurrency": 8}, state="failed", reason="=connection refused")
     return [*sweep(POINTS, repetitions=3, step=1.0), failed]
 
 
 def tables(path: Path) -> list[list[list[str]]]:
-    """The tables of a CSV file, which empty lines separate."""
+    """Return the tables of a CSV file, which are separated by empty lines."""
     parts = path.read_text().split("\n\n")
     return [list(csv.reader(StringIO(part))) for part in parts]
 
@@ -141,7 +141,7 @@ def test_aiperf_reads_the_aggregate_of_each_combination(
     found = json.loads(stem.with_suffix(".json").read_text())
     assert found["metadata"]["aggregation_type"] == "confidence"
     assert found["metadata"]["run_labels"] == ["run_0003", "run_0006", "run_0009"]
-    # By these, AIPerf's plots know the load of an aggregate.
+    # AIPerf's plots read the load of an aggregate from these.
     assert found["metadata"]["variation_label"] == "load.concurrency=4"
     assert found["metadata"]["variation_values"] == {"load.concurrency": 4}
     assert found["metrics"]["time_to_first_token_p99"]["mean"] == 8.0
@@ -238,11 +238,11 @@ def test_running_experiment_lists_its_finished_trials(tmp_path: Path) -> None:
         "report.html",
         "sweep_aggregate/profile_export_aiperf_sweep.csv",
     } < names
-    assert not any(name.startswith("aggregate/") for name in names)  # of single runs
+    assert not any(name.startswith("aggregate/") for name in names)  # only for single runs
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "No such file"),
         ("[", "broken"),
@@ -256,9 +256,9 @@ def test_running_experiment_lists_its_finished_trials(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_that_holds_no_experiment_is_refused(
-    tmp_path: Path, content: str | None, said: str
+    tmp_path: Path, content: str | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / "experiment.json").write_text(content)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_experiment_file(tmp_path)

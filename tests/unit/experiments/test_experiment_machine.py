@@ -130,7 +130,7 @@ def test_finished_trials_are_not_run_again() -> None:
 
 def test_strategy_receives_the_result_of_each_trial() -> None:
     class Repeating:
-        """Gives the first trial again as long as trials find something."""
+        """Returns the first trial again as long as trials have a result."""
 
         total = 0
 

@@ -31,7 +31,7 @@ POINTS = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}
 
 
 def seven_by_two() -> list[TrialOutcome]:
-    """A sweep of two parameters with three repetitions."""
+    """Return a sweep of two parameters with three repetitions."""
     combinations = [(c, tokens) for c in (1, 2, 4, 8, 16, 32, 64) for tokens in (16, 64)]
     return [
         outcome(
@@ -184,7 +184,7 @@ def test_urls_and_units_fit_in_hundred_columns() -> None:
 
 
 def a_search() -> SearchReport:
-    """A search of the concurrency between 1 and 64 that ended with a bracket."""
+    """Return a search of the concurrency between 1 and 64 that ended with a bracket."""
     points = [
         SearchPoint(
             value=float(value),
@@ -244,10 +244,10 @@ def test_search_recommends_only_held_loads() -> None:
 def test_overlapping_best_is_marked_unless_single_runs() -> None:
     near = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (20.5, 700.0)}
     text = printed(sweep(near, repetitions=3, step=1.0))
-    said = (
+    expected = (
         "at load.concurrency=64; not distinguishable from load.concurrency=8: the intervals overlap"
     )
-    assert said in text
+    assert expected in text
     assert "6 ms ± 41% at load.concurrency=1; not distinguishable from load.concurrency=8" in text
     single = printed(sweep(near))
     assert "at load.concurrency=64\n" in single
@@ -261,7 +261,7 @@ def test_a_search_has_its_answer_curve_and_path() -> None:
     assert "<b>64" not in page
     curve = shown(charts.search_curve(a_search()))
     assert curve.count('<path class="line d dashed"') == 2, "the limit, and its key"
-    assert [curve.count(f'class="dot {style}" cx="') for style in "ce"] == [4, 2]  # one: the key
+    assert [curve.count(f'class="dot {style}" cx="') for style in "ce"] == [4, 2]  # one: legend
     assert ">bracket</title>" in curve
     path = shown(charts.search_path(summary, a_search()))
     assert re.findall(r"<title>trial (\d): (\d+) users", path) == [
@@ -324,13 +324,14 @@ def test_trials_that_miss_the_slo_are_named() -> None:
     outcomes = sweep({1: (10.0, 20.0), 2: (20.0, 90.0)})
     slow = replace(TTFT_MISSED, measured=90.0, reason="above the limit")
     outcomes = [outcomes[0], with_slo(outcomes[1], slow)]
-    said = "trial 2 (load.concurrency=2): p99 time_to_first_token 90 ms (limit 50 ms): above the "
-    said += "limit"
-    assert f"SLO missed: {said}" in printed(outcomes)
+    expected = (
+        "trial 2 (load.concurrency=2): p99 time_to_first_token 90 ms (limit 50 ms): above the limit"
+    )
+    assert f"SLO missed: {expected}" in printed(outcomes)
     assert "SLO missed: trial 1" not in printed(outcomes)
     page = experiment_page.render(summarise(outcomes), CONFIG).decode()
     assert "The SLO is missed in 1 of 2 trials." in page
-    assert said in page
+    assert expected in page
 
 
 def test_failed_checks_of_the_system_are_shown() -> None:

@@ -1,4 +1,4 @@
-"""What is said of an experiment, from the outcomes of its trials."""
+"""The summary of an experiment from the outcomes of its trials."""
 
 import math
 from typing import Any
@@ -171,7 +171,7 @@ def test_best_is_by_the_direction_of_the_metric() -> None:
     assert chosen == {THROUGHPUT: 2, TTFT: 1}
 
 
-def test_single_combination_is_not_the_best_of_anything() -> None:
+def test_single_combination_is_never_the_best() -> None:
     assert best_of(summarise(sweep({1: (10.0, 5.0)}, repetitions=3))) == ()
 
 

@@ -1,5 +1,4 @@
-"""Which indexes run, what becomes of shapes without results, and when an experiment in Jobs is
-over."""
+"""Which indexes run, shapes without results, and when an experiment in Jobs ends."""
 
 import random
 
@@ -65,7 +64,7 @@ def test_a_limit_is_shared_equally(
 
 
 def test_share_never_shrinks_below_the_jobs_limit() -> None:
-    """A smaller parallelism would end a pod in the middle of its measurement."""
+    """A smaller parallelism would end a pod during its measurement."""
     rng = random.Random(1)
     for _ in range(300):
         left = {str(job): rng.randrange(1, 9) for job in range(rng.randrange(1, 5))}

@@ -1,4 +1,4 @@
-"""The numbers of a trial that are shown as soon as it has ended."""
+"""The numbers of a trial that are printed as soon as it has ended."""
 
 from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.core.experiments.outcomes import measured_in

@@ -1,4 +1,4 @@
-"""Searches of a simulated queue find its true capacity, which is computed by other means."""
+"""Searches of a simulated queue find its true capacity, which is computed independently."""
 
 import numpy as np
 import pytest
@@ -38,5 +38,5 @@ def test_the_bracket_contains_the_true_knee(knee: float, low: float, high: float
         hits += lower.value < knee < upper.value
         widths.append(upper.value / lower.value)
     assert hits >= 19
-    # A bracket of everything would contain the knee too.
+    # A bracket of the whole range would also contain the knee.
     assert np.mean(widths) < 1.12

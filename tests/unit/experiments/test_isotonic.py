@@ -1,4 +1,4 @@
-"""The rising curve is the nearest one that rises."""
+"""The fitted monotone curve is the nearest one."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from aiperf_svc.core.experiments.search_report import crossing, rising
 
 
 def nearest_rising(values: list[float], weights: list[float]) -> list[float]:
-    """The best of all ways to cut the values into blocks of one mean each."""
+    """Return the best of all partitions of the values into blocks with one mean each."""
     count = len(values)
     best: tuple[float, list[float]] = (float("inf"), [])
     for cuts in itertools.product([False, True], repeat=count - 1):

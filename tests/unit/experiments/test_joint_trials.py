@@ -1,4 +1,4 @@
-"""The total of a trial that several runs went through at the same time."""
+"""The total of a trial that several runs executed at the same time."""
 
 from pathlib import Path
 from typing import Any
@@ -131,17 +131,17 @@ def test_joint_trial_misses_a_quality_gate_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "reason"),
     [
         ({"state": "failed", "reason": "worker lost"}, "failed: b: worker lost"),
         ({"state": "cancelled"}, "cancelled: b: cancelled"),
         ({}, "failed: b: no records"),
     ],
 )
-def test_unfinished_trial_of_a_run_has_no_total(broken: dict[str, str], said: str) -> None:
+def test_unfinished_trial_of_a_run_has_no_total(broken: dict[str, str], reason: str) -> None:
     of_one = joint(member("a"), member("b", **broken), total_of=("a",))
     row = row_of(total_outcome(TRIAL, of_one))
-    assert row.left_out == said
+    assert row.left_out == reason
     assert row.measured is None
 
 

@@ -20,7 +20,7 @@ KEYS = (PROCESSES, RANKS)
 def outcomes(
     points: list[tuple[dict[str, Any], float]], *, repetition: int = 1, scales_with: Any = KEYS
 ) -> list[TrialOutcome]:
-    """Trials of a tool on ranks with one metric each."""
+    """Return trials of a tool on ranks with one metric each."""
     found = []
     for number, (parameters, value) in enumerate(points, 1 + 100 * (repetition - 1)):
         infos = (
@@ -77,7 +77,7 @@ def test_repetitions_of_both_sides_are_in_the_interval() -> None:
     base, other = (each.values[EFFICIENCY] for each in summarise(found).combinations)
     assert base == Aggregate(2, 1.0, 1.0, 1.0, None)
     assert (other.n, other.mean) == (2, 0.8)
-    # The value does not vary; one process varies by 2 ** 0.5 of 10.
+    # The value does not vary. The value of one process varies by 2 ** 0.5 of 10.
     assert other.sd == pytest.approx(0.8 * 2**0.5 / 10)
 
 

@@ -1,4 +1,4 @@
-"""Scenarios load the server as MLPerf does, are judged by its gates, and are never submissions."""
+"""Scenarios load the server like MLPerf, are judged by its gates, and are never submissions."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ MODEL = "meta-llama/Llama-2-70b-chat-hf"
 
 
 def samples(count: int, *, slow: int = 0, failed: int = 0, seconds: float = 700.0) -> Samples:
-    """Requests with a TTFT of 1 s and a TPOT of 50 ms; slow ones have a TTFT of 2 s."""
+    """Return requests with a TTFT of 1 s and a TPOT of 50 ms. Slow ones have a TTFT of 2 s."""
     ttft = np.full(count, 1.0 * S)
     ttft[:slow] = 2.0 * S
     latency, tokens = ttft + 9 * 50 * MS, np.full(count, 10.0)
@@ -75,7 +75,7 @@ def test_query_latency_is_its_slowest_samples() -> None:
     assert result.latency.ordered[:-1].tolist() == slowest.tolist()
     assert np.isinf(result.latency.ordered[-1])  # a sample of the first query failed
     assert (result.completed, result.failed) == (5_599, 1)
-    assert result.value is None  # of so few, the slowest query is the estimate
+    assert result.value is None  # with so few queries, the slowest is the estimate
     rows["outcome"][3] = Outcome.COMPLETED
     whole = samples_of(fake_run.columns_of(rows), Scenario.MULTI_STREAM)
     value = scenario_result(Scenario.MULTI_STREAM, whole, MODEL).value

@@ -43,7 +43,7 @@ ONE, TWO, THREE = Part(1), Part(2), Part(3)
 
 
 def ended(schedule: Schedule, *parts: Part, **how: bool) -> list[Instruction]:
-    """The parts of a round end, and its results are put away; what follows."""
+    """End the parts of a round and store its results. Return the next instructions."""
     for part in parts[:-1]:
         assert schedule.handle(PartEnded(part)) == []
     *found, last = schedule.handle(PartEnded(parts[-1], **how))
@@ -70,7 +70,7 @@ def test_rounds_begin_in_order_up_to_the_limit(limit: int) -> None:
 
 
 def test_rounds_of_a_shared_stack_keep_their_order() -> None:
-    # The one that a killed runner has left running is first.
+    # The part that a killed runner left running comes first.
     schedule = Schedule([2, 1, 3])
     assert schedule.begin() == [StartPart(TWO)]
     assert ended(schedule, TWO) == [StartPart(ONE)]
@@ -111,7 +111,7 @@ def test_kept_stack_ends_the_session() -> None:
 
 
 def roomy() -> Schedule:
-    """A schedule whose first round runs, and that asks for room for the second and third."""
+    """Return a schedule whose first round runs and that waits for room for the second and third."""
     schedule = Schedule([1, 2, 3], limit=9, asks_for_room=True)
     assert schedule.begin() == [StartPart(ONE), FindRoom((1,), (2, 3))]
     return schedule
@@ -150,7 +150,7 @@ def test_error_while_finding_room_fails_waiting_rounds() -> None:
 
 
 def starts(schedule: Schedule, *events: tuple[str, int, bool]) -> list[list[Instruction]]:
-    """What follows when parts of round 1 are ready for a trial, or awaited from it on."""
+    """Return the instructions when parts of round 1 are ready for, or awaited from, a trial."""
     found = []
     for name, trial, is_ready in events:
         part, instructions = Part(1, name), []

@@ -1,4 +1,4 @@
-"""A search doubles, bisects and confirms, and says what it cannot know."""
+"""A search doubles, bisects and confirms, and reports what it cannot determine."""
 
 import math
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def over_users(high: int = 64) -> Search:
 def answer(
     search: Search, find: Callable[[float, bool], SearchedTrial]
 ) -> list[tuple[float, bool]]:
-    """Find something at each value that is asked for, and whether the trial is a longer one."""
+    """Report a result at each requested value, and whether the trial is a longer one."""
     asked = []
     while (parameters := search.next()) is not None:
         asked.append((parameters[search.space.parameter], "load.duration" in parameters))
@@ -263,7 +263,7 @@ def test_reason_of_a_break_is_beyond_its_limit() -> None:
     assert (point.holds, point.text) == (False, "p99 TTFT 512 ms > 500 ms")
 
 
-def test_undecided_point_names_what_disagrees() -> None:
+def test_undecided_point_names_the_disagreement() -> None:
     search = searched(low=100, high=200)
     good = evidence(0, requests=2_000, measured=120.0)
     latency = msgspec.structs.replace(good, name="p99 latency")
@@ -302,7 +302,7 @@ def test_disagreeing_longer_run_moves_the_bracket() -> None:
 
 def test_further_trials_confirm_where_none_can_be_longer() -> None:
     search = searched(parameter="load.replay_speedup", high=4, is_whole=True, confirm=1, longer={})
-    # The first trials of 2 and 3 find the bracket, and a second one of each confirms it.
+    # The first trials of 2 and 3 find the bracket, and a second trial of each confirms it.
     assert [value for value, _ in carry_out(search, 2)] == [1, 2, 4, 3, 2, 3]
     assert search.report.confirmations == 1
     search = searched(low=100, high=200, longer={})
@@ -313,22 +313,23 @@ def test_further_trials_confirm_where_none_can_be_longer() -> None:
 
 
 def test_single_failing_trial_is_undecided_until_runs_agree() -> None:
-    said = [msgspec.structs.replace(evidence(0), counts=(), is_met=is_met) for is_met in (1, 0)]
-    assert is_held([said[0]])
-    assert is_held([said[1]]) is not None
-    assert not is_held([said[1]])
-    assert is_held(said) is None
+    trials = [msgspec.structs.replace(evidence(0), counts=(), is_met=is_met) for is_met in (1, 0)]
+    assert is_held([trials[0]])
+    assert is_held([trials[1]]) is not None
+    assert not is_held([trials[1]])
+    assert is_held(trials) is None
 
 
 def test_longer_runs_decide_without_a_short_one() -> None:
-    # Of 90 requests p99 is not known: such a trial has neither batches nor a judgement. In 1,000
-    # requests a share of 1% has a standard error of sqrt(0.01 x 0.99 / 1,000) = 0.315%, and with 9
-    # degrees of freedom 95% lie within 2.262 of these, 0.712%: a share of 0 is below 1% for sure.
+    # With 90 requests p99 is unknown: such a trial has neither batches nor a judgement. With 1,000
+    # requests a share of 1% has a standard error of sqrt(0.01 x 0.99 / 1,000) = 0.315%. With 9
+    # degrees of freedom, 95% lie within 2.262 of these, or 0.712%: a share of 0 is certainly below
+    # 1%.
     short = msgspec.structs.replace(evidence(0), is_met=None, counts=(), totals=())
     assert is_held([short]) is None
     assert is_held([short, evidence(0, requests=100)]) is True
     assert is_held([short, evidence(100, requests=100)]) is False
-    # Too few requests for batches, and enough for a judgement by their own p90.
+    # Too few requests for batches, but enough for a judgement by their own p90.
     few = msgspec.structs.replace(short, is_met=False)
     assert is_held([few]) is False
     assert is_held([few, evidence(0, requests=100)]) is True

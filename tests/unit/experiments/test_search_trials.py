@@ -1,4 +1,4 @@
-"""The config of a search becomes a machine, and its trials those of an experiment."""
+"""The config of a search becomes a machine, and its trials become those of an experiment."""
 
 import math
 from typing import Any
@@ -23,7 +23,7 @@ def machine(search: dict[str, Any], **load: Any) -> Search | MaximumSearch:
     )
 
 
-def test_user_search_takes_whole_numbers_and_long_confirmations() -> None:
+def test_user_search_uses_integers_and_long_confirmations() -> None:
     found = machine({"parameter": "load.concurrency", "from": 1, "to": 64})
     assert isinstance(found, Search)
     assert (found.space.is_whole, found.space.unit) == (True, "users")

@@ -19,7 +19,7 @@ from aiperf_svc.workloads import stacks
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of, without_trials
 from aiperf_svc.workloads.trials import trial_config, trial_configs
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://target", "model": "m"},
@@ -43,7 +43,7 @@ def config_of(experiment: dict[str, Any] | None = None, **template: Any) -> Conf
 
 
 def stack_of(config: Config, **how: Any) -> Any:
-    return plan_it(config, stack="s", version="1", **how)
+    return to_plan(config, stack="s", version="1", **how)
 
 
 def plan_config(config: Config, facts: Facts) -> Topology:
@@ -104,8 +104,8 @@ def test_wait_for_uptime_is_part_of_start() -> None:
         assert hold is not None
         return hold // 10**9
 
-    # 20 minutes after the start of the target's container, in place of the services' start. Nothing
-    # is run again at another uptime.
+    # 20 minutes after the start of the target's container, instead of the services' start. No trial
+    # is repeated at another uptime.
     again_s = 4 * REPLACEMENTS * 70
     services_s = Deployment().ready_timeout // 10**9
     assert longest_s("20m") == longest_s(None) - again_s + 4 * (1200 - services_s)
@@ -175,7 +175,7 @@ def test_shape_runs_exactly_its_trials() -> None:
     everything = trial_configs(config)
     for shape in shapes(everything, "cluster"):
         part = shape_config(config, shape)
-        # As the services read it.
+        # In the form in which the services read it.
         read = parse_benchmark(part.model_dump(mode="json", by_alias=True), "f")
         assert read == part
         assert read.experiment is not None
@@ -222,7 +222,7 @@ def test_unknown_shape_number_is_refused(number: int) -> None:
 
 def test_a_stack_lives_through_all_its_shapes() -> None:
     alone = stack_of(config_of()).times
-    # Eight trials, and those of each shape that may be run again.
+    # Eight trials, and the trials of each shape that may be repeated.
     needed_ns = 2 * alone.start + (8 + 2 * REPLACEMENTS) * alone.load
     fitting = {"ttl": f"{needed_ns // 10**9}s", "target": {"kind": "mock"}}
     assert stack_of(config_of(TWO_TARGETS, deployment=fitting), shape=2).times.start == alone.start
@@ -343,7 +343,7 @@ def test_shape_has_the_highest_priority_of_its_trials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"priority": [{REPLICAS: 7}]}, f"priority: no trial has {REPLICAS}: 7"),
         ({"priority": [{"load.requests": 7}]}, "priority: no trial has load.requests: 7"),
@@ -353,9 +353,9 @@ def test_shape_has_the_highest_priority_of_its_trials() -> None:
     ],
 )
 def test_unmatched_priority_and_invalid_parallel_are_refused(
-    wrong: dict[str, Any], said: str
+    wrong: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         config_of({"product": {REPLICAS: [1, 2]}, **wrong})
 
 

@@ -1,4 +1,4 @@
-"""The steady part of a run in experiments: each of its metrics beside that of the whole run."""
+"""The steady part of a run in experiments: each metric next to that of the whole run."""
 
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.core.compare.measured_run import RowKey

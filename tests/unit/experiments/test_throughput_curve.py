@@ -1,4 +1,4 @@
-"""Curves of throughput against the speed of one user."""
+"""Curves of throughput over the speed of one user."""
 
 import re
 from typing import Any
@@ -31,7 +31,7 @@ def combination(parameters: dict[str, Any], **values: float) -> CombinationResul
 
 
 def at(users: float, throughput: float, latency_ms: float, **others: Any) -> CombinationResult:
-    """Trials with so many users."""
+    """Return trials with this many users."""
     return combination(
         {"load.concurrency": users, **others},
         output_token_throughput_avg=throughput,

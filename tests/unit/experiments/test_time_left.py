@@ -1,4 +1,4 @@
-"""The time that an experiment is expected to go on."""
+"""The estimated remaining time of an experiment."""
 
 from aiperf_svc.core.experiments.headline import time_left_s
 

@@ -17,7 +17,7 @@ SEARCH = {"parameter": "load.concurrency", "from": 1, "to": 8}
 
 
 def configs(experiment: dict[str, Any], **template: Any) -> list[BenchmarkConfig]:
-    """The config of each trial, in the order of running."""
+    """Return the config of each trial in execution order."""
     config = parse_benchmark({**TEMPLATE, **template, "experiment": experiment}, "f")
     assert config.experiment is not None
     planned = plan_trials(config.experiment, config.random_seed)
@@ -27,7 +27,7 @@ def configs(experiment: dict[str, Any], **template: Any) -> list[BenchmarkConfig
 
 
 def refused(experiment: Any, **template: Any) -> str:
-    """What is said of an experiment that is refused."""
+    """Return the error message of a rejected experiment."""
     with pytest.raises(ConfigError) as caught:
         parse_benchmark({**TEMPLATE, **template, "experiment": experiment}, "f")
     return str(caught.value)
@@ -196,9 +196,9 @@ def test_a_refused_trial_is_named_with_its_parameters() -> None:
 def test_a_bad_experiment_is_refused_with_the_remedy(
     experiment: dict[str, Any], message: str
 ) -> None:
-    said = refused(experiment)
-    assert message in said
-    assert "a load needs" not in said
+    refusal = refused(experiment)
+    assert message in refusal
+    assert "a load needs" not in refusal
 
 
 @pytest.mark.parametrize(("scenario", "users"), [("single-stream", 1), ("multi-stream", 8)])
@@ -208,6 +208,6 @@ def test_a_scenario_has_its_own_number_of_users(scenario: str, users: int) -> No
 
 
 def test_scenario_without_its_rate_is_refused() -> None:
-    said = refused({"scenario": "server"})
-    assert "experiment.scenario: 'server' needs load.request_rate, the rate of queries" in said
-    assert "a load needs" not in said
+    refusal = refused({"scenario": "server"})
+    assert "experiment.scenario: 'server' needs load.request_rate, the rate of queries" in refusal
+    assert "a load needs" not in refusal

@@ -1,4 +1,4 @@
-"""Which trials an experiment has, and in which order."""
+"""The trials of an experiment and their order."""
 
 from collections import Counter
 from typing import Any
@@ -10,7 +10,7 @@ from aiperf_svc.core.experiments.trials import LONGEST_FOLDER, Trial, plan_trial
 
 
 def trials(seed: int = 0, **experiment: Any) -> list[dict[str, Any]]:
-    """What each trial sets, in the order of running."""
+    """Return the parameters of each trial in execution order."""
     planned = plan_trials(Experiment.model_validate(experiment), seed)
     assert [trial.number for trial in planned] == list(range(1, len(planned) + 1))
     return [trial.parameters for trial in planned]

@@ -37,7 +37,7 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
     try:
         assert os.read(read_end, 100) == b"ready"
         parent.send_signal(signal.SIGKILL)
-        # The child holds the other end of the pipe: the pipe ends with it.
+        # The child holds the other end of the pipe, so the pipe ends with it.
         readable, _, _ = select.select([read_end], [], [], 30)
         assert readable
         assert os.read(read_end, 100) == b""
@@ -95,7 +95,7 @@ def test_already_gone_parent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class _Library:
-    """Keeps the tests' own process from dying with its parent."""
+    """Prevents the tests' own process from dying with its parent."""
 
     def __init__(self, name: object) -> None:
         pass
@@ -105,7 +105,7 @@ class _Library:
 
 
 def test_names_of_processes_may_be_any_bytes() -> None:
-    # The kernel cuts a name after 15 bytes, also in the middle of a character.
+    # The kernel truncates a name after 15 bytes, even within a character.
     own = Path("/proc/self/comm")
     name = own.read_bytes().rstrip(b"\n")
     own.write_bytes(b"\xe3\x83")
@@ -129,7 +129,7 @@ def orphan(command):
                            stdout=subprocess.PIPE)
     return int(shell.stdout)
 
-with open("/proc/self/comm", "wb") as name:  # As the kernel may cut it.
+with open("/proc/self/comm", "wb") as name:  # Truncated as the kernel may do it.
     name.write(b"\\xe3\\x83")
 adopt_orphans(True)
 held = os.pipe()

@@ -1,4 +1,4 @@
-"""The garbage collector of a command: not while it is imported, as usual when it works."""
+"""A command disables the garbage collector during imports and enables it for its work."""
 
 import gc
 import subprocess
@@ -36,7 +36,7 @@ servers.mock_server(parser.parse_args([]))
 """
 
 
-def said(program: str) -> str:
+def output_of(program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
@@ -45,14 +45,14 @@ def said(program: str) -> str:
 
 def test_command_is_imported_without_a_search_for_garbage() -> None:
     words = ["aiperf-svc", "profile", "-u", "h", "-m", "m", "--concurrency", "1", "--dry-run"]
-    assert said(RUN.format(words=words)) == "0"
+    assert output_of(RUN.format(words=words)) == "0"
 
 
 @pytest.mark.parametrize("then", ["kept = [[] for _ in range(IMPORTED + 1)]", "resume_collector()"])
 def test_garbage_is_collected_as_usual_after_the_imports(then: str) -> None:
-    assert said(HELD_BACK.format(then=then)) == " ".join(map(str, USUAL))
+    assert output_of(HELD_BACK.format(then=then)) == " ".join(map(str, USUAL))
 
 
 def test_mock_server_has_no_callback_of_the_collector() -> None:
-    """A signal that comes while a callback runs would be lost."""
-    assert said(SERVED) == "0"
+    """A signal that arrives while a callback runs would be lost."""
+    assert output_of(SERVED) == "0"

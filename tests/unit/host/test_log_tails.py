@@ -1,4 +1,4 @@
-"""The end of a log, as a person wants to read it."""
+"""The last lines of a log in a readable form."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_last_lines_combine_log_and_standard_error(tmp_path: Path) -> None:
     )
 
 
-def test_an_exception_comes_with_its_line(tmp_path: Path) -> None:
+def test_exception_is_logged_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "control.log").write_text(line("broke", exception="Traceback\nValueError"))
     assert "error worker: broke\n" in processes.last_lines(tmp_path, "control")
     assert "ValueError" in processes.last_lines(tmp_path, "control")

@@ -1,4 +1,4 @@
-"""Log lines: who, when, which run and phase, in both formats and to the right place."""
+"""Log lines contain service, time, run and phase, in both formats and in the correct place."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ SERVICES = ("timing-manager", "worker-manager")
 def _root_logger_as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    # `basicConfig(force=True)` closes what it replaces, and pytest's handlers are still needed.
+    # `basicConfig(force=True)` closes replaced handlers, but pytest still needs its own.
     root.handlers[:] = []
     yield
     for handler in root.handlers:

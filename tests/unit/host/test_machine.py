@@ -1,4 +1,4 @@
-"""What the machine says it has, against files that say less."""
+"""The machine's reported resources, when files limit them further."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Memory of a process that lives for many trials, as glibc's allocator manages it."""
+"""Memory of a process over many trials, as glibc's allocator manages it."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ before = resident()
 give_back_memory()
 print(before - resident())
 """
-"""Prints how many bytes a process gives back when a thread has freed 50 MB."""
+"""Prints how many bytes a process returns to the kernel after a thread has freed 50 MB."""
 
 
 class Node:

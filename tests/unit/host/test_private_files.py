@@ -1,4 +1,4 @@
-"""Who may read new files."""
+"""Permissions of new files."""
 
 import os
 import stat

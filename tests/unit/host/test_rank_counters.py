@@ -1,4 +1,4 @@
-"""Shares follow from two readings of counters."""
+"""Shares computed from two readings of counters."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ _DEV = """Inter-|   Receive                                                |  Tr
 _UDP = """Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors
 Udp: 3 0 997 1000 997 0
 """
-"""What Linux counts when 997 of 1,000 datagrams find a full socket."""
+"""Linux's counters when 997 of 1,000 datagrams find a full socket."""
 _STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
 
 

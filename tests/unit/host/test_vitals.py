@@ -1,4 +1,4 @@
-"""Throttling is read where the quota is: in the process' own cgroup or one above it."""
+"""Throttling is read where the quota is set: in the process's own cgroup or in one above it."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_no_time_is_throttled_without_a_quota(tmp_path: Path) -> None:
     ("used_ms", "throttled_ms", "stopped_ms"),
     [
         (300, 200, 200),
-        (2000, 6000, 750),  # eight CPUs with work all the time
+        (2000, 6000, 750),  # eight CPUs that are always busy
         (0, 3000, 1000),
     ],
 )

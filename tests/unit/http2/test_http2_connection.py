@@ -1,4 +1,4 @@
-"""The HTTP/2 connection alone: split frames, broken frames, windows."""
+"""The HTTP/2 connection by itself: split frames, invalid frames, windows."""
 
 import random
 import struct
@@ -19,7 +19,7 @@ HEAD = b"HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def connection(request: bytes = REQUEST + b"body") -> Http2Connection:
-    """A connection that is ready, with a request in flight."""
+    """Return a ready connection with a request in flight."""
     made = new_connection("http")
     assert made.receive(SETTINGS) == b""
     assert made.is_ready
@@ -28,7 +28,7 @@ def connection(request: bytes = REQUEST + b"body") -> Http2Connection:
 
 
 def sent_by(made: Http2Connection) -> list[tuple[int, int, int, bytes]]:
-    """Kind, flags, stream and payload of each frame after the preface."""
+    """Return kind, flags, stream and payload of each frame after the preface."""
     data, found = made.to_send().removeprefix(frames.PREFACE), []
     while data:
         word, flags, stream = frames.HEADER.unpack_from(data)
@@ -75,7 +75,7 @@ def test_request_headers_are_never_indexed() -> None:
     assert data == (frames.DATA, frames.END_STREAM, 1, b"body")
 
 
-def test_long_headers_go_on_in_continuations() -> None:
+def test_long_headers_use_continuation_frames() -> None:
     value = b"v" * 40_000
     made = connection(b"GET / HTTP/1.1\r\nX-Long: " + value + b"\r\n\r\n")
     parts = [each for each in sent_by(made) if each[0] in (frames.HEADERS, frames.CONTINUATION)]
@@ -103,7 +103,7 @@ def test_a_body_waits_for_the_smaller_window() -> None:
     assert sent() == 0
     made.receive(window(0, 1_000))
     assert sent() == 1_000
-    # A smaller initial window makes that of the stream negative: 9,000 are left of it.
+    # A smaller initial window makes the stream's window negative: 9,000 are left of it.
     made.receive(frames.settings({frames.INITIAL_WINDOW_SIZE: 50_000}) + window(0, 100_000))
     assert sent() == 0
     made.receive(window(1, 65_535 - 50_000))

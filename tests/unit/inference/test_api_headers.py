@@ -1,4 +1,4 @@
-"""The headers that an API needs besides those of every request, and the place of the key."""
+"""The headers that an API needs in addition to the common ones, and where the key goes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A worker's part of the dataset: what is fetched, what is kept, what is asked for."""
+"""A worker's cache of the dataset: which blocks are fetched, kept and requested."""
 
 from array import array
 from typing import Any
@@ -14,13 +14,13 @@ from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Tur
 
 BLOCKS, BODY = 10, 1_000
 LENGTHS = (1, 7, 2, 6, 3, 5, 4, 4, 3, 5)
-"""Entries of each block: long prompts make short blocks."""
+"""Entries of each block. Long prompts make short blocks."""
 ENTRIES = sum(LENGTHS)
 FIRST = [sum(LENGTHS[:number]) for number in range(BLOCKS)]
 
 
 class Server:
-    """Serves what a cache asks for, one block at a time, as a worker does."""
+    """Serves the blocks that a cache requests, one at a time, as a worker does."""
 
     def __init__(self, *, is_streamed: bool = False, **given: Any) -> None:
         self.is_streamed = is_streamed
@@ -29,7 +29,7 @@ class Server:
         self.cache = EntryCache(target, self.asked.append, **given)
 
     def respond_to_all(self, *, at_most: int = 100) -> int:
-        """Until nothing is asked for any more; how many blocks were given."""
+        """Respond until nothing is requested any more. Return the number of served blocks."""
         given = 0
         while self.asked and given < at_most:
             self.cache.put(block(self.asked.pop(0), is_streamed=self.is_streamed))
@@ -86,7 +86,7 @@ def test_large_dataset_is_ready_with_a_full_cache(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Server:
-    """A cache that is full, of a dataset that does not fit."""
+    """Return a full cache of a dataset that does not fit."""
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
     server = Server()
@@ -110,7 +110,7 @@ def test_blocks_are_fetched_ahead_and_dropped_behind(small: Server) -> None:
         small.respond_to_all()
         held.append(sum(map(len, small.cache._blocks.values())))
     assert min(held) >= 12
-    # Beyond that there is the block in use, one that was fetched last, and the one behind.
+    # In addition there are the block in use, the last fetched block, and the next one.
     assert max(held) <= 12 + 3 * max(LENGTHS)
 
 

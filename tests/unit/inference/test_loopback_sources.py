@@ -1,4 +1,4 @@
-"""More connections to this machine than one address has ports."""
+"""More connections to this machine than one source address has ports."""
 
 import ipaddress
 

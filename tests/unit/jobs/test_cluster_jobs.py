@@ -1,4 +1,4 @@
-"""The Jobs of a stack and their pods, as the collector sees them."""
+"""The Jobs of a stack and their pods, as the collector reads them."""
 
 import math
 from http.client import BadStatusLine, IncompleteRead
@@ -26,7 +26,7 @@ NOW_S = 1_767_225_660.0
 
 
 class FakeServer:
-    """An API server with these objects, or one that refuses all."""
+    """An API server with these objects, or one that rejects all requests."""
 
     def __init__(self, objects: dict[str, dict[str, Any]], status: int = 404) -> None:
         self.objects, self.status = objects, status
@@ -160,14 +160,14 @@ def test_job_without_pods_ends() -> None:
 def test_placed_pod_that_does_not_start_is_named() -> None:
     pods = JobPods(unplaced_s=60)
     pods.handle([pod(0)], [JOB], now_s=0)
-    (said,) = pods.handle([pod(0)], [JOB], now_s=60).jobs.values()
-    assert said == "pod index-1-s-0 does not start; see `kubectl describe pod`"
+    (problem,) = pods.handle([pod(0)], [JOB], now_s=60).jobs.values()
+    assert problem == "pod index-1-s-0 does not start; see `kubectl describe pod`"
 
 
 def test_started_job_fails_when_nothing_runs_for_long() -> None:
     pods = JobPods(unplaced_s=60)
     pods.handle([pod(0, phase="Running")], [JOB], now_s=0)
-    # The next attempt of an index follows after a while.
+    # The next attempt of an index follows with a delay.
     assert pods.handle([], [JOB], now_s=10).jobs == {}
     assert pods.handle([unplaced(1)], [JOB], now_s=100).jobs == {}
     assert "fits on no node" in pods.handle([unplaced(1)], [JOB], now_s=160).jobs[JOB]

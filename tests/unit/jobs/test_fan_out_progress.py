@@ -1,4 +1,4 @@
-"""The status of an experiment in Jobs follows from the trials that were counted."""
+"""The status of an experiment in Jobs follows from its counted trials."""
 
 import pytest
 

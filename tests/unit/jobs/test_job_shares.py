@@ -1,4 +1,4 @@
-"""The cluster is told the parallelism of each Job until it has taken it."""
+"""The parallelism of each Job is sent to the cluster until it is accepted."""
 
 from typing import cast
 
@@ -9,7 +9,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 
 class FakeJobs:
-    """A cluster that may be away, or may not have a Job yet."""
+    """A cluster that may be unreachable or not have a Job yet."""
 
     def __init__(self) -> None:
         self.is_away = False

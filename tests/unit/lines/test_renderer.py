@@ -1,4 +1,4 @@
-"""Lines of profile_export.jsonl: AIPerf's shape, and the values of the metric formulas."""
+"""Lines of profile_export.jsonl: AIPerf's format, and the values of the metric formulas."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ from tests.support.raw_batches import (
     usage,
 )
 
-# What AIPerf 0.13 writes for a streamed chat request, tag to unit.
+# Tags and units that AIPerf 0.13 writes for a streamed chat request.
 AIPERF_UNITS = {
     "input_sequence_length": "tokens",
     "output_token_count": "tokens",
@@ -171,7 +171,7 @@ def test_the_phase_is_counted_after_the_warmup(has_warmup: bool) -> None:
 
 
 def mixed() -> tuple[np.ndarray, list[dict[str, Any]], list[Request]]:
-    """Rows and lines of requests that differ in the metrics that they have."""
+    """Return rows and lines of requests with different sets of metrics."""
     body = b'{"choices":[{"message":{"content":"hello"}}]}'
     requests = [
         streamed(0, 5, 11),

@@ -1,4 +1,4 @@
-"""The choice of the requests whose clients leave, by lot, and the same however they are dealt."""
+"""Requests to abandon are chosen at random, independently of their distribution to workers."""
 
 import itertools
 import math

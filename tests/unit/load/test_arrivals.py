@@ -1,4 +1,4 @@
-"""The open-loop schedule: what is due when depends on load, seed and index alone."""
+"""The open-loop schedule depends only on load, seed and index."""
 
 import numpy as np
 import pytest
@@ -32,11 +32,11 @@ def test_gaps_have_the_patterns_mean_and_variation(
 ) -> None:
     gaps = np.diff(due(200_000, pattern=pattern, burstiness=burstiness)) / SECOND
     assert gaps.mean() == pytest.approx(0.01, rel=0.02)
-    # A gamma distribution of shape k has a coefficient of variation of 1 / sqrt(k).
+    # A gamma distribution with shape k has a coefficient of variation of 1 / sqrt(k).
     assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.03)
 
 
-def test_same_seed_gives_same_schedule_in_any_chunks() -> None:
+def test_same_seed_has_same_schedule_in_any_chunks() -> None:
     whole = due(10_000)
     arrivals = Arrivals(rate=100.0, pattern="poisson", seed=1, phase=0)
     parts = [arrivals.take(before_ns=step * SECOND) for step in range(1, 130)]

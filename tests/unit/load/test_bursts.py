@@ -1,4 +1,4 @@
-"""Bursts that come again and again: how many arrivals when, and that they are a Poisson process."""
+"""Repeated bursts: the number and times of arrivals, which form a Poisson process."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_burst_arrivals_are_poisson_at_each_rate() -> None:
         inside = times[(into >= begin) & (into < end)]
         counts = np.bincount((inside // 60).astype(np.int64), minlength=1_000)
         mean = rate * (end - begin)
-        # Counts of a Poisson process in disjoint intervals: mean and variance are equal.
+        # Counts of a Poisson process in disjoint intervals have equal mean and variance.
         assert counts.mean() == pytest.approx(mean, abs=4 * np.sqrt(mean / 1_000))
         assert counts.var() / mean == pytest.approx(1.0, abs=4 * np.sqrt(2 / 1_000))
         is_within = np.diff(inside // 60) == 0

@@ -1,4 +1,4 @@
-"""Grants and returns of one phase, and the identity that they keep."""
+"""Grants and returns of one phase, and their invariant."""
 
 import random
 from collections import Counter
@@ -25,7 +25,7 @@ def test_every_user_gets_a_credit_before_extra_ones() -> None:
     assert {grant.worker: grant.count for grant in grants} == {"a": 50, "b": 50}
 
 
-def test_indexes_are_given_out_once_and_in_order() -> None:
+def test_indexes_are_assigned_once_and_in_order() -> None:
     ledger = CreditLedger(P, users={"a": 3, "b": 4, "c": 5}, total=1_000)
     given: list[int] = []
     done = dict.fromkeys("abc", 0)
@@ -50,7 +50,7 @@ def test_credits_held_ahead_follow_the_workers_rate() -> None:
         done = min(done + 1_000, ledger.granted)
         ended(ledger, "a", done, now=step * 10**7)
         ledger.closed_loop_grants()
-    # 1,000 in 10 ms are 100,000 a second; half a second of that is held ahead.
+    # 1,000 in 10 ms are 100,000 per second. Half a second of that is granted ahead.
     assert ledger.granted - done == pytest.approx(50_000, rel=0.6)
 
 
@@ -125,13 +125,13 @@ def test_a_repeated_return_changes_nothing() -> None:
     assert ledger.counts() == before
 
 
-def test_close_reports_give_no_rate() -> None:
+def test_reports_close_together_yield_no_rate() -> None:
     ledger = CreditLedger(P, users={"a": 10}, total=None)
     ledger.closed_loop_grants()
     rate_hz, done, at_ns = 10_000, 0, 0
     for step in range(200):
         at_ns += 10_000 if step % 2 else 20_000_000
-        # A burst of ends falls between two reports that are taken one right after the other.
+        # A burst of ends falls between two reports that are handled one right after the other.
         done = min(ledger.granted, round(at_ns / 1e9 * rate_hz) + (100 if step % 2 else 0))
         ended(ledger, "a", done, now=at_ns)
         ledger.closed_loop_grants()
@@ -157,8 +157,8 @@ def test_older_report_is_ignored() -> None:
 
 
 class _Reporting:
-    """A worker with a constant rate, whose reports arrive late, together, twice and out of order,
-    and whose clock may be set."""
+    """A worker with a constant rate, whose reports arrive late, together, twice or out of order,
+    and whose clock may be stepped."""
 
     def __init__(self, chance: random.Random, *, sets_clock: bool) -> None:
         self.chance = chance
@@ -172,7 +172,7 @@ class _Reporting:
         self.on_the_way: list[tuple[int, int]] = []
 
     def work(self, granted: int) -> None:
-        """For a while, and report at its end."""
+        """Work for a while and report at the end."""
         elapsed_ns = self.chance.choice([10_000, 2_000_000, 20_000_000, 20_000_000, 300_000_000])
         self.now_ns += elapsed_ns
         if self.sets_clock and self.chance.random() < 0.05:
@@ -184,7 +184,7 @@ class _Reporting:
         self.on_the_way.append((self.done, self.now_ns + self.clock_ns))
 
     def arriving(self) -> list[tuple[int, int]]:
-        """Reports that arrive now."""
+        """Return the reports that arrive now."""
         if self.chance.random() < 0.3:
             return []  # they are delayed
         found, self.on_the_way = self.on_the_way, []
@@ -209,7 +209,7 @@ def test_credits_held_ahead_are_bounded_for_any_reports(sets_clock: bool) -> Non
             for name, worker in workers.items():
                 held = granted[name] - worker.done - worker.users
                 by_rate = worker.rate_hz * lookahead_s(len(workers))
-                # A credit that ends just within an interval counts for all of it.
+                # A credit that ends just within an interval counts for the whole interval.
                 rounding = 100 * lookahead_s(len(workers))
                 expected = max(LEAST_LOOKAHEAD, 2 * worker.users, 1.01 * by_rate + rounding)
                 assert held <= (MOST_LOOKAHEAD if sets_clock else min(MOST_LOOKAHEAD, expected))

@@ -1,4 +1,4 @@
-"""Credits in hand: in order, by ranges, and held back as a whole."""
+"""Available credits: in order, by ranges, and held back together."""
 
 import tracemalloc
 
@@ -9,15 +9,15 @@ from aiperf_svc.core.load.credit_queue import UNPACKED, CreditQueue, PackedPairs
 MILLIONS = 10_000_000
 
 
-def taken(queue: CreditQueue) -> list[tuple[int, int]]:
-    """All that is left, with due times."""
+def take_all(queue: CreditQueue) -> list[tuple[int, int]]:
+    """Take all remaining credits with their due times."""
     found = []
     while queue.unpack():
         found.append((queue.next.popleft(), queue.next_due.popleft()))
     return found
 
 
-def test_credits_are_taken_in_grant_order() -> None:
+def test_credits_are_used_in_grant_order() -> None:
     queue = CreditQueue()
     queue.add(range(5, 5 + 3 * UNPACKED))
     queue.add(range(0, 40, 4))
@@ -28,7 +28,7 @@ def test_credits_are_taken_in_grant_order() -> None:
     assert not queue
 
 
-def test_ten_million_credits_take_constant_memory() -> None:
+def test_ten_million_credits_use_constant_memory() -> None:
     tracemalloc.start()
     queue = CreditQueue()
     queue.add(range(MILLIONS))
@@ -38,7 +38,7 @@ def test_ten_million_credits_take_constant_memory() -> None:
     assert peak < 200_000
 
 
-def test_each_due_credit_takes_eight_bytes() -> None:
+def test_each_due_credit_occupies_eight_bytes() -> None:
     due = np.arange(1_000_000, dtype=np.int64)
     queue = CreditQueue()
     tracemalloc.start()
@@ -59,7 +59,7 @@ def test_held_credits_keep_their_due_times() -> None:
     assert not queue.next
     assert len(queue) == count - 1
     queue.release()
-    assert taken(queue) == [(3 * i, 10 * i) for i in range(1, count)]
+    assert take_all(queue) == [(3 * i, 10 * i) for i in range(1, count)]
 
 
 def test_grant_while_credits_are_held_waits_with_them() -> None:

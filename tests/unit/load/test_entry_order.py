@@ -1,4 +1,4 @@
-"""In which order the entries of a dataset are sent."""
+"""The order in which the entries of a dataset are sent."""
 
 from typing import Any
 
@@ -35,8 +35,8 @@ def test_every_entry_is_equally_likely_at_every_place() -> None:
     counts = np.zeros((size, size))
     for place, entry in enumerate(order.entries(size * (passes + 1))[size:]):
         counts[place % size, entry] += 1
-    # Each pass adds one to every row and column: the sum has (8 - 1)² degrees of freedom, and is
-    # 8/7 times as large as that of independent draws. Above 95 once in 10,000 seeds.
+    # Each pass adds one to every row and column: the sum has (8 - 1)² degrees of freedom and is 8/7
+    # times as large as that of independent draws. Above 95 for one in 10,000 seeds.
     squares = ((counts - passes / size) ** 2 / (passes / size)).sum()
     assert squares * (size - 1) / size < 95
 
@@ -45,7 +45,7 @@ def test_random_draws_each_entry_as_often_and_independently() -> None:
     size, count = 10, 100_000
     sent = EntryOrder("random", size, 1).entries(count)
     counts = np.bincount(sent, minlength=size)
-    # Of 9 degrees of freedom: above 33.7 once in 10,000 seeds.
+    # With 9 degrees of freedom: above 33.7 for one in 10,000 seeds.
     assert ((counts - count / size) ** 2 / (count / size)).sum() < 33.7
     for lag in (1, size):
         alike = float(np.mean(sent[lag:] == sent[:-lag]))

@@ -1,4 +1,4 @@
-"""The schedule of a replay: the rows' own times, from an offset, at a speed."""
+"""The schedule of a replay: the rows' own times with an offset and a speed."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def schedule(*due_ms: int) -> FixedSchedule:
     return FixedSchedule(np.array(due_ms, dtype=np.int64) * MS)
 
 
-def test_times_are_taken_in_order_and_once() -> None:
+def test_times_are_returned_in_order_and_once() -> None:
     times = schedule(0, 10, 10, 20, 30)
     assert times.take(before_ns=11 * MS).tolist() == [0, 10 * MS, 10 * MS]
     assert times.take(before_ns=11 * MS).tolist() == []

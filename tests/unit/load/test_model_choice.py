@@ -1,4 +1,4 @@
-"""Which of several models a prompt asks for."""
+"""Which of several models a prompt uses."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_random_models_have_the_shares_of_their_weights() -> None:
     counts = np.bincount(numbers, minlength=3)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     assert chi_square < 13.8, "p = 0.001 at two degrees of freedom"
-    # Pairs of neighbours: as often as independent draws would have them.
+    # Pairs of neighbours, as frequent as with independent draws.
     pairs = np.bincount(numbers[:-1] * 3 + numbers[1:], minlength=9)
     shares = np.outer(expected, expected).ravel() / len(ENTRIES)
     assert float(((pairs - shares) ** 2 / shares).sum()) < 26.1, "p = 0.001 at eight degrees"

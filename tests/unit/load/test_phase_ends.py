@@ -155,7 +155,7 @@ def test_a_stop_before_the_start_leaves_no_time(plan: dict[str, Any]) -> None:
     assert machine.report().stop_wall_ns == machine.start_wall_ns
 
 
-def test_workers_that_ignore_a_stop_are_given_up() -> None:
+def test_workers_that_ignore_a_stop_are_abandoned() -> None:
     machine = started("a", credits=1)
     machine.handle(TimePassed(NOW))
     machine.handle(StopRequested())
@@ -205,7 +205,7 @@ def test_returns_after_the_end_are_still_counted() -> None:
 
 
 class _Load:
-    """Workers that take what is granted and return it in some order, or never, or are lost."""
+    """Workers that return their grants in some order or never, or are lost."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -240,7 +240,7 @@ class _Load:
                     self.reports += 1
 
     def work(self, worker: str, *, is_all: bool) -> None:
-        """Some of what the worker holds, or all of it, ends in one way or another."""
+        """End some or all of the worker's credits in one way or another."""
         held, counts = self.held[worker], self.counts[worker]
         ends = held if is_all else self.chance.randint(0, held)
         kind = self.chance.choice(["completed", "errored", "cancelled", "unsent", "revoked"])
@@ -265,8 +265,7 @@ class _Load:
             if self.chance.random() < 0.002:
                 self.machine.handle(StopRequested())
             self.take(self.machine.handle(TimePassed(now)))
-        # Nothing else ends the wait for a worker that never returns a credit of a phase without a
-        # duration.
+        # Nothing else ends a phase without duration if a worker never returns a credit.
         self.machine.handle(StopRequested())
         for later in (now, now + SETTLE_NS, now + 2 * SETTLE_NS):
             if not self.machine.has_ended:
@@ -274,7 +273,7 @@ class _Load:
                 self.work_all(is_over=True)
 
     def work_all(self, *, is_over: bool) -> None:
-        """Once sending is over, whoever returns anything returns everything."""
+        """Once sending is over, let each worker that returns anything return everything."""
         for worker in self.names:
             if worker not in self.lost | self.silent and (is_over or self.chance.random() < 0.7):
                 self.work(worker, is_all=is_over)
@@ -309,8 +308,8 @@ def test_load_stops_when_the_clock_steps_back_far(ended: int) -> None:
     now = machine.start_wall_ns + 5 * S
     machine.handle(TimePassed(now))
     back = now - MOST_SET_BACK_NS - 1
-    said = machine.handle(TimePassed(back))
-    assert said[:2] == [ReportClockSetBack(MOST_SET_BACK_NS + 1), StopWorkers(("a",), back)]
+    instructions = machine.handle(TimePassed(back))
+    assert instructions[:2] == [ReportClockSetBack(MOST_SET_BACK_NS + 1), StopWorkers(("a",), back)]
     again = machine.handle(TimePassed(back + 1))
     assert not any(isinstance(each, ReportClockSetBack | StopWorkers) for each in again)
 

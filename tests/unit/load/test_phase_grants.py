@@ -1,4 +1,4 @@
-"""What a phase grants, when, and to whom."""
+"""The grants of a phase: how many, when, and to which workers."""
 
 from typing import Any
 
@@ -31,8 +31,8 @@ def test_replay_grants_its_times_and_then_ends() -> None:
         GrantCredits("b", 1, 1, 2, due(start + 240 * MS)),
         Wait(GRANT_EVERY_S),
     ]
-    said = machine.handle(TimePassed(start + 850 * MS))
-    assert said == [
+    instructions = machine.handle(TimePassed(start + 850 * MS))
+    assert instructions == [
         GrantCredits("a", 2, 1, 2, due(start + 260 * MS)),
         GrantCredits("b", 3, 1, 2, due(start + 900 * MS)),
         settle(2),
@@ -77,7 +77,7 @@ def test_changing_rate_is_planned_until_its_request_count(
 
 
 def test_users_in_mid_conversation_get_the_remaining_turns() -> None:
-    users = UserCentric(rate=100, users=4)  # a turn each 40 ms
+    users = UserCentric(rate=100, users=4)  # a turn every 40 ms
     turns = np.array([5], dtype="<u2").tobytes()
     machine = started("a", "b", concurrency=0, user_centric=users, turns=turns, credits=9)
     start = machine.start_wall_ns
@@ -88,7 +88,7 @@ def test_users_in_mid_conversation_get_the_remaining_turns() -> None:
     ]
     begins = [np.frombuffer(g.due_wall_ns, dtype="<i8") - start for g in granted]
     assert [int(at[0]) // MS for at in begins[:4]] == [0, 10, 20, 30]
-    # The user with one turn left begins again 40 ms after it, the one with two after 80 ms.
+    # The user with one turn left starts again 40 ms after it; the one with two starts after 80 ms.
     assert (begins[4] // MS).tolist() == [50, 150]
     assert (begins[5] // MS).tolist() == [100, 200]
 
@@ -108,14 +108,14 @@ def test_open_loop_grants_arrivals_ahead_in_turn() -> None:
     machine = at_rate(10, "a", "b", duration_ns=S // 2)
     start = NOW + ANNOUNCE_NS
     assert machine.handle(TimePassed(NOW)) == [Wait(GRANT_EVERY_S)]
-    # Granted are those that are due within 250 ms.
+    # Requests that are due within 250 ms are granted.
     assert machine.handle(TimePassed(start)) == [
         GrantCredits("a", 0, 2, 2, due(start, start + 200 * MS)),
         GrantCredits("b", 1, 1, 2, due(start + 100 * MS)),
         Wait(GRANT_EVERY_S),
     ]
     assert machine.handle(TimePassed(start + 50 * MS)) == [Wait(GRANT_EVERY_S)]
-    # The horizon is now the stop, which the arrival at 500 ms does not precede.
+    # The horizon is now the stop, and the arrival at 500 ms is not before it.
     assert machine.handle(TimePassed(start + 400 * MS)) == [
         GrantCredits("b", 3, 1, 2, due(start + 300 * MS)),
         GrantCredits("a", 4, 1, 2, due(start + 400 * MS)),
@@ -127,8 +127,9 @@ def test_open_loop_grants_arrivals_ahead_in_turn() -> None:
 def test_open_loop_with_a_count_grants_no_more() -> None:
     machine = at_rate(1_000, "a", credits=3)
     start = NOW + ANNOUNCE_NS
-    said = machine.handle(TimePassed(start))
-    assert said == [GrantCredits("a", 0, 3, 1, due(start, start + MS, start + 2 * MS)), settle(1)]
+    instructions = machine.handle(TimePassed(start))
+    times = due(start, start + MS, start + 2 * MS)
+    assert instructions == [GrantCredits("a", 0, 3, 1, times), settle(1)]
 
 
 def test_only_the_last_conversation_is_cut_short() -> None:

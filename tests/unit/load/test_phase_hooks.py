@@ -1,4 +1,4 @@
-"""Which hooks are due when, and what a response to one means."""
+"""Which hooks are due when, and how their responses are handled."""
 
 import pytest
 from pydantic import ValidationError

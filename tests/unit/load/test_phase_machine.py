@@ -27,13 +27,13 @@ def refill(workers: int, at_most_s: float = LOOK_EVERY_S) -> Wait:
 def test_counted_closed_loop_ends_when_all_returned() -> None:
     machine = machine_of("a", "b", credits=3, concurrency=2)
     start = NOW + ANNOUNCE_NS + S // CONNECTS_PER_S
-    said = machine.handle(PhaseRequested(NOW))
-    assert said == [AnnouncePhase(("a", "b"), start, 0), PublishReport()]
-    said = machine.handle(TimePassed(NOW + 1))
-    assert said == [GrantCredits("a", 0, 1), GrantCredits("b", 1, 1), refill(2)]
+    instructions = machine.handle(PhaseRequested(NOW))
+    assert instructions == [AnnouncePhase(("a", "b"), start, 0), PublishReport()]
+    instructions = machine.handle(TimePassed(NOW + 1))
+    assert instructions == [GrantCredits("a", 0, 1), GrantCredits("b", 1, 1), refill(2)]
     assert machine.handle(returned("a", completed=1)) == []
-    said = machine.handle(TimePassed(start))
-    assert said == [GrantCredits("a", 2, 1), settle(2)]
+    instructions = machine.handle(TimePassed(start))
+    assert instructions == [GrantCredits("a", 2, 1), settle(2)]
     machine.handle(returned("a", completed=2))
     machine.handle(returned("b", errored=1))
     assert machine.handle(TimePassed(start + S)) == [PublishReport()]
@@ -70,8 +70,8 @@ def test_announcement_delay_grows_with_the_number_of_workers() -> None:
 def test_phase_starts_with_other_runs_unless_too_soon() -> None:
     for given, start in ((NOW + 3 * S, NOW + 3 * S), (NOW + 1, NOW + ANNOUNCE_NS)):
         machine = machine_of("a", concurrency=0, duration_ns=S)
-        said = machine.handle(PhaseRequested(NOW, given))
-        assert said == [AnnouncePhase(("a",), start, start + S), PublishReport()]
+        instructions = machine.handle(PhaseRequested(NOW, given))
+        assert instructions == [AnnouncePhase(("a",), start, start + S), PublishReport()]
 
 
 def test_event_in_the_wrong_stage_raises_with_history() -> None:

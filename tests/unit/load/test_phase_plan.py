@@ -1,4 +1,4 @@
-"""What the config and the dataset make of a phase."""
+"""The plan of a phase from the config and the dataset."""
 
 import msgspec
 import numpy as np

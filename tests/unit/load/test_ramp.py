@@ -1,4 +1,4 @@
-"""Users and slots begin one after another over a ramp, and connect a little before."""
+"""Users and slots start one after another over a ramp, and connect shortly before."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Arrivals at a rate that changes: the number expected by each time, and a Poisson process."""
+"""Arrivals at a changing rate: the expected number by each time, and a Poisson process."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from aiperf_svc.core.load.arrivals import Arrivals, RateCurve
 
 SERIES = RateCurve([(0, 0), (10, 40), (20, 40), (20, 100), (30, 0), (40, 0), (50, 20)])
-"""A rise, a plateau, a jump, a fall to nothing, a pause, and a rise."""
+"""A rise, a plateau, a jump, a fall to zero, a pause, and a rise."""
 
 
 def arrivals(curve: RateCurve, pattern: str = "poisson", seed: int = 1) -> np.ndarray:
@@ -53,7 +53,7 @@ def test_constant_pattern_has_expected_count_in_each_part() -> None:
 
 
 def test_counts_follow_a_poisson_process() -> None:
-    """Over many seeds, counts of a part have its area as mean and as variance."""
+    """Over many seeds, the counts of a part have its area as mean and as variance."""
     bins = [0, 5, 10, 20, 25, 30, 50]
     counts = np.array([np.histogram(arrivals(SERIES, seed=s), bins)[0] for s in range(400)])
     expected = np.diff([SERIES.expected(time) for time in bins])
@@ -69,7 +69,7 @@ def test_gaps_are_exponential_after_the_time_change() -> None:
     times = arrivals(SERIES, seed=3)
     gaps = np.diff([SERIES.expected(time) for time in times])
     assert gaps.mean() == pytest.approx(1, abs=4 / np.sqrt(len(gaps)))
-    # Kolmogorov-Smirnov distance from the exponential distribution, at the level of 0.001.
+    # Kolmogorov-Smirnov distance from the exponential distribution at the 0.001 level.
     ordered = np.sort(gaps)
     ranks = np.arange(1, len(gaps) + 1) / len(gaps)
     assert np.abs(ranks - (1 - np.exp(-ordered))).max() < 1.95 / np.sqrt(len(gaps))

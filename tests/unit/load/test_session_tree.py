@@ -26,7 +26,7 @@ SPAWN_AND_JOIN = (
     PlannedRequest((1,), 1, start_ns=26, stream=1),
     PlannedRequest((0, 2, 3), 10, start_ns=46),
 )
-"""The root spawns two streams and joins them; the first one has two requests."""
+"""The root spawns and joins two streams. The first stream has two requests."""
 
 
 def play(tree: SessionTree, *events: Event) -> list[Instruction]:

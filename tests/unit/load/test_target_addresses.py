@@ -1,4 +1,4 @@
-"""Which address a new connection goes to, by what became of those before."""
+"""Which address a new connection uses, depending on the outcome of earlier ones."""
 
 import socket
 
@@ -24,7 +24,7 @@ def names(addresses: TargetAddresses, count: int) -> list[str]:
     return [addresses.next().name for _ in range(count)]
 
 
-def test_new_connections_take_all_addresses_in_turn() -> None:
+def test_new_connections_use_all_addresses_in_turn() -> None:
     assert names(TargetAddresses(found("a", "b", "c")), 5) == ["a", "b", "c", "a", "b"]
 
 

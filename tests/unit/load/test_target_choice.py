@@ -1,4 +1,4 @@
-"""Which of several targets is in turn."""
+"""Which of several targets is next."""
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.target_addresses import shift_of

@@ -1,4 +1,4 @@
-"""Users with clocks of their own: the rate from the start, the gap of each, the steady state."""
+"""Users with their own clocks: the rate from the start, the gap of each user, the steady state."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ def schedule(*, users: int = 15, rate: float = 1.0, turns: tuple[int, ...] = (20
 
 
 def turn_times(made: UserSchedule, *, gap_s: float, until_s: float) -> list[float]:
-    """When all turns are due, if every response comes in time."""
+    """Return when all turns are due if every response arrives in time."""
     begins = made.take(before_ns=round(until_s * SECOND)) / SECOND
     return sorted(
         begin + gap_s * turn
@@ -27,7 +27,7 @@ def turn_times(made: UserSchedule, *, gap_s: float, until_s: float) -> list[floa
 
 
 def test_users_start_in_mid_conversation_as_in_aiperf() -> None:
-    # The example of AIPerf's page on its user-centric rate: 15 users, 20 turns.
+    # The example on AIPerf's page about its user-centric rate: 15 users, 20 turns.
     assert [(each.order, each.turns) for each in first_turns(15, 20)] == [
         *((0, 0), (1, 6), (2, 11), (3, 16), (4, 2), (5, 7), (6, 12), (7, 17), (8, 3)),
         *((9, 8), (10, 13), (11, 18), (12, 4), (13, 9), (14, 14)),

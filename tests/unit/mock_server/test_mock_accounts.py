@@ -1,4 +1,4 @@
-"""The account of one process: rows, limits and reset."""
+"""The counters of one process: rows, limits and reset."""
 
 import json
 import random

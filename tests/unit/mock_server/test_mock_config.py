@@ -1,4 +1,4 @@
-"""Settings of the mock server: every bad value is refused by its flag."""
+"""Settings of the mock server: the error for every invalid value names its flag."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""The mock server's check of histories: what counts as unaltered."""
+"""The mock server's check of histories: which changes it accepts."""
 
 import json
 
@@ -13,7 +13,7 @@ INPUT = '{"x": 2.50, "y": {"u": 1, "v": "\\u00fc"}}'
 
 
 def problem(found: Histories, given: str, session: str = "s") -> str:
-    """What is wrong with a history in which a call has this input."""
+    """Return the problem of a history in which a call has this input."""
     result = {"type": "tool_result", "tool_use_id": "a", "content": "ok"}
     users = [json.dumps({"role": "user", "content": each}) for each in ("hi", [result])]
     assistant = f'{{"role": "assistant", "content": [{USE % given}]}}'

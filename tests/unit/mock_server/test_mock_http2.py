@@ -1,4 +1,4 @@
-"""The mock server's HTTP/2, beside a client by the library h2."""
+"""The mock server's HTTP/2 with a client based on the h2 library."""
 
 import pytest
 from h2.config import H2Configuration
@@ -17,7 +17,7 @@ EMPTY = b"HTTP/1.1 503 Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n
 
 
 class Pair:
-    """A client and the session that it talks to."""
+    """A client and its session."""
 
     def __init__(self, **settings: int) -> None:
         self.client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
@@ -103,7 +103,7 @@ def test_a_body_waits_for_the_clients_window() -> None:
     assert pair.body(stream) == content
 
 
-def test_body_larger_than_the_usual_window_is_taken() -> None:
+def test_body_larger_than_the_default_window_is_accepted() -> None:
     pair = Pair()
     pair.client.send_headers(
         1, [(":method", "POST"), (":path", "/"), (":scheme", "http"), (":authority", "h")]

@@ -1,4 +1,4 @@
-"""Rankings of the mock server, read as their endpoints read them."""
+"""Rankings of the mock server, parsed by their endpoints."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ EVERY = pytest.mark.parametrize("kind", types_with(Feature.RANKING))
 
 
 def ranked(kind: EndpointType, **payload: Any) -> tuple[int, int]:
-    """Passages that are ranked, and prompt tokens that are stated."""
+    """Return the number of ranked passages, and the stated prompt tokens."""
     endpoint = ENDPOINTS[kind]
     prompt = Prompt(payload=payload) if payload else Prompt(texts=("a b",), passages=("c", "d e"))
     options = Endpoint(url="http://localhost:1", model="m", type=kind)
@@ -30,7 +30,7 @@ def ranked(kind: EndpointType, **payload: Any) -> tuple[int, int]:
 
 @EVERY
 def test_each_passage_gets_a_score(kind: EndpointType) -> None:
-    # Text Embeddings Inference states no usage.
+    # Text Embeddings Inference reports no usage.
     stated = -1 if kind is EndpointType.HF_TEI_RANKINGS else 5
     assert ranked(kind) == (2, stated)
 

@@ -1,4 +1,4 @@
-"""The bytes of responses, and how each fault spoils them."""
+"""The bytes of responses, and the effect of each fault."""
 
 import json
 
@@ -28,7 +28,7 @@ def _reply(draft: Draft, *, close: bool = False, early_head: bool = False) -> Re
 
 
 def _events(reply: Reply) -> list[bytes]:
-    """The data of each SSE event, read from the wire bytes."""
+    """Return the data of each SSE event from the wire bytes."""
     head, _, body = b"".join(reply.writes).partition(b"\r\n\r\n")
     assert b"Transfer-Encoding: chunked" in head
     stream = b""
@@ -75,7 +75,7 @@ def test_reasoning_tokens_come_first_and_are_counted() -> None:
     assert events[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
-def test_response_longer_than_the_word_list_goes_round() -> None:
+def test_response_longer_than_the_word_list_wraps_around() -> None:
     reply = _reply(_draft(params(COMPLETIONS, tokens=len(WORDS) + 2)))
     assert reply.count == len(WORDS) + 2
     assert json.loads(_events(reply)[len(WORDS) + 1])["choices"][0]["text"] == " " + WORDS[1]

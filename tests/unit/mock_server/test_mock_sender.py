@@ -1,4 +1,4 @@
-"""Tokens leave as they were planned, once each, and are accounted for."""
+"""Tokens are sent as scheduled, once each, and counted."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ class Stage:
         return connection
 
     def send_due(self) -> None:
-        """As the server's loop: what is due now, when it is due."""
+        """Send what is due now, like the server's loop."""
         due_ns = self.sender.next_due_ns()
         if due_ns:
             time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
@@ -81,7 +81,7 @@ DUE_WRITES = [
 def limit_to_stage(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Stage]]:
-    """Makes a stage whose rows have that limit, with as many slots as asked for."""
+    """Return a function that makes a stage with this row limit and number of slots."""
     monkeypatch.setattr(sender, "DueWrites", request.param)
     with contextlib.ExitStack() as stack:
         yield lambda limit, slots=0: stack.enter_context(contextlib.closing(Stage(limit, slots)))
@@ -176,14 +176,14 @@ def test_chunks_beyond_the_limit_are_counted(limit_to_stage: Callable[..., Stage
 
 
 def ask_of_two_slots(limit_to_stage: Callable[..., Stage], count: int) -> tuple[Stage, list[int]]:
-    """A stage with two slots, and connections that asked one after the other, by descriptor."""
+    """Return a stage with two slots, and descriptors in the order of their requests."""
     stage = limit_to_stage(100, 2)
     asked = [stage.ask(reply_of(*[b"x"] * 3)) for _ in range(count)]
     return stage, [connection.fd for connection in asked]
 
 
 def planned_ends(stage: Stage, fds: list[int]) -> list[int]:
-    """Times at which the last writes were due, in the order of asking."""
+    """Return the times at which the last writes were due, in the order of requests."""
     asked = [stage.connections.table[fd] for fd in fds]
     while stage.sender.next_due_ns():
         stage.send_due()
@@ -195,7 +195,7 @@ def test_slots_serve_in_order_of_arrival(limit_to_stage: Callable[..., Stage]) -
     assert (stage.account.in_flight, stage.account.waited) == (6, 4)
     ends = planned_ends(stage, fds)
     assert ends == sorted(ends)
-    # Two gaps a response, whatever the time at which the writes were made.
+    # Two gaps per response, whenever the writes were made.
     for one, next_one in zip(ends, ends[2:], strict=False):
         assert next_one - one >= 2 * ITL_NS
     assert stage.account.completed == 6
@@ -210,7 +210,7 @@ def test_response_end_starts_the_next_response(
     asked_ns = now_ns
     asked = [stage.connections.table[fd] for fd in fds]
     while due_ns := stage.sender.next_due_ns():
-        now_ns = due_ns + ITL_NS // 4  # each pass is late by the same
+        now_ns = due_ns + ITL_NS // 4  # each pass is equally late
         stage.sender.send_due()
     ends = [connection.due_ns - asked_ns for connection in asked if connection is not None]
     assert ends == [2 * ITL_NS, 2 * ITL_NS, 4 * ITL_NS, 4 * ITL_NS, 6 * ITL_NS]

@@ -1,4 +1,4 @@
-"""The mock server's APIs with typed events, read as their endpoints read them."""
+"""The mock server's APIs with typed events, parsed by their endpoints."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a calibration changes in a plan, and what is said before the run."""
+"""The effect of a calibration on a plan, and the notices before the run."""
 
 from typing import Any
 

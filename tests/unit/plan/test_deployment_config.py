@@ -1,4 +1,4 @@
-"""What may be said about a cluster, and what is refused."""
+"""Valid and invalid deployment settings."""
 
 from typing import Any
 

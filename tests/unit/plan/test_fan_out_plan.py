@@ -1,4 +1,4 @@
-"""The stack of an experiment in Jobs: which shapes share one, its pods, and what is refused."""
+"""The stack of an experiment in Jobs: which shapes share one, its pods, and rejected configs."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes, shapes_of, without_trials
 from aiperf_svc.workloads.stacks import all_shapes
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 
 ARGS = "deployment.target.args"
 GPU = "deployment.target.gpu"
@@ -39,7 +39,7 @@ def benchmark(experiment: dict[str, Any] | None = None, **target: Any) -> dict[s
 
 def planned(data: dict[str, Any], **how: Any) -> StackPlan:
     config = parse_benchmark(data, "the test")
-    return plan_it(config, stack="bench", version="1.2.3", **how)
+    return to_plan(config, stack="bench", version="1.2.3", **how)
 
 
 def test_shapes_differing_in_arguments_share_a_job() -> None:

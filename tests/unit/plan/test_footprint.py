@@ -1,4 +1,4 @@
-"""What stacks take of a cluster at most, and the limits, digests and registry of their config."""
+"""The maximum resources of stacks, and the limits, digests and registry of their config."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from aiperf_svc.plan.footprint import Footprint, of_one_stack, of_stacks
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.summary import footprint_line
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import make_plan, plan_it, pod
+from tests.support.plans import make_plan, pod, to_plan
 from tests.support.releases import deployment, release_plan, simple
 
 DIGEST = "@sha256:" + "a" * 64
@@ -22,7 +22,7 @@ ON_ONE = {"require_nodes": {"kubernetes.io/hostname": ["n1"]}}
 
 def rank_plan(**deployment: Any) -> StackPlan:
     data = {"workload": {"kind": "iperf"}, "deployment": deployment}
-    return plan_it(parse_benchmark(data, "test"))
+    return to_plan(parse_benchmark(data, "test"))
 
 
 def footprint(gpus: int, hours: int = 1) -> Footprint:
@@ -38,7 +38,7 @@ def test_each_pod_may_have_its_own_node() -> None:
 
 def test_placement_on_named_nodes_bounds_the_nodes() -> None:
     plan = make_plan(placement=ON_ONE)
-    # The deadline may run anywhere unless it is placed too.
+    # The deadline pod may run anywhere unless it has a placement too.
     assert plan.footprint.nodes == 1
 
 
@@ -74,7 +74,7 @@ def test_footprint_includes_pods_that_events_add(
         "events": [{"at": "20s", **each} for each in events],
         "deployment": {"target": {**GPUS, "rollout": rollout}},
     }
-    plan = plan_it(parse_benchmark(data, "test"))
+    plan = to_plan(parse_benchmark(data, "test"))
     assert plan.footprint.gpus == 4 * pods
     assert plan.footprint.pods == plan.totals.pods + pods - 2
     assert plan.totals.gpus == 8
@@ -129,7 +129,7 @@ def test_footprints_of_parallel_stacks_add_up() -> None:
     members = [[footprint(1), footprint(4), footprint(2)], [footprint(8, hours=2)]]
     found = of_stacks(members, at_once=2)
     assert (found.gpus, found.pods) == (4 + 2 + 8, 4 + 2)
-    # Three stacks of an hour, two at a time; and one of two hours.
+    # Three stacks of an hour each, two at a time, and one of two hours.
     assert found.time_ns == 2 * HOUR_NS
 
 

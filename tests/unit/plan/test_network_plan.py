@@ -1,4 +1,4 @@
-"""Who may talk to whom."""
+"""Which pods may connect to which."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from aiperf_svc.plan.network import (
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.runner.stack.request import secrets_from
-from tests.support.plans import make_config, plan_it, with_keys
+from tests.support.plans import make_config, to_plan, with_keys
 
 
 def policy(plan: StackPlan, name: str) -> Policy:
@@ -27,7 +27,7 @@ def policy(plan: StackPlan, name: str) -> Policy:
 
 
 def _ways(plan: StackPlan, *, direction: str) -> set[tuple[str, str, int]]:
-    """(from, to, port) between the stack's pods, as one side's policies allow them."""
+    """Return (from, to, port) between the stack's pods as the policies of one side allow them."""
     return {
         (own, other, port) if direction == "egress" else (other, own, port)
         for p in plan.policies
@@ -48,19 +48,19 @@ def test_every_port_between_services_is_accounted_for() -> None:
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
 @pytest.mark.parametrize("route", ["proxy", "direct"])
 def test_every_ingress_rule_has_its_egress_rule(layout: str, route: str) -> None:
-    plan = plan_it(make_config(layout=layout, raw_route=route))
+    plan = to_plan(make_config(layout=layout, raw_route=route))
     assert _ways(plan, direction="ingress") <= _ways(plan, direction="egress")
 
 
 def test_services_connect_to_bound_ports_only() -> None:
-    plan = plan_it(make_config(raw_route="direct"))
+    plan = to_plan(make_config(raw_route="direct"))
     bound = tuple(sorted(int(port) for port in CONNECTED_BY))
     binders = tuple(sorted({service.value for service in BOUND_BY.values()}))
     assert policy(plan, "services").egress == (Rule((StackPods(binders),), bound),)
 
 
 def test_service_rules_follow_the_port_map() -> None:
-    plan = plan_it(make_config(raw_route="direct"))
+    plan = to_plan(make_config(raw_route="direct"))
     between = {way for way in _ways(plan, direction="ingress") if way[1] != "target"}
     expected = {
         (client.value, BOUND_BY[port].value, int(port))
@@ -72,7 +72,7 @@ def test_service_rules_follow_the_port_map() -> None:
 
 
 def test_services_in_one_pod_need_no_rules() -> None:
-    plan = plan_it(make_config(layout="compact", raw_route="proxy"))
+    plan = to_plan(make_config(layout="compact", raw_route="proxy"))
     assert {(a, b) for a, b, _ in _ways(plan, direction="ingress")} == {
         ("record-processor", "control"),
         ("worker", "control"),
@@ -83,19 +83,19 @@ def test_services_in_one_pod_need_no_rules() -> None:
 
 
 def test_unlisted_traffic_except_dns_is_denied() -> None:
-    default = policy(plan_it(make_config()), "default")
+    default = policy(to_plan(make_config()), "default")
     assert (default.components, default.ingress) == ((), ())
     assert default.egress == (Rule(ports=(53, 5353), protocols=("UDP", "TCP")),)
 
 
 def test_deadline_pod_reaches_named_ranges_only() -> None:
-    plan = plan_it(make_config(api_server_cidrs=["10.1.0.1/32", "10.1.0.2/32"]))
+    plan = to_plan(make_config(api_server_cidrs=["10.1.0.1/32", "10.1.0.2/32"]))
     ranges = (Range("10.1.0.1/32"), Range("10.1.0.2/32"))
     assert policy(plan, "deadline").egress == (Rule(ranges),)
 
 
 def test_only_deadline_pod_reaches_the_api_server() -> None:
-    plan = plan_it(make_config())
+    plan = to_plan(make_config())
     open_rules = {p.name: rule.ports for p in plan.policies for rule in p.egress if not rule.peers}
     assert open_rules == {"default": (53, 5353), "deadline": ()}
     assert policy(plan, "deadline").components == ("deadline",)
@@ -129,10 +129,10 @@ def test_only_deadline_pod_reaches_the_api_server() -> None:
         ),
     ],
 )
-def test_target_rule_is_as_narrow_as_known(
+def test_target_rule_is_as_narrow_as_possible(
     url: str, target: dict[str, Any], rule: Rule, note: str | None
 ) -> None:
-    plan = plan_it(make_config(url=url, target=target))
+    plan = to_plan(make_config(url=url, target=target))
     way = policy(plan, "to-target")
     assert way.components == ("worker", "preflight", "records-manager")
     assert way.egress == (rule,)
@@ -141,9 +141,9 @@ def test_target_rule_is_as_narrow_as_known(
 
 
 def test_service_like_host_names_the_pods_key() -> None:
-    (note,) = plan_it(make_config(url="http://llm.models")).notes
+    (note,) = to_plan(make_config(url="http://llm.models")).notes
     assert "if it is Service llm of namespace models, with deployment.target.pods" in note
-    (note,) = plan_it(make_config(url="http://api.example.com")).notes
+    (note,) = to_plan(make_config(url="http://api.example.com")).notes
     assert "deployment.target.pods" not in note
 
 
@@ -154,7 +154,7 @@ def test_note_on_ranks_names_one_key() -> None:
 
 
 def test_workers_reach_own_target_pod_port() -> None:
-    plan = plan_it(make_config(target={"kind": "mock", "port": 9000}))
+    plan = to_plan(make_config(target={"kind": "mock", "port": 9000}))
     assert policy(plan, "to-target").egress == (Rule((StackPods(("target",)),), (9000,)),)
     assert policy(plan, "target").egress == ()
 
@@ -162,7 +162,7 @@ def test_workers_reach_own_target_pod_port() -> None:
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
 def test_page_reader_reaches_the_target(layout: str) -> None:
     reader = "control" if layout == "compact" else "records-manager"
-    plan = plan_it(make_config(target={"kind": "mock", "port": 9000}, layout=layout))
+    plan = to_plan(make_config(target={"kind": "mock", "port": 9000}, layout=layout))
     assert policy(plan, "to-target").components == ("worker", "preflight", reader)
     pods = StackPods(("worker", "preflight", reader))
     assert policy(plan, "target").ingress == (Rule((pods,), (9000,)),)
@@ -172,7 +172,7 @@ def test_page_reader_reaches_the_target(layout: str) -> None:
 
 def test_only_workers_reach_target_without_its_page() -> None:
     config = make_config(target={"kind": "mock", "port": 9000})
-    plan = plan_it(with_keys(config, telemetry={"target": False}))
+    plan = to_plan(with_keys(config, telemetry={"target": False}))
     assert policy(plan, "to-target").components == ("worker", "preflight")
     assert policy(plan, "target").ingress == (Rule((StackPods(("worker", "preflight")),), (9000,)),)
 
@@ -189,7 +189,7 @@ def test_each_named_page_gets_one_rule() -> None:
         "pages": ["http://10.0.0.7:9400/metrics"],
         "users": ["vllm-"],
     }
-    plan = plan_it(
+    plan = to_plan(
         with_keys(
             config,
             telemetry={
@@ -218,7 +218,7 @@ def test_each_named_page_gets_one_rule() -> None:
 def test_page_port_is_open_to_reader_only() -> None:
     config = make_config(target={"kind": "mock", "port": 9000})
     pages = {"server_metrics": ["http://target:9100", "http://target"]}
-    plan = plan_it(with_keys(config, telemetry=pages))
+    plan = to_plan(with_keys(config, telemetry=pages))
     assert plan.inference.telemetry.server_metrics == (
         "http://target-bench:9100/metrics",
         "http://target-bench:9000/metrics",
@@ -233,7 +233,7 @@ def test_page_port_is_open_to_reader_only() -> None:
 def test_page_of_absent_target_is_an_error() -> None:
     config = make_config(url="http://a.example")
     with pytest.raises(ConfigError, match="`target` stands for a target in the stack, and there"):
-        plan_it(with_keys(config, telemetry={"server_metrics": ["http://target:1"]}))
+        to_plan(with_keys(config, telemetry={"server_metrics": ["http://target:1"]}))
 
 
 def test_prometheus_reaches_limited_results_on_request() -> None:
@@ -244,28 +244,28 @@ def test_prometheus_reaches_limited_results_on_request() -> None:
         ("annotations", (Range("192.0.2.0/24"), prometheus)),
         ("prometheus-operator", (Range("192.0.2.0/24"), prometheus)),
     ):
-        plan = plan_it(make_config(results=limited, monitoring=monitoring))
+        plan = to_plan(make_config(results=limited, monitoring=monitoring))
         assert policy(plan, "records-manager").ingress[-1] == Rule(peers, (9090,))
 
 
 def test_downloading_target_may_reach_https() -> None:
     target = {"kind": "vllm", "downloads": True}
-    assert policy(plan_it(make_config(target=target)), "target").egress == (Rule(ports=(443,)),)
+    assert policy(to_plan(make_config(target=target)), "target").egress == (Rule(ports=(443,)),)
 
 
 def test_the_results_can_be_limited_to_ranges() -> None:
-    everybody = policy(plan_it(make_config()), "records-manager")
+    everybody = policy(to_plan(make_config()), "records-manager")
     assert everybody.ingress[-1] == Rule((), (9090,))
-    some = plan_it(make_config(results={"allow_cidrs": ["10.0.0.0/8"]}))
+    some = to_plan(make_config(results={"allow_cidrs": ["10.0.0.0/8"]}))
     last = policy(some, "records-manager").ingress[-1]
     assert last == Rule((Range("10.0.0.0/8"),), (9090,))
 
 
 def test_host_network_pods_are_admitted_without_label() -> None:
-    plan = plan_it(make_config(pods={"worker": {"placement": {"host_network": True}}}))
+    plan = to_plan(make_config(pods={"worker": {"placement": {"host_network": True}}}))
     drop = next(r for r in policy(plan, "timing-manager").ingress if 5562 in r.ports)
     assert drop.peers == ()
-    plan = plan_it(make_config(pods={"timing-manager": {"placement": {"host_network": True}}}))
+    plan = to_plan(make_config(pods={"timing-manager": {"placement": {"host_network": True}}}))
     *_, hosted = policy(plan, "services").egress
     assert hosted == Rule((), (5562, 5563))
     assert any("no NetworkPolicy applies" in note for note in plan.notes)
@@ -273,10 +273,10 @@ def test_host_network_pods_are_admitted_without_label() -> None:
 
 def test_downloads_are_allowed_and_noted() -> None:
     config = make_config()
-    plan = plan_it(with_keys(config, tokenizer={"name": "org/model"}))
+    plan = to_plan(with_keys(config, tokenizer={"name": "org/model"}))
     assert policy(plan, "downloads").components == ("dataset-manager", "record-processor")
     assert any("org/model" in note for note in plan.notes)
-    local = plan_it(with_keys(config, tokenizer={"name": "/data/tokenizer.json"}))
+    local = to_plan(with_keys(config, tokenizer={"name": "/data/tokenizer.json"}))
     assert "downloads" not in {p.name for p in local.policies}
 
 
@@ -296,7 +296,7 @@ def test_downloads_are_allowed_and_noted() -> None:
 def test_results_pod_and_preflight_reach_the_bucket(
     s3: dict[str, Any], rule: Rule, note: str | None
 ) -> None:
-    plan = plan_it(make_config(s3={"url": "s3://bucket", **s3}))
+    plan = to_plan(make_config(s3={"url": "s3://bucket", **s3}))
     way = policy(plan, "upload")
     assert (way.components, way.egress, way.ingress) == (
         ("records-manager", "preflight"),
@@ -307,7 +307,7 @@ def test_results_pod_and_preflight_reach_the_bucket(
         [] if note is None else [n for n in plan.notes if note in n]
     )
     assert note is None or len(plan.notes) == 1
-    assert "upload" not in {p.name for p in plan_it(make_config()).policies}
+    assert "upload" not in {p.name for p in to_plan(make_config()).policies}
 
 
 @pytest.mark.parametrize("is_a_parameter", [False, True])
@@ -321,7 +321,7 @@ def test_hook_pod_reaches_target_with_key(layout: str, is_a_parameter: bool) -> 
     }
     if is_a_parameter:
         parts["experiment"] = {"product": {"endpoint.reset_kv_cache": [True, False]}}
-    plan = plan_it(with_keys(config, **parts))
+    plan = to_plan(with_keys(config, **parts))
     assert policy(plan, "to-target").components == ("worker", "preflight", caller)
     with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
     assert sorted(with_key) == sorted([caller, "worker"])
@@ -330,7 +330,7 @@ def test_hook_pod_reaches_target_with_key(layout: str, is_a_parameter: bool) -> 
 def test_quality_gate_pod_reaches_target_with_key() -> None:
     config = make_config(target={"kind": "mock", "port": 9000}, layout="per-service")
     parts = {"telemetry": {"target": False}, "quality": {"file": "/gate.jsonl"}}
-    plan = plan_it(with_keys(config, endpoint={"api_key_env": "KEY"}, **parts))
+    plan = to_plan(with_keys(config, endpoint={"api_key_env": "KEY"}, **parts))
     assert policy(plan, "to-target").components == ("worker", "preflight", "records-manager")
     with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
     assert sorted(with_key) == ["records-manager", "worker"]
@@ -338,7 +338,7 @@ def test_quality_gate_pod_reaches_target_with_key() -> None:
 
 def test_tasks_of_a_quality_gate_may_be_downloaded() -> None:
     config = make_config(target={"kind": "mock"}, layout="per-service")
-    plan = plan_it(with_keys(config, quality={"lm_eval": {"tasks": ["gsm8k"]}}))
+    plan = to_plan(with_keys(config, quality={"lm_eval": {"tasks": ["gsm8k"]}}))
     assert policy(plan, "downloads").components == ("records-manager",)
     assert any("for quality.lm_eval: gsm8k" in note for note in plan.notes)
 
@@ -346,7 +346,7 @@ def test_tasks_of_a_quality_gate_may_be_downloaded() -> None:
 def test_page_key_reaches_the_reader_only() -> None:
     pages = {"server_metrics": ["http://target"], "key_env": "MY_PAGES"}
     config = with_keys(make_config(target={"kind": "mock"}), telemetry=pages)
-    plan = plan_it(config)
+    plan = to_plan(config)
     with_key = [pod.name for pod in plan.pods if PAGES_KEY_ENV in pod.secret_env]
     assert with_key == ["records-manager"]
     assert plan.secret_keys == {"pages": ("pagesKey",)}
@@ -358,7 +358,7 @@ def test_page_key_reaches_the_reader_only() -> None:
 def test_workers_reach_only_the_proxy() -> None:
     proxy = {"proxy": "http://10.1.2.3:3128"}
     config = with_keys(make_config(url="https://api.example.com"), endpoint=proxy)
-    plan = plan_it(config)
+    plan = to_plan(config)
     assert policy(plan, "to-target").egress == (Rule((Range("10.1.2.3/32"),), (3128,)),)
     with pytest.raises(ConfigError, match="a stack has no secret for a proxy"):
-        plan_it(with_keys(config, endpoint={"proxy_auth_env": "USER"}))
+        to_plan(with_keys(config, endpoint={"proxy_auth_env": "USER"}))

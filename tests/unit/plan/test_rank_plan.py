@@ -1,4 +1,4 @@
-"""The pods of a workload's ranks: where they may run, what they may do, whom they reach."""
+"""The pods of a workload's ranks: placement, permissions, and connections."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from aiperf_svc.plan.network import Rule, StackPods
 from aiperf_svc.plan.pods import PodPlan, SecretKey
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 
 COMMAND = {
     "kind": "command",
@@ -25,7 +25,7 @@ def plan_of(workload: dict[str, Any] | None = None, **ranks: Any) -> StackPlan:
 
 
 def plan_whole(data: dict[str, Any], **how: Any) -> StackPlan:
-    return plan_it(parse_benchmark(data, ""), stack="s", version="1", **how)
+    return to_plan(parse_benchmark(data, ""), stack="s", version="1", **how)
 
 
 def ranks_of(plan: StackPlan) -> PodPlan:
@@ -102,7 +102,7 @@ def test_root_of_ranks_is_read_only_on_request(is_read_only: bool) -> None:
     assert not rank.run_as_root
 
 
-def test_ranks_take_named_nodes_in_turn() -> None:
+def test_ranks_use_named_nodes_in_turn() -> None:
     pod = ranks_of(plan_of({"ranks": 3}, nodes=["a", "b"]))
     assert [(each.name, each.node, each.service_id) for each in pod.sets] == [
         ("rank-0", "a", "rank-s-0"),

@@ -63,7 +63,7 @@ def test_objects_and_pod_templates_have_the_stack_label() -> None:
 
 
 def with_many_images() -> Json:
-    """A Deployment with a second container, an init container and a volume, each of an image."""
+    """Return a Deployment with four images: two containers, an init container and a volume."""
     made = deployment("d", volumes=[{"name": "w", "image": {"reference": "quay.io/weights:1"}}])
     spec = made["spec"]["template"]["spec"]
     spec["containers"].append({"name": "sidecar", "image": "quay.io/sidecar:1"})

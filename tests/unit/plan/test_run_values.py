@@ -1,4 +1,4 @@
-"""Values of one run on their way from the runner to a service."""
+"""Values of one run are passed from the runner to a service."""
 
 from dataclasses import fields
 from typing import Any

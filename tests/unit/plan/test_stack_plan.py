@@ -11,7 +11,7 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.run_values import RunValues
-from tests.support.plans import make_config, plan_it, pod, with_keys
+from tests.support.plans import make_config, pod, to_plan, with_keys
 
 MI = 2**20
 
@@ -19,14 +19,14 @@ MI = 2**20
 @pytest.mark.parametrize("stack", ["Bench", "bench_1", "-bench", "b" * 41, ""])
 def test_stack_name_invalid_in_kubernetes_is_refused(stack: str) -> None:
     with pytest.raises(ConfigError, match="the stack's name"):
-        plan_it(make_config(), stack=stack)
+        to_plan(make_config(), stack=stack)
 
 
 def test_key_order_does_not_change_run_id() -> None:
     one = make_config(pods={"worker": {"cpu": 1}, "deadline": {"cpu": "20m"}})
     two = make_config(pods={"deadline": {"cpu": "20m"}, "worker": {"cpu": 1}})
-    assert plan_it(one) == plan_it(two)
-    assert plan_it(one).files == plan_it(two).files
+    assert to_plan(one) == to_plan(two)
+    assert to_plan(one).files == to_plan(two).files
 
 
 def test_experiment_key_order_keeps_run_id() -> None:
@@ -34,20 +34,20 @@ def test_experiment_key_order_keeps_run_id() -> None:
     turned = [dict(reversed(row.items())) for row in rows]
     data = make_config().model_dump(mode="json", by_alias=True)
     one, two = (
-        plan_it(BenchmarkConfig.model_validate(data | {"experiment": {"explicit": each}}))
+        to_plan(BenchmarkConfig.model_validate(data | {"experiment": {"explicit": each}}))
         for each in (rows, turned)
     )
     assert (one.identity, one.files) == (two.identity, two.files)
     other = [{"load.concurrency": 3, "load.duration": "5s"}]
     three = BenchmarkConfig.model_validate(data | {"experiment": {"explicit": other}})
-    assert plan_it(three).identity.run_id != one.identity.run_id
+    assert to_plan(three).identity.run_id != one.identity.run_id
 
 
 def test_maps_keep_keys_of_any_kind() -> None:
     data = make_config().model_dump(mode="json", by_alias=True)
     data["endpoint"]["extra_inputs"] = {"bias": {2: 1, "a": [{"z": 1, "b": 2}]}}
     config = BenchmarkConfig.model_validate(data)
-    again = yaml.safe_load(plan_it(config).files["config.yaml"])
+    again = yaml.safe_load(to_plan(config).files["config.yaml"])
     assert again["endpoint"]["extra_inputs"]["bias"]["a"] == [{"z": 1, "b": 2}]
 
 
@@ -58,32 +58,32 @@ def test_maps_keep_keys_of_any_kind() -> None:
 )
 def test_generation_image_and_version_make_new_run(how: dict[str, Any]) -> None:
     config = make_config()
-    assert plan_it(config, **how).identity.run_id != plan_it(config).identity.run_id
+    assert to_plan(config, **how).identity.run_id != to_plan(config).identity.run_id
 
 
 def test_another_config_makes_new_run_and_config_map() -> None:
-    one = plan_it(make_config())
-    two = plan_it(make_config(load={"concurrency": 1001, "duration": "10s"}))
+    one = to_plan(make_config())
+    two = to_plan(make_config(load={"concurrency": 1001, "duration": "10s"}))
     assert one.identity.run_id != two.identity.run_id
     assert one.config_name != two.config_name
 
 
 def test_service_config_can_be_run_again() -> None:
-    plan = plan_it(make_config(ttl="30m"))
+    plan = to_plan(make_config(ttl="30m"))
     again = BenchmarkConfig.model_validate(yaml.safe_load(plan.files["config.yaml"]))
     assert again == plan.config
     assert again.endpoint.url == "http://target-bench:8000"
 
 
 def test_registration_waits_for_all_pods() -> None:
-    plan = plan_it(make_config(ready_timeout="10m", registration_timeout="1m"))
+    plan = to_plan(make_config(ready_timeout="10m", registration_timeout="1m"))
     assert plan.config.deployment.registration_timeout == plan.config.deployment.ready_timeout
 
 
 @pytest.mark.parametrize(
     ("url", "deployment", "seconds"),
     [
-        # The load's 5m30s and the services' 5m, and with a target of the stack's own 2m more.
+        # The load's 5m30s and the services' 5m, plus 2m for the stack's own target.
         ("http://10.0.0.1", {}, 630),
         ("http://target", {"target": {"kind": "mock", "ready_timeout": "2m"}}, 750),
         ("http://10.0.0.1", {"ready_timeout": "1m"}, 390),
@@ -91,10 +91,10 @@ def test_registration_waits_for_all_pods() -> None:
 )
 def test_ttl_must_cover_start_and_load(url: str, deployment: dict[str, Any], seconds: int) -> None:
     load = {"concurrency": 1, "duration": "5m", "grace_period": "30s"}
-    plan_it(make_config(url=url, load=load, ttl=f"{seconds}s", **deployment))
+    to_plan(make_config(url=url, load=load, ttl=f"{seconds}s", **deployment))
     short = make_config(url=url, load=load, ttl=f"{seconds - 1}s", **deployment)
     with pytest.raises(ConfigError, match=rf"expected at least {format_duration(seconds * 10**9)}"):
-        plan_it(short)
+        to_plan(short)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_ttl_must_cover_start_and_load(url: str, deployment: dict[str, Any], sec
     ],
 )
 def test_drains_wait_for_start_and_load(load: dict[str, Any], hold_s: int | None) -> None:
-    plan = plan_it(make_config(url="http://10.0.0.1", load={"concurrency": 1, **load}))
+    plan = to_plan(make_config(url="http://10.0.0.1", load={"concurrency": 1, **load}))
     assert plan.budget is not None
     assert plan.budget.hold == (None if hold_s is None else hold_s * 10**9)
-    assert plan_it(make_config(hold_drains=False)).budget is None
+    assert to_plan(make_config(hold_drains=False)).budget is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_drains_wait_for_start_and_load(load: dict[str, Any], hold_s: int | None
 def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> None:
     config = make_config(url="http://10.0.0.1")
     with pytest.raises(ConfigError, match=rf"endpoint\.{key} .*targetApiKey"):
-        plan_it(with_keys(config, endpoint=given))
+        to_plan(with_keys(config, endpoint=given))
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def test_target_key_in_config_is_refused(given: dict[str, Any], key: str) -> Non
     ],
 )
 def test_results_token_without_tls_is_noted(results: dict[str, Any], is_clear: bool) -> None:
-    told = [note for note in plan_it(make_config(results=results)).notes if "in plain text" in note]
+    told = [note for note in to_plan(make_config(results=results)).notes if "in plain text" in note]
     assert bool(told) == is_clear
     assert not told or f"results by {results['expose']} without TLS" in told[0]
 
 
 def test_unchecked_certificate_is_noted() -> None:
     config = make_config(url="https://h")
-    assert UNCHECKED not in plan_it(config).notes
-    assert UNCHECKED in plan_it(with_keys(config, endpoint={"tls": {"verify": False}})).notes
+    assert UNCHECKED not in to_plan(config).notes
+    assert UNCHECKED in to_plan(with_keys(config, endpoint={"tls": {"verify": False}})).notes
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_unchecked_certificate_is_noted() -> None:
     ],
 )
 def test_key_in_target_arguments_is_noted_masked(args: list[str], flag: str | None) -> None:
-    notes = plan_it(make_config(target={"kind": "vllm", "args": args})).notes
+    notes = to_plan(make_config(target={"kind": "vllm", "args": args})).notes
     assert [note for note in notes if "in plain text" in note] == (
         [n for n in notes if n.startswith(f"deployment.target: {flag}: ")] if flag else []
     )
@@ -168,7 +168,7 @@ def test_key_in_target_arguments_is_noted_masked(args: list[str], flag: str | No
 
 
 def test_totals_are_the_sum_over_all_replicas() -> None:
-    plan = plan_it(
+    plan = to_plan(
         make_config(
             url="http://target",
             target={
@@ -195,7 +195,7 @@ def test_totals_are_the_sum_over_all_replicas() -> None:
 
 def test_stack_plan_for_100000_users() -> None:
     load = {"concurrency": 100_000, "duration": "5m"}
-    plan = plan_it(make_config(url="http://x.example", load=load))
+    plan = to_plan(make_config(url="http://x.example", load=load))
     assert pod(plan, "worker").replicas == 200
     assert pod(plan, "record-processor").replicas == 50
     assert plan.topology.raw_route == "direct"
@@ -205,12 +205,12 @@ def test_a_workers_memory_follows_its_connections() -> None:
     load = {"concurrency": 10_000, "duration": "5m"}
     config = make_config(url="http://x.example", load=load)
     wide = with_keys(config, workers={"connections_per_worker": 2_500})
-    assert pod(plan_it(config), "worker").requests.memory_bytes == 512 * MI
-    assert pod(plan_it(wide), "worker").requests.memory_bytes == 768 * MI
+    assert pod(to_plan(config), "worker").requests.memory_bytes == 512 * MI
+    assert pod(to_plan(wide), "worker").requests.memory_bytes == 768 * MI
 
 
 def test_pod_settings_override_defaults() -> None:
-    plan = plan_it(
+    plan = to_plan(
         make_config(
             placement={"node_selector": {"pool": "bench"}, "priority_class": "high"},
             pods={
@@ -231,7 +231,7 @@ def test_pod_settings_override_defaults() -> None:
 
 
 def test_only_named_pods_have_service_and_probe() -> None:
-    plan = plan_it(make_config())
+    plan = to_plan(make_config())
     named = {p.name for p in plan.pods if p.has_service}
     assert named == {"system-controller", "timing-manager", "records-manager", "target"}
     assert pod(plan, "records-manager").probe.path == "/readyz"
@@ -243,17 +243,17 @@ def test_only_named_pods_have_service_and_probe() -> None:
 
 
 def test_record_processors_listen_only_on_direct_route() -> None:
-    direct = pod(plan_it(make_config(raw_route="direct")), "record-processor")
-    proxied = pod(plan_it(make_config(raw_route="proxy")), "record-processor")
+    direct = pod(to_plan(make_config(raw_route="direct")), "record-processor")
+    proxied = pod(to_plan(make_config(raw_route="proxy")), "record-processor")
     assert direct.ports == {"raw-direct": 5667}
     assert (direct.probe.port, direct.has_service) == (5667, False)
     assert (proxied.ports, proxied.probe) == ({}, None)
 
 
 def test_only_workers_widen_their_port_range() -> None:
-    plan = plan_it(make_config())
+    plan = to_plan(make_config())
     assert [p.name for p in plan.pods if p.sysctls] == ["worker"]
-    hosted = plan_it(make_config(pods={"worker": {"placement": {"host_network": True}}}))
+    hosted = to_plan(make_config(pods={"worker": {"placement": {"host_network": True}}}))
     assert not [p.name for p in hosted.pods if p.sysctls]
 
 
@@ -276,7 +276,7 @@ def test_only_workers_widen_their_port_range() -> None:
 def test_strictest_fitting_pod_security_is_explained(
     deployment: dict[str, Any], level: str, reason: str | None
 ) -> None:
-    plan = plan_it(make_config(**deployment))
+    plan = to_plan(make_config(**deployment))
     assert plan.pod_security == level
     told = [note for note in plan.notes if note.startswith(f"Pod Security {level}")]
     assert told == ([f"Pod Security {level}: {reason}"] if reason else [])
@@ -286,14 +286,14 @@ def test_secrets_are_named_by_the_configurations_keys() -> None:
     config = make_config(
         target={"kind": "custom", "image": "s:1", "secret_env": {"HF_TOKEN": "hubToken"}}
     )
-    assert plan_it(config).secret_keys == {"target": ("hubToken",)}
-    source = pod(plan_it(config), "target").secret_env["HF_TOKEN"]
+    assert to_plan(config).secret_keys == {"target": ("hubToken",)}
+    source = pod(to_plan(config), "target").secret_env["HF_TOKEN"]
     assert (source.secret, source.key) == ("target", "hubToken")
 
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
 def test_only_results_pod_has_upload_keys(layout: str) -> None:
-    plan = plan_it(make_config(s3={"url": "s3://bucket"}, layout=layout))
+    plan = to_plan(make_config(s3={"url": "s3://bucket"}, layout=layout))
     assert plan.secret_keys == {"upload": ("s3AccessKeyId", "s3SecretAccessKey")}
     readers = {
         pod.name
@@ -306,14 +306,14 @@ def test_only_results_pod_has_upload_keys(layout: str) -> None:
 
 def test_pods_of_several_shapes_share_upload_folder() -> None:
     config = make_config(s3={"url": "s3://results"})
-    plan = plan_it(config, run=RunValues(upload_into="knee-20261123T012343Z-0123"))
+    plan = to_plan(config, run=RunValues(upload_into="knee-20261123T012343Z-0123"))
     told = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
     assert set(told.values()) == {"knee-20261123T012343Z-0123"}
-    assert plan.identity.run_id == plan_it(config).identity.run_id
+    assert plan.identity.run_id == to_plan(config).identity.run_id
 
 
 def test_temporary_upload_keys_include_a_session_token() -> None:
-    plan = plan_it(make_config(s3={"url": "s3://bucket", "has_session_token": True}))
+    plan = to_plan(make_config(s3={"url": "s3://bucket", "has_session_token": True}))
     assert plan.secret_keys["upload"][-1] == "s3SessionToken"
     assert pod(plan, plan.results_pod).secret_env["AWS_SESSION_TOKEN"].key == "s3SessionToken"
 
@@ -342,7 +342,7 @@ def test_image_without_a_digest_is_noted(
     services: str, target: dict[str, Any], unpinned: list[str]
 ) -> None:
     config = make_config(target=target)
-    found = plan_it(config, stack="s", version="1", image=services)
+    found = to_plan(config, stack="s", version="1", image=services)
     told = [note for note in found.notes if "has no digest" in note]
     assert len(told) == len(unpinned)
     assert all(map(str.startswith, told, unpinned))
@@ -350,33 +350,33 @@ def test_image_without_a_digest_is_noted(
 
 def test_broken_image_digest_is_refused() -> None:
     config = make_config(target={"kind": "custom", "image": "sglang" + DIGEST})
-    found = plan_it(config, stack="s", version="1", image="app" + DIGEST)
+    found = to_plan(config, stack="s", version="1", image="app" + DIGEST)
     assert {pod.image.name for pod in found.pods} == {"app" + DIGEST, "sglang" + DIGEST}
     with pytest.raises(ConfigError, match=r"AIPERF_IMAGE: 'app@sha256:1'"):
-        plan_it(config, stack="s", version="1", image="app@sha256:1")
+        to_plan(config, stack="s", version="1", image="app@sha256:1")
 
 
 def test_replacing_a_pinned_image_is_refused() -> None:
     pinned = "registry/app:1" + DIGEST
     config = make_config(image={"name": pinned})
     for image in ("", pinned):
-        found = plan_it(config, stack="s", version="1", image=image)
+        found = to_plan(config, stack="s", version="1", image=image)
         assert found.deadline.image.name == pinned
     words = "AIPERF_IMAGE is registry/app:2, but deployment.image.name pins another image"
     with pytest.raises(ConfigError, match=words):
-        plan_it(config, stack="s", version="1", image="registry/app:2")
+        to_plan(config, stack="s", version="1", image="registry/app:2")
 
 
 def test_replacing_a_tagged_image_is_noted() -> None:
     config = make_config(image={"name": "registry/app:1"})
-    found = plan_it(config, stack="s", version="1", image="registry/app:2")
+    found = to_plan(config, stack="s", version="1", image="registry/app:2")
     replaced = (
         "AIPERF_IMAGE replaces deployment.image.name: registry/app:2 in place of registry/app:1"
     )
     assert replaced in found.notes
     assert "name: registry/app:2" in found.files["config.yaml"]
     with pytest.raises(ConfigError, match="AIPERF_IMAGE: 'app' names no fixed version"):
-        plan_it(config, stack="s", version="1", image="app")
+        to_plan(config, stack="s", version="1", image="app")
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_tokenizer_without_a_pinned_revision_is_noted(
     tokenizer: dict[str, str], is_told: bool
 ) -> None:
     config = with_keys(make_config(), tokenizer=tokenizer)
-    assert any("tokenizer.revision" in note for note in plan_it(config).notes) == is_told
+    assert any("tokenizer.revision" in note for note in to_plan(config).notes) == is_told
 
 
 @pytest.mark.parametrize(
@@ -422,11 +422,11 @@ def test_invalid_labels_and_drain_holds_are_refused(keys: dict[str, Any], words:
 def test_a_drain_waits_no_longer_than_its_cap() -> None:
     bounded = {"concurrency": 1, "duration": "10m"}
     for load in (bounded, {"concurrency": 1, "requests": 10}):
-        budget = plan_it(make_config(load=load, ttl="2h", max_drain_hold="2m")).budget
+        budget = to_plan(make_config(load=load, ttl="2h", max_drain_hold="2m")).budget
         assert budget is not None
         assert budget.hold == 120 * 10**9
 
 
 def test_api_server_address_keeps_the_run_id() -> None:
-    one, other = (plan_it(make_config(api_server_cidrs=each)) for each in ([], ["10.0.0.1/32"]))
+    one, other = (to_plan(make_config(api_server_cidrs=each)) for each in ([], ["10.0.0.1/32"]))
     assert one.identity.run_id == other.identity.run_id

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.errors import ConfigError
-from tests.support.plans import make_config, plan_it, pod, with_keys
+from tests.support.plans import make_config, pod, to_plan, with_keys
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from tests.support.plans import make_config, plan_it, pod, with_keys
 )
 def test_host_target_is_the_stacks_target(url: str, resolved: str) -> None:
     config = make_config(url=url, target={"kind": "mock"})
-    planned = plan_it(config).config.inference
+    planned = to_plan(config).config.inference
     assert planned is not None
     assert planned.endpoint.url == resolved
 
@@ -25,16 +25,16 @@ def test_host_target_is_the_stacks_target(url: str, resolved: str) -> None:
 @pytest.mark.parametrize("url", ["http://target:9", "http://elsewhere.example"])
 def test_url_past_own_target_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="expected 'http://target'"):
-        plan_it(make_config(url=url, target={"kind": "mock"}))
+        to_plan(make_config(url=url, target={"kind": "mock"}))
 
 
 def test_host_target_without_a_target_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"set deployment\.target\.kind"):
-        plan_it(make_config(url="http://target", target={"kind": "none"}))
+        to_plan(make_config(url="http://target", target={"kind": "none"}))
 
 
 def test_mock_uses_own_image_and_configured_model() -> None:
-    made = pod(plan_it(make_config(target={"kind": "mock", "args": ["--ttft", "5ms"]})), "target")
+    made = pod(to_plan(make_config(target={"kind": "mock", "args": ["--ttft", "5ms"]})), "target")
     assert made.image.name == "localhost/aiperf-svc:1.2.3"
     assert made.command == ("python", "-P", "-m", "aiperf_svc.mock_server")
     assert made.args == (
@@ -43,13 +43,13 @@ def test_mock_uses_own_image_and_configured_model() -> None:
     )
 
 
-def test_mock_speaks_http2_on_request() -> None:
+def test_mock_supports_http2_on_request() -> None:
     config = with_keys(make_config(target={"kind": "mock"}), endpoint={"http2": True})
-    assert pod(plan_it(config), "target").args[-1] == "--http2"
+    assert pod(to_plan(config), "target").args[-1] == "--http2"
 
 
 def _vllm(**target: Any) -> Any:
-    return pod(plan_it(make_config(target={"kind": "vllm", **target})), "target")
+    return pod(to_plan(make_config(target={"kind": "vllm", **target})), "target")
 
 
 def test_vllm_serves_configured_model_on_all_gpus() -> None:
@@ -87,7 +87,7 @@ def test_volumes_are_read_only_by_default() -> None:
         {"kind": "image", "source": "registry.example/llama:1", "path": "/weights"},
     ]
     target = {"kind": "vllm", "volumes": volumes, "env": {"HF_HOME": "/models"}}
-    made = plan_it(make_config(target=target, namespace=existing))
+    made = to_plan(make_config(target=target, namespace=existing))
     mounted = {v.source: (v.kind, v.path, v.is_read_only) for v in pod(made, "target").volumes}
     assert mounted["weights"] == ("existing-claim", "/models", True)
     assert mounted["cache"] == ("existing-claim", "/cache", False)
@@ -97,7 +97,7 @@ def test_volumes_are_read_only_by_default() -> None:
 
 def test_folder_of_the_node_needs_privileged_namespace() -> None:
     volume = {"kind": "host-path", "source": "/srv/models", "path": "/models"}
-    made = plan_it(make_config(target={"kind": "vllm", "volumes": [volume]}))
+    made = to_plan(make_config(target={"kind": "vllm", "volumes": [volume]}))
     assert made.pod_security == "privileged"
     assert "Pod Security privileged: target mounts /srv/models of its node" in made.notes
 

@@ -1,4 +1,4 @@
-"""How many of what, for which load at which place."""
+"""The number of processes for each load and place."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ LOADED = {"sizing": "load", "expected_requests": 3_000, "expected_chunks": 450_0
 @pytest.mark.parametrize(
     ("workers", "expected"),
     [
-        # 3,000 / 5,000 + 450,000 / 50,000 = 9.6 cores, half of which stay free.
+        # 3,000 / 5,000 + 450,000 / 50,000 = 9.6 cores, half of which stay idle.
         (LOADED, (20, 5)),
         (LOADED | {"reserve": 0.2}, (12, 3)),
         (LOADED | {"requests_per_core": 3_000, "chunks_per_core": 150_000}, (8, 2)),
@@ -81,7 +81,7 @@ def test_local_single_services_share_a_process() -> None:
         ({"concurrency": 40_000}, 3),
         ({"request_rate": 4_000}, 1),
         ({"request_rate": 12_000}, 3),
-        # A cap of 400 is split no smaller than 250.
+        # A cap of 400 is not split below 250.
         ({"request_rate": 12_000, "concurrency": 400}, 1),
         ({"request_rate": 12_000, "concurrency": 600}, 2),
     ],

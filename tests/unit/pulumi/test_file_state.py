@@ -1,4 +1,4 @@
-"""The repair of a state that a kill has broken."""
+"""The repair of a state that a kill has damaged."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ATTRIBUTES = b'{"user.content_type": "text/plain", "md5": "AA=="}'
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A state with a stack `s`, another one, and a lock."""
+    """Write a state with a stack `s`, another one, and a lock."""
     stacks, locks = tmp_path / ".pulumi/stacks/aiperf", lock_folder(tmp_path)
     for folder in (stacks, locks, tmp_path / ".pulumi/backups/aiperf/s"):
         folder.mkdir(parents=True)
@@ -63,8 +63,8 @@ def test_readable_state_is_unchanged(state: Path) -> None:
 def test_only_broken_attributes_are_removed(state: Path, name: str, torn: bytes) -> None:
     before = contents(state)
     (state / ".pulumi" / name).write_bytes(torn)
-    (said,) = repair(state, project="aiperf", stack="s")
-    assert name in said
+    (note,) = repair(state, project="aiperf", stack="s")
+    assert name in note
     before.pop(name, None)
     assert contents(state) == before
 
@@ -87,9 +87,9 @@ def test_broken_checkpoint_becomes_the_newest_backup(state: Path, broken: bytes)
         path.write_text(json.dumps({"number": number}))
     age(backups / "s.1.json", 10.0)
     (backups / "s.3.json").write_bytes(broken)
-    (said,) = repair(state, project="aiperf", stack="s")
-    assert "was replaced by " in said
-    assert "s.json.bak, the version before" in said
+    (note,) = repair(state, project="aiperf", stack="s")
+    assert "was replaced by " in note
+    assert "s.json.bak, the version before" in note
     assert json.loads((stacks / "s.json").read_bytes()) == {"number": 2}
     assert (stacks / "s.json.broken").read_bytes() == broken
     assert repair(state, project="aiperf", stack="s") == ()

@@ -61,7 +61,9 @@ def test_several_sources_are_joined(tmp_path: Path) -> None:
         (None, "cannot read"),
     ],
 )
-def test_bad_manifests_give_one_line(text: str | None, words: str, tmp_path: Path) -> None:
+def test_bad_manifests_are_reported_in_one_line(
+    text: str | None, words: str, tmp_path: Path
+) -> None:
     if text is not None:
         (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:

@@ -1,4 +1,4 @@
-"""Two qualifications are compared node by node, and become files, baselines and labels."""
+"""Two qualifications are compared node by node and exported as files, baselines and labels."""
 
 import csv
 from io import StringIO
@@ -55,7 +55,7 @@ def test_changes_are_named_by_node() -> None:
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
 @pytest.mark.parametrize(("tolerance", "change"), [(0.1, "worse"), (0.3, "same"), (1.0, "same")])
-def test_tolerance_decides_what_is_worse(better: str, tolerance: float, change: str) -> None:
+def test_tolerance_decides_which_is_worse(better: str, tolerance: float, change: str) -> None:
     base, new = qualified(2, better=better), qualified(2, better=better, nodes={"n1": 0.8})
     assert {each.change for each in changes(base, new, tolerance=tolerance)} == {change}
 
@@ -211,13 +211,13 @@ class Recorder:
 
 async def test_labels_have_verdict_time_and_reason() -> None:
     found = qualified(8, nodes={"n3": 0.8})
-    cluster, said = Recorder(), list[str]()
-    await label_nodes(cluster, found, say=said.append)
+    cluster, notes = Recorder(), list[str]()
+    await label_nodes(cluster, found, say=notes.append)
     assert sorted(cluster.patches) == [f"/api/v1/nodes/n{number}" for number in range(8)]
     metadata = cluster.patches["/api/v1/nodes/n3"]["metadata"]
     assert metadata["labels"]["aiperf.dev/qualified"] == "fail"
     assert metadata["annotations"]["aiperf.dev/qualified-reason"].startswith("pairs_speed: 80% of")
-    assert said[3] == "n3: aiperf.dev/qualified=fail"
+    assert notes[3] == "n3: aiperf.dev/qualified=fail"
 
 
 async def test_missing_node_leaves_no_other_unlabelled() -> None:

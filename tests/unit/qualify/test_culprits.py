@@ -1,6 +1,6 @@
-"""Simulated clusters: the slow node or path is found, and no other is accused.
+"""In simulated clusters, the slow node or path is found and no other is accused.
 
-Of seeded clusters, whose values have a noise of 2% and, as a whole, a drift of 10%.
+The clusters are seeded. Their values have a noise of 2% and a common drift of 10%.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from aiperf_svc.core.qualify.result import Better, NodesOf, Qualification
 from tests.support.fake_nodes import FakeNodes
 
 MOST_MISTAKES = 0.02
-"""Share of clusters with a culprit that was not found, and of those with a false one."""
+"""Allowed share of clusters whose culprit is not found, and of those with a false one."""
 
 
 def accused(found: Qualification) -> set[tuple[str, ...]]:
-    """The nodes and paths that failed."""
+    """Return the nodes and paths that failed."""
     nodes = {(node.node,) for node in found.nodes if node.verdict.has_failed}
     paths = {
         tuple(sorted((path.source, path.target)))
@@ -35,7 +35,7 @@ def mistakes(
     stages: Sequence[NodesOf] = ("pairs",),
     better: Better = "higher",
 ) -> tuple[int, int]:
-    """In how many clusters the culprit was not found, and in how many another one was accused."""
+    """Return in how many clusters the culprit was missed, and in how many another was accused."""
     missed = wrong = 0
     for seed in range(clusters):
         names = Random(seed).sample([f"n{number}" for number in range(count)], 2)
@@ -63,7 +63,7 @@ def mistakes(
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.1], ids=["steady", "drift"])
-# A cluster of 33 nodes costs as much as twelve of 8.
+# A cluster of 33 nodes costs as much time as twelve of 8.
 @pytest.mark.parametrize(("count", "clusters"), [(8, 100), (16, 100), (33, 30)])
 @pytest.mark.parametrize("culprit", ["node", "path", "none"])
 def test_only_the_slow_node_or_path_is_accused(

@@ -1,4 +1,4 @@
-"""Verdicts on nodes and paths, and which trials a qualification runs."""
+"""Verdicts on nodes and paths, and the trials of a qualification."""
 
 import pytest
 from msgspec.structs import replace
@@ -189,7 +189,7 @@ def test_suspects_are_repeated_beside_two_good_nodes() -> None:
 
 
 def test_worst_check_of_a_suspect_ranks_it() -> None:
-    """Five nodes are below the limits of both checks, and n4 is the worst by the first."""
+    """Five nodes are below the limits of both checks, and n4 is the worst in the first."""
     first, second = ({f"n{n}": 80.0 for n in range(5)} | {"n5": 100.0, "n6": 100.0} for _ in "ab")
     first["n4"], second["n4"] = 50.0, 85.0
     infos = tuple(
@@ -252,7 +252,7 @@ def test_failed_path_measurement_does_not_accuse_its_nodes() -> None:
 
 
 def failing_between(cluster: FakeNodes, paths: set[frozenset[str]]) -> list[Measurement]:
-    """The rounds of a cluster in which the tool fails on these paths."""
+    """Return the rounds of a cluster in which the tool fails on these paths."""
     return [
         replace(each, values={}, problem="exit code 1") if frozenset(each.nodes) in paths else each
         for number in range(1, len(cluster.names))

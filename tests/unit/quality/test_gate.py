@@ -42,7 +42,7 @@ def result(answers: list[Answer], min_score: float | None = None) -> QualityResu
 
 @pytest.mark.parametrize(
     ("right", "issued", "low", "high"),
-    # Of the tables of Newcombe (1998), and of the formula for 0 and n.
+    # From the tables of Newcombe (1998), and from the formula for 0 and n.
     [
         (81, 263, 0.2553, 0.3662),
         (15, 148, 0.0624, 0.1605),
@@ -121,7 +121,7 @@ def test_equal_answers_count_as_agreement() -> None:
     assert agreement(base, [answer(2)]) is None
 
 
-def said(tokens: str, *logprobs: float, question: int = 0, repeat: int = 0) -> Answer:
+def scored(tokens: str, *logprobs: float, question: int = 0, repeat: int = 0) -> Answer:
     words = tuple(tokens.split())
     return answer(
         question, tokens, repeat=repeat, tokens=words, logprobs=logprobs or (-0.5,) * len(words)
@@ -129,8 +129,8 @@ def said(tokens: str, *logprobs: float, question: int = 0, repeat: int = 0) -> A
 
 
 def test_tokens_are_compared_up_to_the_first_difference() -> None:
-    base = [said("a b c d"), said("x y", question=1), said("p", question=2)]
-    new = [said("a b X d", -0.5, -0.7, -1, -1), said("x y z", question=1), answer(3)]
+    base = [scored("a b c d"), scored("x y", question=1), scored("p", question=2)]
+    new = [scored("a b X d", -0.5, -0.7, -1, -1), scored("x y z", question=1), answer(3)]
     found = agreement(base, new)
     assert found is not None
     assert found.tokens is not None
@@ -142,8 +142,8 @@ def test_tokens_are_compared_up_to_the_first_difference() -> None:
 
 
 def test_server_is_compared_with_itself_too() -> None:
-    twice = [said("a b c"), said("a b d", repeat=1)]
-    once = [said("a b c")]
+    twice = [scored("a b c"), scored("a b d", repeat=1)]
+    once = [scored("a b c")]
     found = agreement(twice, once)
     assert found is not None
     assert found.base_tokens == Top1Agreement(compared=3, equal=2, logprob_difference=0.0)
@@ -155,12 +155,12 @@ def test_server_is_compared_with_itself_too() -> None:
 
 
 def test_answers_without_tokens_have_no_agreement_of_tokens() -> None:
-    found = agreement([answer(0)], [said("yes")])
+    found = agreement([answer(0)], [scored("yes")])
     assert found is not None
     assert found.tokens is None
 
 
 @pytest.mark.parametrize(("minimum", "line"), [(None, "Quality: 1 of"), (0.5, "Quality: ✗ 1 of")])
-def test_only_a_minimum_gives_a_mark(minimum: float | None, line: str) -> None:
+def test_only_scores_with_a_minimum_are_marked(minimum: float | None, line: str) -> None:
     run = inference_result(quality=result([answer(0)], minimum))
     assert line in on_console(print_inference_result, run)

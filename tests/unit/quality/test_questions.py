@@ -1,4 +1,4 @@
-"""Questions of a quality gate are checked by line, and answers are graded."""
+"""Questions of a quality gate are validated by line, and answers are graded."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The books balance for every honest history, and never for a dishonest one."""
+"""Accounts balance for every consistent history, and for no inconsistent one."""
 
 import random
 from typing import Any
@@ -14,14 +14,14 @@ OUTCOMES = ("completed", "errored", "cancelled", "abandoned", "unsent", "revoked
 
 
 def honest(seed: int, worker: str = "worker-0", *, is_lost: bool = False) -> WorkerAccount:
-    """The account of a worker after a random history of credits of one turn each."""
+    """Return the account of a worker after a random history of single-turn credits."""
     dice = random.Random(seed)
     counts = dict.fromkeys((*OUTCOMES, "granted", "requests_sent", "retries", "records_dropped"), 0)
     records = lost = 0
     for _ in range(dice.randrange(400)):
         counts["granted"] += 1
         if is_lost and dice.random() < 0.2:
-            continue  # gone with the worker
+            continue  # lost with the worker
         outcome = dice.choice(OUTCOMES)
         counts[outcome] += 1
         if outcome not in ("unsent", "revoked"):
@@ -87,7 +87,7 @@ def test_the_timing_managers_own_total_must_agree() -> None:
 
 
 def lost_worker(records: int, **counts: Any) -> Accounts:
-    """The books of a worker that was lost with so many records."""
+    """Return the accounts of a lost worker with this many records."""
     known = WorkerCounts(phase=Phase.PROFILING, granted=100, completed=60, **counts)
     account = WorkerAccount(worker="worker-1", counts=known, records=records, is_lost=True)
     return balance(Phase.PROFILING, [account])
@@ -112,7 +112,7 @@ def test_records_after_lost_workers_report_are_sent() -> None:
 @pytest.mark.parametrize(
     ("arrived", "completed", "errored"),
     [
-        # All responses were good; a record processor was lost with records that were kept no more.
+        # All responses were good, but a record processor was lost with its unkept records.
         ({"records": 470, "whole": 470, "lost": 30}, 500, 0),
         ({"records": 490, "whole": 485, "lost": 10}, 495, 5),
     ],

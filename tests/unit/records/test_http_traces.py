@@ -1,5 +1,4 @@
-"""HTTP traces in the lines of requests: the reads of a response's body, whatever batches they came
-in."""
+"""HTTP traces in the lines of requests: reads of a response's body, however batched."""
 
 import json
 from typing import Any
@@ -44,7 +43,8 @@ def lines(*parts: MetricParts) -> list[dict[str, Any]]:
 
 
 def streamed(number: int, *, cuts: tuple[int, ...] = (), **fields: Any) -> Request:
-    """The head alone, then the head's last bytes would be in a read with the first event."""
+    """Return a stream whose head is in a read of its own. Otherwise its last bytes would share a
+    read with the first event."""
     data = [WHOLE[:-4], WHOLE[-4:] + EVENTS[0], *EVENTS[1:]]
     reads = tuple(Read(each, START + (10 + i) * MS) for i, each in enumerate(data))
     return Request(reads=reads, request_id=number, seq=number, index=number, cuts=cuts, **fields)  # type: ignore[arg-type]

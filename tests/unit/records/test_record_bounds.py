@@ -1,4 +1,4 @@
-"""Responses that do not end, at a record processor: what they hold has a bound, and they say so."""
+"""Endless responses at a record processor: their memory is bounded, and their records report it."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request_of(*parts: bytes, request_id: int = 1, outcome: Outcome = Outcome.COMPLETED) -> Request:
-    """A request with a read, and a fragment, for each part."""
+    """Return a request with one read and one fragment for each part."""
     cuts = tuple(range(1, len(parts)))
     return Request(
         reads=reads_of(*parts), cuts=cuts, request_id=request_id, seq=request_id, outcome=outcome
@@ -42,7 +42,7 @@ def request_of(*parts: bytes, request_id: int = 1, outcome: Outcome = Outcome.CO
 
 
 def most_held(assembler: RecordAssembler, request: Request) -> tuple[int, MetricParts]:
-    """Feed a request's fragments; the most that it held, and its record."""
+    """Feed a request's fragments. Return the peak memory and the record."""
     held = 0
     for fragment in request.fragments():
         done = assembler.process(batch_of(fragment), worker_rank=0)
@@ -114,7 +114,7 @@ def test_whole_line_counts_once() -> None:
         stream.feed(b"data: " + b"x" * 2_000 + b"\n", [(0, 2_007)])
 
 
-def test_largest_unfinished_response_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_largest_unfinished_response_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_assembly, "MAX_OPEN_BYTES", 50_000)
     monkeypatch.setattr(record_assembly, "LARGE_BYTES", 5_000)
     monkeypatch.setattr(record_assembly, "CHECK_BYTES", 20_000)
@@ -134,7 +134,7 @@ def test_largest_unfinished_response_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert record.rows["error"].tolist() == [ErrorKind.NONE]
 
 
-def test_many_small_responses_are_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_responses_are_never_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_assembly, "MAX_OPEN_BYTES", 10_000)
     monkeypatch.setattr(record_assembly, "LARGE_BYTES", 5_000)
     monkeypatch.setattr(record_assembly, "CHECK_BYTES", 5_000)

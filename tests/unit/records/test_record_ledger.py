@@ -1,4 +1,4 @@
-"""Every record once, in whatever order and however often it comes."""
+"""Every record counts once, in whatever order and however often it arrives."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What waits to be sent and what is kept for sending again, both within their bounds."""
+"""Batches to send and batches kept for retransmission stay within their limits."""
 
 from aiperf_svc.core.records.outbox import FULL_BYTES, KEPT_BYTES, RecordOutbox
 from aiperf_svc.protocol.messages.records import RawBatch

@@ -1,4 +1,4 @@
-"""What a processor adds to its rows: histograms of gaps, samples of errors, details for lines."""
+"""Data that a processor adds to its rows: gap histograms, error samples, line details."""
 
 import msgspec
 import numpy as np

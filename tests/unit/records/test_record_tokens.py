@@ -1,4 +1,4 @@
-"""How many tokens a record has, and who counted them."""
+"""The token count of a record, and its source."""
 
 import json
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def test_tokenizer_counts_a_batch_in_one_call() -> None:
 
 
 def generated(*texts: str) -> bytes:
-    """A stream in the form of SGLang's `/generate`."""
+    """Return a stream in the format of SGLang's `/generate`."""
     told = {"prompt_tokens": 7, "finish_reason": None}
     events = [
         json.dumps({"text": text, "meta_info": told | {"completion_tokens": place}}).encode()
@@ -103,7 +103,7 @@ def generated(*texts: str) -> bytes:
         (("one", "one two", "one two three"), 3),
         (("one", "one two", "one two", "one two three"), 3),
         (("one ", "one ", "two "), 3),
-        # Of so few increments, one can begin with the other.
+        # With so few increments, one text can be a prefix of the other.
         (("one ", "one two"), 3),
         (("a ", "a ", "a b "), 4),
     ],
@@ -115,7 +115,7 @@ def test_text_repeated_by_events_is_counted_once(texts: tuple[str, ...], tokens:
     assert row["input_tokens"] == 7
 
 
-def test_chat_text_is_never_taken_as_repeated() -> None:
+def test_chat_text_is_never_treated_as_repeated() -> None:
     raw = stream(*(delta(content=text) for text in ("a ", "a b ", "a b c ")), finish())
     assert record_of(Request(reads=reads_of(raw)), counter=Words()).rows["output_tokens"] == [6]
 
@@ -136,7 +136,7 @@ def test_interleaved_choices_are_counted_separately() -> None:
     together = [{"index": i, "delta": {"content": " x"}, "finish_reason": "stop"} for i in (0, 1)]
     events = [event_json(1, [think]), *parts, event_json(1, together), TOLD]  # type: ignore[arg-type]
     row = record_of(Request(reads=reads_of(stream(*events))), counter=Words()).rows[0]
-    # `hm hm`, `one two x` and `three four x`, which mixed would be other words.
+    # `hm hm`, `one two x` and `three four x`. Mixed together, they would be other words.
     assert [row["output_tokens"], row["reasoning_tokens"]] == [8, 2]
     assert row["usage_completion_tokens"] == 20
 

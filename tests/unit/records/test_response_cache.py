@@ -1,4 +1,4 @@
-"""A response that is known makes the same record as one that is read."""
+"""A cached response makes the same record as a parsed one."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ RESPONSES = {
 
 
 def batch(name: str, count: int, *, polled: int = -1) -> RawBatch:
-    """Requests whose ids have as many digits, with other times each; `polled` ms after the
+    """Return requests with ids of one length and different times, polled `polled` ms after
     start."""
     requests = []
     for place in range(count):

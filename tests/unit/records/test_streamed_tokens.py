@@ -1,4 +1,4 @@
-"""Which tokens were streamed, and when, where the server's counts and its events differ."""
+"""Which tokens were streamed and when, if the server's counts differ from its events."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ from tests.support.raw_batches import (
 
 
 def metric(tag: str, rows: Rows) -> float:
-    """A metric of the only row."""
+    """Return a metric of the only row."""
     compute = CATALOG[tag].compute
     assert compute is not None
     (chunk_of_rows,) = PhaseRows(fake_run.columns_of(rows)).chunks()
@@ -45,7 +45,7 @@ def metric(tag: str, rows: Rows) -> float:
 def streamed(
     *events: bytes, at_ms: list[int] | None = None, kind: str = "chat", counter: Any = None
 ) -> Rows:
-    """The row of a stream with an event a read, at these times after the start."""
+    """Return the row of a stream with one event per read at these times after the start."""
     times = at_ms or [100 + 10 * place for place in range(len(events))]
     reads = [
         Read(chunk(sse(event)), stamp_of(time - 10))
@@ -102,7 +102,7 @@ def test_reasoning_inside_the_content_is_not_hidden() -> None:
 
 @pytest.mark.parametrize("counter", [None, Words()])
 def test_marked_reasoning_in_few_events_is_not_hidden(counter: Any) -> None:
-    """MiniMax's API and SGLang's parser `minimax-append-think` send it in the content."""
+    """As MiniMax's API and SGLang's parser `minimax-append-think` send it in the content."""
     parts = [delta(content="<think> one two three"), delta(content=" </think> four five six")]
     rows = streamed(*parts, finish(), reasoned(8, 5), counter=counter)
     assert np.isnan(metric("hidden_token_count", rows))
@@ -296,7 +296,7 @@ ROLE = delta(role="assistant", content="")
 
 
 def ten(*, blank: range) -> list[bytes]:
-    """Ten events, some of them with an empty text."""
+    """Return ten events, some of them with an empty text."""
     return [BLANK if place in blank else delta(content=" one") for place in range(10)]
 
 

@@ -1,4 +1,4 @@
-"""The body of a response that is none says what went wrong."""
+"""The body of a failed response explains the error."""
 
 import pytest
 
@@ -35,10 +35,10 @@ def test_error_status_has_the_bodys_message(body: bytes, coding: str, message: s
 def test_hint_is_kept_after_long_message() -> None:
     body = LONG % (b"x" * 2 * MESSAGE_CHARACTERS)
     hint = hint_for(400, body)
-    said = said_under(400, body, content_coding="")
+    text = said_under(400, body, content_coding="")
     assert hint
-    assert said.endswith(hint)
-    assert len(said) <= MESSAGE_CHARACTERS
+    assert text.endswith(hint)
+    assert len(text) <= MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The memory of decoded events never changes what an event says."""
+"""The cache of decoded events never changes the result of an event."""
 
 import random
 
@@ -56,7 +56,7 @@ TRICKY = [
 ]
 
 
-def said(parse: object, data: bytes) -> Delta | str:
+def parsed(parse: object, data: bytes) -> Delta | str:
     try:
         return parse(data)  # type: ignore[operator]
     except UNREADABLE as error:
@@ -71,7 +71,7 @@ def test_cached_events_equal_the_endpoints_reading(endpoint: object) -> None:
     memo, rng = EventMemo(parse_event), random.Random(1)
     for _ in range(200):
         for data in rng.sample(TRICKY, len(TRICKY)):
-            assert said(memo.parse, data) == said(parse_event, data), data
+            assert parsed(memo.parse, data) == parsed(parse_event, data), data
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which time an event gets, and how uncertain it is, however the bytes were read."""
+"""The time of each event and its uncertainty, however the bytes were read."""
 
 import random
 from bisect import bisect_left
@@ -48,7 +48,7 @@ def unframed(newline: bytes) -> bytes:
 
 
 def odd_chunks() -> bytes:
-    """Chunk borders within events, several events in a chunk, CRLF, sizes with extensions."""
+    """Return a stream with chunk borders within events, CRLF, and chunk extensions."""
     body = b"".join(sse(data, b"\r\n") for data in [*TOKENS, *TAIL]) + DONE
     cuts = [0, 3, 50, 51, 52, 120, 300, len(body)]
     parts = [body[a:b] for a, b in pairwise(cuts)]
@@ -72,10 +72,10 @@ CONTENT_EVENTS = {
 
 
 def ends_of_content(name: str) -> list[int]:
-    """Offsets, exclusive, of the byte with which each content event is complete."""
+    """Return the exclusive offsets at which each content event is complete."""
     raw = RESPONSES[name]
     if name == "odd chunks":
-        # Found without the framing: place by place in the raw bytes.
+        # Found without parsing the framing, position by position in the raw bytes.
         places = list(range(len(STREAM_HEAD), len(raw)))
         at, body_places = len(STREAM_HEAD), []
         while True:
@@ -110,8 +110,8 @@ COMPARED = (
 
 
 def check(name: str, variants: list[tuple[list[bytes], Sequence[int]]]) -> None:
-    """For each way of cutting into reads, and these into fragments: the times are the stamps of the
-    reads that hold the events' last bytes."""
+    """For each way to cut into reads, and reads into fragments, check that the times are the stamps
+    of the reads with the events' last bytes."""
     requests = [
         Request(
             request_id=number,
@@ -143,7 +143,7 @@ def check(name: str, variants: list[tuple[list[bytes], Sequence[int]]]) -> None:
 
 
 def first_cut(name: str) -> int:
-    """The first read holds the head: the worker sends no fragment without it."""
+    """Return the first possible cut, after the read with the head."""
     return RESPONSES[name].index(b"\r\n\r\n", 30) + 4
 
 
@@ -275,7 +275,7 @@ def test_receive_lag_is_the_largest_of_all_reads() -> None:
 
 
 FRAGMENT_A_READ = (1, 2, 3, 4, 5)
-"""Only from one fragment to the next does a stamp go back."""
+"""A stamp can only go backwards between fragments."""
 
 
 @pytest.mark.parametrize("is_framed", [True, False], ids=["taken as known", "taken one by one"])
@@ -315,7 +315,8 @@ def test_gaps_are_exact_for_any_length_and_sign(
 
 
 def times_of(*events: bytes) -> tuple[int, int, int, int, int]:
-    """Chunks; numbers of the events with the first token, first output, second and last token."""
+    """Return the number of chunks, and the numbers of the events with the first token, the first
+    output, the second and the last token."""
     parts = [STREAM_HEAD, *(chunk(sse(data)) for data in events), END]
     reads = [Read(data, stamp_of(number)) for number, data in enumerate(parts)]
     row = record_of(Request(reads=reads)).rows[0]

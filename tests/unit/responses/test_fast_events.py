@@ -1,4 +1,4 @@
-"""The compiled step finds in responses what the interpreted one finds, to the byte."""
+"""The compiled parser finds exactly what the interpreted one finds in responses."""
 
 import itertools
 import random
@@ -33,13 +33,13 @@ from tests.support.raw_batches import (
 compiled = fast_events.compiled  # type: ignore[attr-defined]
 needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")
 SEEDS = 20
-"""Sets of responses. Each has every rare kind of event about three times, so that one which is seen
-only in a twentieth of its places is in the sets with a probability of 95%."""
+"""Sets of responses. Each set contains every rare kind of event about three times, so the sets show
+an event in a twentieth of its places with a probability of 95%."""
 WORDS = (" a", " the", " sät", " 🎉", "[", "]}", "\n\n", " data: ", "\\")
 
 
 def framed(rng: random.Random, request: int) -> bytes:
-    """One more token, most often as nearly all servers write it."""
+    """Return one more token, usually in the form that nearly all servers write."""
     data = delta(request, content=rng.choice(WORDS))
     kind = rng.random()
     if kind < 0.85:
@@ -83,7 +83,7 @@ def framed(rng: random.Random, request: int) -> bytes:
 
 
 def choice_event(request: int, index: int, reason: str | None = None) -> bytes:
-    """An event of one of several choices."""
+    """Return an event of one of several choices."""
     choice = {"index": index, "delta": {"content": "a"}, "finish_reason": reason}
     return b'{"id":"chatcmpl-%d","choices":[%b]}' % (request, msgspec.json.encode(choice))
 
@@ -103,7 +103,7 @@ def request_of(rng: random.Random, number: int) -> Request:
     )
     raw = STREAM_HEAD + body + rng.choice(ends)
     borders = {0, len(STREAM_HEAD), len(raw)}
-    # Without taking the bytes: the last of one may be the first of the next.
+    # Without consuming the bytes, because the last byte of one may be the first of the next.
     borders |= {found.start() + 4 for found in re.finditer(rb"(?=\n\n\r\n)", raw)}
     kept = {at for at in borders if rng.random() < 0.7} | set(rng.sample(range(len(raw)), k=2))
     edges = sorted(kept | {0, len(raw)})
@@ -123,16 +123,16 @@ def nothing_is_plain(data: bytes, at: int, *rest: object) -> tuple[int, int, byt
     return at, rest[-3], b"", 0  # type: ignore[return-value]
 
 
-def said_of(requests: list[Request], counter: Words | None) -> bytes:
-    """All that one processor says of them, in batches of some."""
-    assembler, said = assembler_of(counter=counter), []
+def records_of(requests: list[Request], counter: Words | None) -> bytes:
+    """Return all output of one processor for the requests, in batches."""
+    assembler, records = assembler_of(counter=counter), []
     for first in range(0, len(requests), 5):
         batch = batch_of(*requests[first : first + 5], number=first + 1)
-        said += [
+        records += [
             (parts.rows.tobytes(), parts.details, parts.histograms, parts.errors)
             for parts in assembler.process(batch, worker_rank=2)
         ]
-    return msgspec.json.encode(said)
+    return msgspec.json.encode(records)
 
 
 @needs_compiled
@@ -143,11 +143,11 @@ def test_compiled_and_interpreted_readers_agree(
 ) -> None:
     rng = random.Random(seed)
     requests = [request_of(rng, number) for number in range(1, 30)]
-    said = said_of(requests, counter)
+    records = records_of(requests, counter)
     monkeypatch.setattr(response_reader, "take_tokens", interpreted_take_tokens)
-    assert said == said_of(requests, counter)
+    assert records == records_of(requests, counter)
     monkeypatch.setattr(response_reader, "take_tokens", nothing_is_plain)
-    assert said == said_of(requests, counter)
+    assert records == records_of(requests, counter)
 
 
 BETWEEN = b'\r\ndata: {"choices":['
@@ -187,13 +187,13 @@ def numbers(*values: int) -> memoryview:
     ],
     ids=repr,
 )
-def test_known_events_are_taken_until_the_first_other(
+def test_cached_events_are_used_until_the_first_other(
     other: bytes, step: Callable[..., tuple[int, int, bytes, int]]
 ) -> None:
     one = known_chunk()
     data = b"before" + 3 * one + other
     after = 6 + 3 * len(one)
-    # The first read ends within the second event, the next with the end of the third.
+    # The first read ends within the second event, and the next one with the end of the third.
     ends, stamps = numbers(6 + len(one) + 9, after, len(data) + 1), numbers(100, 200, 300)
     texts = ["before"]
     at, read, gaps, size = step(data, 6, len(data), BETWEEN, KNOWN, ends, stamps, 0, 70, texts)
@@ -216,7 +216,7 @@ def test_the_size_of_the_texts_is_in_bytes(
 
 
 @needs_compiled
-def test_compiled_step_takes_sizes_with_leading_zeros() -> None:
+def test_compiled_parser_accepts_sizes_with_leading_zeros() -> None:
     assert compiled is not None
     one = known_chunk()
     data = one + b"0" * 500 + one + one.upper()[:2] + one[2:]

@@ -1,4 +1,4 @@
-"""The first token is found in the read that ends its event, however the bytes are cut."""
+"""The first token is found in the read that ends its event, however the bytes are split."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def event(**delta: Any) -> bytes:
 
 
 def found_at(*, body: bytes, step: int, head: bytes = HEAD % b"text/event-stream") -> int | None:
-    """How many bytes of the body had come when the first token was found, in reads of `step`."""
+    """Return how many bytes had arrived when the first token was found, with reads of `step`."""
     made = tokens()
     raw = bytearray(head)
     for at in range(0, len(body), step):

@@ -128,11 +128,11 @@ FRAMED = (
 )
 
 
-def taken(parts: list[bytes]) -> tuple[bytes, ChunkedBody]:
+def decode(parts: list[bytes]) -> tuple[bytes, ChunkedBody]:
     body = ChunkedBody()
     out = b""
     for part in parts:
-        # Between other bytes, as in a batch, so that no read strays outside of its range.
+        # Surrounded by other bytes, as in a batch, so that a read beyond its range is noticed.
         padded = b"9\r\n" + part + b"\r\n0\r\n"
         for begin, end in body.feed(padded, 3, 3 + len(part)):
             assert begin < end
@@ -142,18 +142,18 @@ def taken(parts: list[bytes]) -> tuple[bytes, ChunkedBody]:
 
 def test_chunked_body_is_the_same_under_every_cut() -> None:
     for cut in range(len(FRAMED) + 1):
-        out, body = taken([FRAMED[:cut], FRAMED[cut:]])
+        out, body = decode([FRAMED[:cut], FRAMED[cut:]])
         assert (out, body.is_complete) == (BODY, True), cut
 
 
 def test_chunked_body_is_the_same_byte_by_byte() -> None:
-    out, body = taken([FRAMED[i : i + 1] for i in range(len(FRAMED))])
+    out, body = decode([FRAMED[i : i + 1] for i in range(len(FRAMED))])
     assert out == BODY
     assert body.is_complete
 
 
 def test_body_without_its_last_chunk_is_not_complete() -> None:
-    assert not taken([FRAMED[:-1]])[1].is_complete
+    assert not decode([FRAMED[:-1]])[1].is_complete
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_body_without_its_last_chunk_is_not_complete() -> None:
 )
 def test_broken_chunks_are_a_protocol_violation(raw: bytes) -> None:
     with pytest.raises(ProtocolViolation):
-        taken([raw])
+        decode([raw])
     with pytest.raises(ProtocolViolation):
-        taken([raw[i : i + 1] for i in range(len(raw))])
+        decode([raw[i : i + 1] for i in range(len(raw))])
 
 
 def test_issued_header_becomes_a_line_of_a_request() -> None:

@@ -1,4 +1,4 @@
-"""The layout of a response says where it ends, exactly as reading its framing does."""
+"""The layout of a response gives its end exactly as parsing its framing does."""
 
 import pytest
 

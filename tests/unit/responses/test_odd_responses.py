@@ -1,4 +1,4 @@
-"""Responses that are odd and whole are good; one that cannot be read is one error."""
+"""Unusual but complete responses are good. An unreadable one is one error."""
 
 import json
 
@@ -211,7 +211,7 @@ def test_counts_as_text_are_counts(stated: object, count: int) -> None:
     assert found.reasoning_tokens == count
 
 
-def test_every_api_takes_counts_as_text() -> None:
+def test_every_api_accepts_counts_as_text() -> None:
     two = {"input_tokens": "2", "output_tokens": "2"}
     message = {"content": [], "usage": two | {"cache_read_input_tokens": "3"}}
     found = MESSAGES.parse_body(json.dumps(message).encode())
@@ -279,7 +279,7 @@ def test_exception_in_an_error_body_is_one_error(monkeypatch: pytest.MonkeyPatch
 
 
 def check_good(raw: bytes, *, step: int) -> None:
-    """Two tokens, three prompt tokens and two completion tokens, however the bytes were read."""
+    """Check for two tokens, three prompt and two completion tokens, however the bytes were read."""
     parts = [raw[at : at + step] for at in range(0, len(raw), step)]
     record = record_of(Request(reads=reads_of(*parts)))
     row = record.rows[0]

@@ -1,4 +1,4 @@
-"""Bytes that came first have no later time than bytes that came after them."""
+"""Bytes that arrived first have no later time than bytes that arrived after them."""
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from aiperf_svc.protocol.records import READ_DTYPE
         ([1, 2, 3], [3], [1, 2, 3]),
         ([9, 2, 3], [3], [2, 2, 3]),
         ([1, 9, 8, 3], [4], [1, 3, 3, 3]),
-        # Two connections: what is out of order between them is as it was.
+        # Two connections. Their relative order does not change.
         ([5, 6, 1, 2], [2, 2], [5, 6, 1, 2]),
         ([5, 9, 6, 1, 7, 2], [3, 3], [5, 6, 6, 1, 2, 2]),
         ([9, 1, 8, 2], [1, 1, 2], [9, 1, 2, 2]),
-        # A fragment without reads, as of a request that timed out.
+        # A fragment without reads, as for a request that timed out.
         ([9, 1, 8, 2], [2, 0, 2], [1, 1, 2, 2]),
         ([7], [1], [7]),
         ([], [], []),

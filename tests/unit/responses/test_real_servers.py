@@ -1,4 +1,4 @@
-"""What real servers send, byte for byte but for ids: what a record says of it."""
+"""Recorded responses of real servers, unchanged except for ids, and their records."""
 
 import pytest
 
@@ -27,7 +27,7 @@ from tests.support.raw_batches import (
 
 @pytest.fixture(params=["compiled", "interpreted"], autouse=True)
 def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test reads both ways."""
+    """Run every test with both ways of reading."""
     if request.param == "interpreted":
         monkeypatch.setattr(response_reader, "take_tokens", interpreted_take_tokens)
 
@@ -102,7 +102,7 @@ def test_missing_or_empty_finish_reason_is_none() -> None:
 
 
 def cut(*events: bytes) -> bytes:
-    """A stream that ends in good order without [DONE]."""
+    """Return a stream that ends correctly without [DONE]."""
     return STREAM_HEAD + b"".join(chunk(sse(data)) for data in events) + LAST_CHUNK
 
 
@@ -153,7 +153,7 @@ def test_impossible_choice_index_is_no_error(index: int) -> None:
 
 
 def test_stream_ended_by_its_first_token_is_complete() -> None:
-    """vLLM, to a prompt after which the model says nothing."""
+    """As vLLM responds to a prompt for which the model generates nothing."""
     usage = vllm(b"", b',"usage":{"prompt_tokens":11,"total_tokens":12,"completion_tokens":1}')
     parts = stream(ROLE, token(b"", reason=b'"stop"'), usage)
     row = row_of(parts[:50], parts[50:])
@@ -194,7 +194,7 @@ def test_counted_but_hidden_tokens_do_not_end_it() -> None:
 
 
 def test_mistral_s_content_is_a_list_of_parts() -> None:
-    """Magistral: thinking, then text."""
+    """As Magistral responds: thinking, then text."""
     thinking = (
         b'{"index":0,"delta":{"content":[{"type":"thinking","thinking":'
         b'[{"type":"text","text":"hm"}]}]},"finish_reason":null}'
@@ -301,7 +301,7 @@ def test_all_legal_chunked_framings_are_equal(size: bytes, end: bytes) -> None:
         ),
     ],
 )
-def test_refused_member_comes_with_a_remedy(status: bytes, body: bytes, remedy: str) -> None:
+def test_refused_member_has_a_remedy(status: bytes, body: bytes, remedy: str) -> None:
     raw = plain(body, status=status)
     request = Request(reads=reads_of(raw), outcome=Outcome.ERRORED, error=ErrorKind.STATUS)
     batch = batch_of(request)
@@ -335,7 +335,7 @@ def test_refused_member_comes_with_a_remedy(status: bytes, body: bytes, remedy: 
     ],
     ids=["vLLM", "Ollama", "Anthropic", "LiteLLM"],
 )
-def test_missing_model_comes_with_a_remedy(status: bytes, body: bytes) -> None:
+def test_missing_model_has_a_remedy(status: bytes, body: bytes) -> None:
     raw = plain(body, status=status)
     request = Request(reads=reads_of(raw), outcome=Outcome.ERRORED, error=ErrorKind.STATUS)
     (sample,) = record_of(request).errors

@@ -1,9 +1,8 @@
-"""Streams as servers send them (`tests/data/streams`), with what a strict reader trips over:
-comments, empty lists of choices, nulls, members of their own, a role in every event, a usage with
-the finish reason.
+"""Streams of real servers (`tests/data/streams`) that break strict parsers: comments, empty lists
+of choices, nulls, additional fields, a role in every event, and a usage with the finish reason.
 
-llama.cpp's were recorded from a server of ours, byte for byte but for ids; the others are in the
-form that the servers' sources and references show.
+llama.cpp's streams were recorded from our own server, unchanged except for ids. The others follow
+the servers' sources and references.
 """
 
 import re
@@ -29,8 +28,8 @@ LENGTH, STOP, TOOL_CALLS = FinishReason.LENGTH, FinishReason.STOP, FinishReason.
 
 
 class Stream(NamedTuple):
-    """What a stream has: tokens of input and output, its end, events with output, and the places of
-    the first and the last of them."""
+    """Contents of a stream: input and output tokens, its end, events with output, and the positions
+    of the first and last of them."""
 
     name: str
     kind: str
@@ -65,7 +64,7 @@ each = pytest.mark.parametrize("stream", ALL, ids=lambda stream: stream.name)
 
 
 def pieces(raw: bytes, size: int) -> list[Read]:
-    """The stream as reads of so many bytes, a chunk each; 0: an event each."""
+    """Return the stream as reads and chunks of this size. 0 means one event each."""
     parts = [raw[at : at + size] for at in range(0, len(raw), size)] if size else []
     parts = parts or [event + b"\n\n" for event in raw.split(b"\n\n")[:-1]]
     reads = [Read(chunk(part), stamp_of(100 + place)) for place, part in enumerate(parts)]
@@ -97,7 +96,7 @@ def test_recorded_stream_is_equal_with_other_line_ends(stream: Stream) -> None:
 
 @each
 def test_recorded_stream_cut_early_is_an_error(stream: Stream) -> None:
-    # Before the first event with a reason of the end, and without [DONE].
+    # Before the first event with a finish reason, and without [DONE].
     at = re.search(rb'"(finish|stop)_reason":"|response\.completed', stream.raw)
     assert at is not None
     begun = stream.raw[: stream.raw.rfind(b"\n\n", 0, at.start()) + 2]
@@ -109,7 +108,7 @@ OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"x","message"
 
 
 @pytest.mark.parametrize(
-    ("name", "event", "said"),
+    ("name", "event", "message"),
     [
         (
             "sglang",
@@ -135,10 +134,10 @@ OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"x","message"
         ("tgi-generate", OVERLOADED, "Overloaded"),
     ],
 )
-def test_an_error_in_the_middle_is_the_servers(name: str, event: bytes, said: str) -> None:
+def test_an_error_in_the_middle_is_the_servers(name: str, event: bytes, message: str) -> None:
     (stream,) = (stream for stream in ALL if stream.name == name)
     begun = stream.raw.split(b"\n\n")[: max(stream.places[0], 0) + 2]
     raw = b"\n\n".join(begun) + b"\n\n" + event
     record = record_of(Request(reads=pieces(raw, 0)), kind=stream.kind)
     assert record.rows[0]["error"] == ErrorKind.SERVER
-    assert record.errors[0].message == said
+    assert record.errors[0].message == message

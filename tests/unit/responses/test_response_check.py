@@ -1,4 +1,4 @@
-"""The check of a response before the next turn finds what its record says."""
+"""The check of a response before the next turn agrees with its record."""
 
 import pytest
 
@@ -30,7 +30,7 @@ WHOLE = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
 
 
 def found_in(raw: bytes, *, streaming: bool, kind: str = "chat") -> str:
-    """The message of the check, which is that of the record."""
+    """Return the message of the check, which equals that of the record."""
     at = raw.index(b"\r\n\r\n") + 4
     format = ResponseFormat.of(config_of(streaming=streaming, kind=kind).endpoint)
     framing = parse_head(raw[:at]).framing

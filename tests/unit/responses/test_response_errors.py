@@ -1,4 +1,4 @@
-"""What is wrong with a response: kind, message, outcome."""
+"""Errors of responses: kind, message, outcome."""
 
 import pytest
 
@@ -32,7 +32,7 @@ NO_EVENT = "no event of the stream has content"
 
 
 def chunks(*parts: bytes) -> bytes:
-    """A stream of these chunks."""
+    """Return a stream of these chunks."""
     return STREAM_HEAD + b"".join(map(chunk, parts)) + LAST_CHUNK
 
 

@@ -1,4 +1,4 @@
-"""What a response adds to a history, from raw bytes."""
+"""The text that a response adds to a history, from raw bytes."""
 
 import json
 

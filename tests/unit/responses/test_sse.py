@@ -4,7 +4,7 @@ import pytest
 
 from aiperf_svc.core.responses.sse import EventStream
 
-# Bytes of a stream, and its events as (data, is_error).
+# Bytes of a stream and its events as (data, is_error).
 STREAMS: dict[str, tuple[bytes, list[tuple[bytes, bool]]]] = {
     "plain": (b"data: one\n\ndata: two\n\n", [(b"one", False), (b"two", False)]),
     "no space": (b"data:one\n\ndata:  two\n\n", [(b"one", False), (b" two", False)]),
@@ -39,7 +39,7 @@ STREAMS: dict[str, tuple[bytes, list[tuple[bytes, bool]]]] = {
 
 
 def events_of(parts: list[bytes]) -> list[tuple[bytes, int, bool]]:
-    """Events with their ends as offsets in the whole stream; fed from between other bytes."""
+    """Return events with their end offsets in the whole stream, fed from between other bytes."""
     stream, found, before = EventStream(), [], 0
     for part in parts:
         source = b"\n\n" + part + b"\n\ndata: not mine\n\n"
@@ -68,7 +68,7 @@ def test_events_are_the_same_under_every_split(name: str) -> None:
 def test_event_ends_with_its_empty_line(newline: bytes) -> None:
     raw = (b"data: one" + newline * 2) * 2
     half = len(raw) // 2
-    # An LF after a CR is not waited for.
+    # After a CR, the parser does not wait for an LF.
     late = len(newline) - 1
     assert [end for _, end, _ in events_of([raw])] == [half - late, 2 * half - late]
 

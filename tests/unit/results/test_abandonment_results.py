@@ -1,4 +1,4 @@
-"""What clients that leave do to the results: they are counted, and move no latency."""
+"""Clients that disconnect are counted in the results and change no latency."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def results(rows: Rows, **slo: object) -> Summary:
 
 
 def leaving(rows: Rows, share: float) -> Rows:
-    """The same run, with clients chosen by lot that leave after the delay."""
+    """Return the same run with randomly chosen clients that disconnect after the delay."""
     rows = rows.copy()
     chosen = np.random.default_rng(3).random(len(rows)) < share
     rows["flags"][chosen] |= np.uint16(Flag.ABANDONS)
@@ -53,7 +53,7 @@ def test_latencies_are_unbiased_by_leaving_clients() -> None:
         assert metric.distribution.censored == 0
         for stat in ("avg", "p50", "p90"):
             assert metric.stat(stat) == pytest.approx(expected.stat(stat), rel=0.03)
-    # With those who would leave, the fast ones would count twice as much as the slow ones.
+    # Including the clients that leave would count the fast ones twice as much as the slow ones.
     done = some[some["outcome"] == Outcome.COMPLETED]
     biased_ms = np.median(done["end_wall_ns"] - done["start_wall_ns"]) / MS
     assert biased_ms < 0.95 * (all_of_them.metrics["request_latency"].stat("p50") or 0)
@@ -63,7 +63,7 @@ def test_share_of_good_requests_excludes_abandoned_ones() -> None:
     whole = fake_run.closed_loop(requests=20_000)
     some = leaving(whole, 0.5)
     waiting = (some["flags"] & Flag.ABANDONS) == 0
-    # Above the delay, so some who would have had a good response leave before it.
+    # The limit is above the delay, so some clients leave before a good response.
     tiers = {"gold": {"request_latency": 1.1 * DELAY_NS / MS}}
     (expected,) = results(whole, goodput_tiers=tiers).goodput_tiers
     (of_waiting,) = results(whole[waiting], goodput_tiers=tiers).goodput_tiers
@@ -71,5 +71,5 @@ def test_share_of_good_requests_excludes_abandoned_ones() -> None:
     assert expected.attainment is not None
     assert found.attainment == of_waiting.attainment == pytest.approx(expected.attainment, rel=0.03)
     assert 0.1 < expected.attainment < 0.9
-    # Those of the others that completed in time are good too.
+    # Responses of the others that completed in time are good too.
     assert of_waiting.good_request_count < found.good_request_count < expected.good_request_count

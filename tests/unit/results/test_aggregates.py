@@ -1,4 +1,4 @@
-"""A whole run to its results: who counts, on which clock, within how much memory."""
+"""Results of a whole run: which requests count, on which clock, and within how much memory."""
 
 import tracemalloc
 
@@ -61,18 +61,18 @@ def test_intended_latencies_count_cut_requests_as_slowest() -> None:
         fake_run.without_response(
             start_ms=5, end_ms=605, outcome=Outcome.ERRORED, error=ErrorKind.TIMEOUT
         ),
-        # An error that is not a timeout says nothing of how long it would have taken.
+        # The time of an error other than a timeout is no bound of the latency.
         fake_run.without_response(
             start_ms=5, end_ms=6, outcome=Outcome.ERRORED, error=ErrorKind.DISCONNECTED
         ),
     ]
     found = results(np.concatenate(completed + cut), unsent=3)
     intended = found.metrics["intended_request_latency"].distribution
-    # 15 responses of 11 to 25 ms, two that were cut after 500 and 600 ms, three never sent.
+    # 15 responses of 11 to 25 ms, two that were cut off after 500 and 600 ms, and three never sent.
     assert (intended.count, intended.censored) == (15, 5)
     assert intended.stats["p50"] == pytest.approx(20.5)
     assert intended.stats["p75"] is None
-    # Places 14.25 of [0, 0, 0, 11, ..., 25, 500, 600]: between 22 and 23.
+    # Position 14.25 of [0, 0, 0, 11, ..., 25, 500, 600] is between 22 and 23.
     assert intended.beyond["p75"] == pytest.approx(22.25)
     assert intended.beyond["max"] == 600.0
     assert found.metrics["request_latency"].stat("max") == 15.0
@@ -105,7 +105,7 @@ def test_run_without_streaming_has_no_first_token() -> None:
 
 
 def test_workers_on_other_clocks_are_compared_on_one() -> None:
-    # Worker 1's clock is 10 s ahead; both worked in the same second.
+    # Worker 1's clock is 10 s ahead. Both worked in the same second.
     mine = fake_run.request(start_ms=0, ttft_ms=1000, tokens=1)
     other = fake_run.request(start_ms=10_000, ttft_ms=1000, tokens=1, worker=1)
     rows = np.concatenate([mine, other])
@@ -146,7 +146,7 @@ def test_goodput_and_objectives_are_in_the_results() -> None:
 
 
 def peak_of(requests: int, few: Rows) -> int:
-    """The most memory that the results of a run need beside its columns, in bytes."""
+    """Return the peak memory in bytes that the results of a run need in addition to its columns."""
     columns = fake_run.columns_of(np.tile(few, requests // len(few)))
     context = fake_run.context(few)
     tracemalloc.start()
@@ -160,10 +160,10 @@ def peak_of(requests: int, few: Rows) -> int:
 def test_memory_does_not_grow_with_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "CHUNK_ROWS", 5_000)
     few = fake_run.closed_loop(requests=10_000, concurrency=100)
-    # Both have as many as the plots show at most.
+    # Both have the maximum number of points in the plots.
     fewer, more = 80_000, 120_000
     column = 8 * (more - fewer)
-    # At most starts and ends, or three columns for the bounds; all 41 distributions together would
+    # At most starts and ends, or three columns for the bounds. All 41 distributions at once would
     # be 41 columns.
     assert peak_of(more, few) - peak_of(fewer, few) < 4 * column
 

@@ -51,7 +51,7 @@ def test_pieces_add_up_to_all_rows() -> None:
         flags=random.choice([0, LAST], count),
         start_wall_ns=random.integers(0, 2, count),
     )
-    # The highest rank comes last, the lowest first: tables of counts grow on the way.
+    # The highest rank arrives last and the lowest first, so the tables of counts grow meanwhile.
     rows["worker"][:CHUNK_ROWS] %= 10
     found = count_arrived(fake_run.columns_of(rows))
     mine = rows[rows["worker"] == 41]

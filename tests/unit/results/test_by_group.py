@@ -1,4 +1,4 @@
-"""The results of each of several targets, and of several models, of one run."""
+"""Results by target and by model of one run."""
 
 from typing import Any
 

@@ -53,7 +53,7 @@ def test_unknown_counts_are_not_zero() -> None:
 
 
 def test_requests_without_cached_tokens_are_noted() -> None:
-    # A server that leaves the count out where nothing was cached.
+    # A server that omits the count if nothing was cached.
     summary = results(make_rows(4, usage_prompt_tokens=100, cached_tokens=[80, -1, -1, -1]))
     assert summary.scalars["cached_token_share"] == 0.8
     assert summary.scalars["overall_usage_prompt_cache_read_pct"] == pytest.approx(20.0)

@@ -1,4 +1,4 @@
-"""Throughput for each GPU, each kW and for money, by hand."""
+"""Throughput per GPU, per kW and per cost, computed by hand."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ LOAD: dict[str, Any] = {"concurrency": 1, "requests": 1}
 
 
 def gpus(count: int) -> SourceLog:
-    """GPUs that draw 400 W each."""
+    """Return GPUs that draw 400 W each."""
     log, reader = SourceLog("http://gpu/metrics", is_gpu=True), PageReader()
     for second in range(-1, 12):
         lines = (
@@ -30,7 +30,7 @@ def gpus(count: int) -> SourceLog:
 
 
 def run(*logs: SourceLog, slo: dict[str, Any] | None = None, **economics: Any) -> Summary:
-    """Ten output tokens and 40 input tokens in ten seconds."""
+    """Return a run with ten output tokens and 40 input tokens in ten seconds."""
     rows = fake_run.request(ttft_ms=1000, gap_ms=1000, tokens=10, input_tokens=40)
     config = fake_run.config(**LOAD, economics=economics, slo=slo or {})
     context = fake_run.context(rows, config=config)
@@ -65,7 +65,7 @@ def test_figures_follow_the_formulas() -> None:
         "joules_per_output_token": 800,
         "joules_per_total_token": 160,
         "joules_per_request": 8000,
-        # 2 GPUs at $3.60 an hour cost $0.002 a second, in which they make one token.
+        # 2 GPUs at $3.60 per hour cost $0.002 per second, in which they generate one token.
         "cost_per_million_output_tokens": 2000,
         "cost_per_million_total_tokens": 400,
     }
@@ -113,7 +113,7 @@ def test_number_of_gpus_names_its_source(
 
 
 def test_energy_per_output_token_includes_reasoning_tokens() -> None:
-    # Ten tokens in ten seconds, of which six are reasoning.
+    # Ten tokens in ten seconds, six of which are reasoning.
     rows = fake_run.request(ttft_ms=1000, gap_ms=1000, tokens=10, reasoning_tokens=6)
     system = with_telemetry(fake_run.results(rows), [gpus(1)], SourceLog("aiperf-svc")).system
     assert system is not None

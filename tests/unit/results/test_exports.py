@@ -1,4 +1,4 @@
-"""The files of a run have AIPerf's shape, are whole or absent, and can be checked."""
+"""The files of a run have AIPerf's format, are complete or absent, and can be verified."""
 
 import csv
 import hashlib
@@ -138,7 +138,7 @@ def test_records_without_a_manifest_are_not_read(tmp_path: Path) -> None:
 
 
 def _blocks(text: str) -> list[list[list[str]]]:
-    """The CSV's blocks, which empty lines separate."""
+    """Return the CSV's blocks, which are separated by empty lines."""
     blocks = (block for block in text.strip().split("\n\n") if block.strip())
     return [list(csv.reader(block.splitlines())) for block in blocks]
 
@@ -169,7 +169,7 @@ def test_the_verdict_lists_reasons_and_all_checks(summary: Summary) -> None:
     assert [reason["ok"] for reason in found["reasons"]] == [False] * len(found["reasons"])
 
 
-def test_parquet_gives_back_every_column_of_both_phases(tmp_path: Path) -> None:
+def test_parquet_preserves_every_column_of_both_phases(tmp_path: Path) -> None:
     rows = fake_run.closed_loop(requests=3_000, error_share=0.1)
     rows["phase"][:100] = Phase.WARMUP
     rows["input_tokens"][5] = -1

@@ -1,4 +1,4 @@
-"""Runs in the formats of llm-d and InferenceX, against their schemas."""
+"""Runs exported in the formats of llm-d and InferenceX, validated against their schemas."""
 
 import json
 import statistics
@@ -49,7 +49,7 @@ UNITS = {
     "total_token_rate": {"tokens/s"},
     "request_rate": {"queries/s"},
 }
-"""Allowed units, which the JSON schema of the report does not have (`base.py` beside it has)."""
+"""Allowed units, which are not in the report's JSON schema but in `base.py` next to it."""
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def agent_run(rows: Rows) -> InferenceResult:
 
 
 def agent_rows() -> Rows:
-    """A warmup request, then 300 requests of other lengths, among them an error, a request that
-    was cut off and one that was not sent."""
+    """Return a warmup request, then 300 requests of different lengths, including an error, a
+    request that was cut off and one that was not sent."""
     rows = fake_run.closed_loop(requests=301, concurrency=4)
     rows["phase"][0] = Phase.WARMUP
     rows["input_tokens"] = rows["requested_tokens"] = np.arange(len(rows)) + 100
@@ -207,7 +207,7 @@ def test_agentx_row_has_the_numbers_recomputed_slowly() -> None:
 
 
 def slow_stats(values: list[float]) -> dict[str, float]:
-    """Statistics by their definitions: percentiles are on the line between two neighbours."""
+    """Compute statistics by definition. Percentiles are interpolated linearly."""
     ordered, found = sorted(values), {"mean": statistics.mean(values)}
     for percent in (50, 75, 90, 95):
         place = (len(ordered) - 1) * percent / 100
@@ -233,7 +233,7 @@ def test_unknown_facts_are_omitted() -> None:
     assert set(NEEDED) - row.keys() >= {"hw", "precision", "tp", "tput_per_gpu"}
 
 
-def test_provenance_tells_the_parallelism() -> None:
+def test_provenance_includes_the_parallelism() -> None:
     facts = {"engine": "vLLM", "engine_version": "0.11", "arguments": ARGUMENTS, "gpus": "16",
              "gpu_model": "NVIDIA H200 NVL"}  # fmt: skip
     assert setup_of(provenance(**facts), {"precision": "fp4"}) == {
@@ -284,7 +284,7 @@ def test_only_whole_arguments_have_defaults(
         ({"arguments": "serve m --kv-transfer-config {}"}, None, None),
     ],
 )
-def test_row_states_only_known_places_of_the_server(
+def test_row_states_only_known_server_layout(
     facts: dict[str, str], disaggregated: bool | None, multinode: bool | None
 ) -> None:
     row = row_of(run(), setup_of(provenance(engine="vLLM", **facts), {}))
@@ -316,7 +316,7 @@ def test_bad_fact_is_refused(fact: str) -> None:
         read_facts([fact])
 
 
-def test_all_facts_can_be_given() -> None:
+def test_all_facts_can_be_set() -> None:
     assert set(read_facts(ALL_FACTS)) == set(FACTS)
 
 

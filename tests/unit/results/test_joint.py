@@ -1,5 +1,4 @@
-"""The total of several runs: sums are exact, percentiles are those of all requests, rates are over
-the common time."""
+"""The total of several runs: exact sums, joint percentiles, rates over the common time."""
 
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ TIMES = [name for name in fake_run.make_rows(0).dtype.names or () if name.endswi
 
 
 def shifted(rows: Rows, by_ns: int) -> Rows:
-    """The same run by a clock that is so far ahead."""
+    """Return the same run on a clock that is ahead by this much."""
     moved = rows.copy()
     for name in TIMES:
         moved[name] = np.where(rows[name] != 0, rows[name] + by_ns, 0)
@@ -64,7 +63,7 @@ def test_counts_are_the_sums_of_all_runs(fast: Rows, slow: Rows) -> None:
 def test_request_and_token_counts_have_totals() -> None:
     counts = {m.tag for m in METRICS if m.kind is Kind.SCALAR and m.unit in ("requests", "tokens")}
     totalled = {m.tag for m in METRICS if m.is_additive or isinstance(m.scalar, Derived)}
-    # The largest number in flight at once is not a sum.
+    # The peak number in flight is not a sum.
     assert counts - totalled == {"max_concurrency"}
 
 
@@ -148,7 +147,7 @@ def test_total_is_unknown_if_one_run_is(fast: Rows) -> None:
 
 
 def on_gpus(rows: Rows, *gpus: str, urls: tuple[str, ...]) -> JoinedRun:
-    """A run that counts two GPUs and their energy, with these on its pages."""
+    """Return a run that counts two GPUs and their energy, with these GPUs on its pages."""
     found = part(rows)
     scalars = {**found.scalars, "gpu_count": 2.0, "gpu_joules": 900.0}
     return replace(found, scalars=scalars, gpus=frozenset(gpus), urls=urls)
@@ -185,7 +184,7 @@ def test_shared_gpus_count_once(
 
 
 def conversations(*turns: tuple[int, int, int, int]) -> Rows:
-    """Requests by conversation, turn, prompt tokens and cached tokens."""
+    """Return requests by conversation, turn, prompt tokens and cached tokens."""
     return np.concatenate(
         [
             fake_run.request(

@@ -1,4 +1,4 @@
-"""The catalog says what AIPerf says, and everything in it is computed and documented."""
+"""The catalog agrees with AIPerf, and every metric in it is computed and documented."""
 
 import csv
 import json
@@ -48,8 +48,8 @@ def test_only_left_out_metrics_are_missing_from_aiperfs() -> None:
     sample = json.loads((SAMPLE / "profile_export_aiperf.json").read_text())
     metrics = {tag for tag, entry in sample.items() if isinstance(entry, dict) and "avg" in entry}
     missing = {tag for tag in metrics if tag not in CATALOG}
-    # Levels at each instant other than the concurrency, and parts of an exchange that a worker that
-    # writes to its own sockets does not have.
+    # Other levels than the concurrency, and parts of an exchange that do not apply to a worker with
+    # its own sockets.
     levels = {tag for tag in missing if tag.startswith(("active_", "effective_", "tokens_in_"))}
     parts = {"http_req_blocked", "http_req_dns_lookup", "http_req_chunks_sent"}
     assert missing - levels == parts
@@ -143,8 +143,8 @@ def test_the_documented_tables_are_the_catalogs(
 
 
 def test_aiperfs_own_sample_is_explained_by_our_rules() -> None:
-    # 10 of its 100 requests opened a connection, so this metric's values are known to be 10 zeros
-    # and 90 ones: enough to tell the interpolation and the divisor of std.
+    # 10 of its 100 requests opened a connection, so this metric has 10 zeros and 90 ones. This is
+    # enough to determine the interpolation and the divisor of std.
     sample = json.loads((SAMPLE / "profile_export_aiperf.json").read_text())
     theirs = sample["http_req_connection_reused"]
     rows = np.concatenate([fake_run.request() for _ in range(100)])

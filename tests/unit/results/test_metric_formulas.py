@@ -1,4 +1,4 @@
-"""Each request's metrics against values computed by hand."""
+"""Metrics of single requests compared with values computed by hand."""
 
 import math
 
@@ -12,7 +12,7 @@ from tests.support import fake_run
 
 
 def value(tag: str, rows: Rows) -> float:
-    """The metric of the only request of `rows`."""
+    """Return the metric of the only request in `rows`."""
     compute = CATALOG[tag].compute
     assert compute is not None
     (chunk,) = PhaseRows(fake_run.columns_of(rows)).chunks()
@@ -20,8 +20,8 @@ def value(tag: str, rows: Rows) -> float:
     return float(found)
 
 
-# Due at 90 ms, begun at 100 with 4 ms of connecting, first token at 120, then 9 gaps of 5 ms: last
-# at 165 ms.
+# Due at 90 ms, started at 100 ms with 4 ms of connecting, first token at 120 ms, then 9 gaps of 5
+# ms: last token at 165 ms.
 USUAL = fake_run.request(
     start_ms=100,
     due_ms=90,

@@ -1,4 +1,4 @@
-"""The batches from which a search decides agree with the percentiles of the run."""
+"""The batches on which a search decides agree with the percentiles of the run."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ S = 10**9
 
 
 def served() -> Rows:
-    """1,000 requests in 10 s: one in five is cut off, most of these after their first token."""
+    """Return 1,000 requests in 10 s. One in five is cut off, mostly after its first token."""
     rows = np.concatenate(
         [fake_run.request(start_ms=10 * n, ttft_ms=10 + n % 97, tokens=5) for n in range(1_000)]
     )

@@ -1,4 +1,4 @@
-"""Facts about client and target: of pages, of the servers themselves, without secrets."""
+"""Provenance of client and target, from pages and servers, without secrets."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A whole run to its rates: over which time, of how many that were asked for."""
+"""Rates of a whole run: over which time, and of how many requested."""
 
 from typing import Any
 
@@ -34,13 +34,13 @@ def test_rates_are_totals_over_the_whole_load() -> None:
 @pytest.mark.parametrize(
     ("failed", "stop_ms", "seconds"),
     [
-        # A time-out ends after the successes.
+        # A timeout ends after the successes.
         ({"start_ms": 10, "end_ms": 4_000, "error": ErrorKind.TIMEOUT}, 0, 4),
-        # A connection that was refused was never written to, and has an end all the same.
+        # A refused connection was never written to, but has an end.
         ({"start_ms": 10, "end_ms": 3_000, "error": ErrorKind.CONNECT, "start_wall_ns": 0}, 0, 3),
-        # After the last end nothing happened until the stop.
+        # Nothing happened between the last end and the stop.
         ({"start_ms": 10, "end_ms": 20, "error": ErrorKind.STATUS}, 8_000, 8),
-        # What was in flight at the stop drains.
+        # Requests in flight at the stop drain.
         ({"start_ms": 10, "end_ms": 9_000, "error": ErrorKind.STATUS}, 8_000, 9),
     ],
 )
@@ -78,14 +78,14 @@ def test_steady_state_is_from_ramp_to_stop() -> None:
 
 
 def ten_users(stop_ms: int) -> Rows:
-    """Requests of ten users until the stop, each of which takes a second."""
+    """Return requests of ten users until the stop that take a second each."""
     turns = range(-(-stop_ms // 1000))
     each = [fake_run.request(start_ms=1000 * turn, ttft_ms=1000, tokens=1) for turn in turns]
     return np.concatenate([*each] * 10)
 
 
 def counting(rows: Rows, unsent: int = 0, **counts: int) -> tuple[WorkerRun, ...]:
-    """The only worker of a run, which has counted so many."""
+    """Return the only worker of a run with these counts."""
     (run,) = fake_run.accounts_of(rows, unsent=unsent)
     counted = replace(run.account.counts, **counts)
     return (replace(run, account=replace(run.account, counts=counted)),)
@@ -122,7 +122,7 @@ def test_hanging_request_does_not_end_the_steady_state() -> None:
 
 
 def _open_loop(rate: float, seconds: float, *, late_ms: float) -> tuple[Rows, PhaseTimes]:
-    """Constant arrivals, each `late_ms` late; what is late over the stop is not sent."""
+    """Return constant arrivals that are each `late_ms` late and sent only before the stop."""
     gap_ms = 1000 / rate
     rows = [
         fake_run.request(start_ms=i * gap_ms + late_ms, due_ms=i * gap_ms, ttft_ms=200, tokens=5)
@@ -202,7 +202,7 @@ def test_achieved_rate_of_conversations_counts_requests() -> None:
 
 
 def test_achieved_rate_of_conversations_includes_last_turns() -> None:
-    # 100 conversations begin in 10 s, and their 300 requests are due in 100 s.
+    # 100 conversations start within 10 s, and their 300 requests are due within 100 s.
     rows, times = _open_loop(3, 100, late_ms=0.1)
     rows["turn"] = np.arange(300) % 3
     found = results(
@@ -218,7 +218,7 @@ def test_achieved_rate_of_conversations_includes_last_turns() -> None:
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
-def test_turns_not_taken_are_not_achieved(every: int, expected: float) -> None:
+def test_skipped_turns_are_not_achieved(every: int, expected: float) -> None:
     rows, times = _open_loop(100, 10, late_ms=0.1)
     users = {"rate": 100, "users": 10}
     turns = {"turns": {"number": {"mean": 3}}}

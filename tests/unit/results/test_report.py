@@ -1,4 +1,4 @@
-"""The report can be written for any run, needs nothing from outside, and escapes what it shows."""
+"""The report can be written for any run, loads nothing external, and escapes its contents."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def test_any_run_has_a_report(rows: Rows) -> None:
 
 
 def picture(text: str) -> str:
-    """The page without what zooms."""
+    """Return the page without the zoom code."""
     return re.sub(r"<script.*?</script>", "", text, flags=re.S)
 
 
@@ -165,7 +165,7 @@ def test_report_has_verdict_objectives_errors_and_plots() -> None:
     assert "the client, not the server, was the limit" in text
     assert "missed" in text
     assert "above the limit; leaves out" in text
-    assert text.count('class="plot"') == 6  # one of them the errors
+    assert text.count('class="plot"') == 6  # one shows the errors
     assert text.count("<title>ramp</title>") == 5
     assert text.count("<title>drain</title>") == 5
 

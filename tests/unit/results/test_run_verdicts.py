@@ -1,4 +1,4 @@
-"""A whole run to its verdict: honest ones are valid, spoiled ones are not."""
+"""Verdicts of whole runs: sound ones are valid, and spoiled ones are not."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_second_token_shares_the_uncertainty_of_the_first() -> None:
 
 @pytest.mark.parametrize("held_ms", [0.5, 30.0])
 def test_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> None:
-    # Chunks come 10 ms apart; the client looks `held_ms` late at every twentieth.
+    # Chunks arrive 10 ms apart. At every twentieth, the client polls `held_ms` late.
     true = np.random.default_rng(3).exponential(10 * MS, 20_000).astype(np.int64)
     came = np.cumsum(true)
     seen = came.copy()
@@ -179,7 +179,7 @@ def test_uncertainty_counts_where_it_moves_the_percentile() -> None:
     rows = fake_run.closed_loop()
     _reads_merged_by_a_paused_worker(rows)
     # Fast requests may be far off without moving p99; the slowest may not. The time to the second
-    # token is open by as much, whichever they are.
+    # token has the same uncertainty in either case.
     assert [r.check for r in results(rows).verdict.reasons] == ["chunk_times"]
     ttft = rows["first_token_wall_ns"] - rows["start_wall_ns"]
     rows["ttft_uncertainty_ns"] = np.where(ttft > np.quantile(ttft, 0.98), 25 * MS, 0)

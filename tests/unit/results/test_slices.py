@@ -1,4 +1,4 @@
-"""Results by slices of time: every request is in the slice of its start, and in no other."""
+"""Results by time slice: every request is only in the slice of its start."""
 
 import csv
 import json
@@ -83,7 +83,7 @@ def test_slice_rates_are_over_time_with_load(rows: Rows) -> None:
 
 
 def test_late_last_request_does_not_raise_slice_rate() -> None:
-    # 10 requests a second; the last one starts 1 ns before the end of what is sent.
+    # 10 requests per second. The last one starts 1 ns before the end of sending.
     rows = np.concatenate([fake_run.request(start_ms=100 * n, ttft_ms=80) for n in range(101)])
     *others, last = sliced(rows, SECOND)
     rates = [avg_of(each.metrics, "request_throughput") for each in others]
@@ -95,7 +95,7 @@ def test_late_last_request_does_not_raise_slice_rate() -> None:
 
 
 def test_starts_just_outside_the_load_have_no_slice() -> None:
-    # 10 requests a second from 0.1 ms before the begin to 0.1 ms after the stop.
+    # 10 requests per second from 0.1 ms before the start to 0.1 ms after the stop.
     starts = [-0.1, *(100 * n for n in range(1, 20)), 2_000.1]
     rows = np.concatenate([fake_run.request(start_ms=each, ttft_ms=80) for each in starts])
     begin = fake_run.START_NS

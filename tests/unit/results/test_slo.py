@@ -1,4 +1,4 @@
-"""Limits are read in any unit, refused with the nearest name, and held exactly."""
+"""Limits are parsed in any unit, rejected with the nearest name, and applied exactly."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_limits_are_in_the_metrics_unit(tag: str, limit: float | str, expected: 
 
 @pytest.mark.parametrize("limit", ["nan", "nan%", " inf", "-inf"])
 def test_limit_that_decides_nothing_is_refused(limit: str) -> None:
-    # No value is above or below nan, so an objective with it would hold.
+    # No value is above or below nan, so an objective with it would always pass.
     with pytest.raises(ValueError, match="expected a finite number"):
         limit_of("ratio", limit)
 
@@ -141,8 +141,8 @@ def test_objectives_hold_up_to_their_limit() -> None:
     ]
 
 
-def held(metric: str, failures: Failures, **limits: object) -> str:
-    """Why the objective, which its value is far within, does not hold; empty when it does."""
+def failure_of(metric: str, failures: Failures, **limits: object) -> str:
+    """Return why the objective fails, although its value is far within the limit."""
     limited = slo(objectives=[{"metric": metric, "stat": "p50", "max": 1e9}], **limits)
     values = {metric: Distribution(failures.completed, {})}
     (result,) = judge(limited, lambda tag, stat: 1.0, values, failures)
@@ -155,21 +155,21 @@ def test_latencies_hold_only_within_the_error_budget(kind: str) -> None:
     within = Failures(completed=99, **{kind: 1})
     beyond = Failures(completed=980, **{kind: 20})
     for metric in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency"):
-        assert held(metric, within) == ""
-        assert "leaves out 20 of 1,000 requests" in held(metric, beyond)
-        assert "2.00% against an error budget of 1%" in held(metric, beyond)
-        assert held(metric, beyond, error_budget="2%") == ""
+        assert failure_of(metric, within) == ""
+        assert "leaves out 20 of 1,000 requests" in failure_of(metric, beyond)
+        assert "2.00% against an error budget of 1%" in failure_of(metric, beyond)
+        assert failure_of(metric, beyond, error_budget="2%") == ""
 
 
 @pytest.mark.parametrize(
     ("metric", "failures", "is_within"),
     [
-        # What is right-censored in a metric is known to it; a refusal is not.
+        # A metric includes its right-censored values, but not refused requests.
         ("intended_request_latency", Failures(completed=50, errored=50, timed_out=50), True),
         ("intended_request_latency", Failures(completed=50, unsent=25, cancelled=25), True),
         ("intended_request_latency", Failures(completed=50, errored=50), False),
         ("intended_request_latency", Failures(completed=50, lost=50), False),
-        # Of everything that was sent, and what a count or a rate already tells.
+        # Everything that was sent, and what a count or a rate already includes.
         ("schedule_lag", Failures(completed=50, errored=50), True),
         ("effective_concurrency", Failures(completed=50, errored=50), True),
     ],
@@ -177,7 +177,7 @@ def test_latencies_hold_only_within_the_error_budget(kind: str) -> None:
 def test_budget_covers_requests_without_the_metric(
     metric: str, failures: Failures, is_within: bool
 ) -> None:
-    assert (held(metric, failures) == "") == is_within
+    assert (failure_of(metric, failures) == "") == is_within
 
 
 def test_rate_objective_needs_no_error_budget() -> None:

@@ -1,4 +1,4 @@
-"""When the SLO holds again, from the requests of a load."""
+"""When the SLO is met again, computed from the requests of a load."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SECOND = 10**9
 
 
 def scaled(slow_until_s: float, *events: dict[str, Any], **slo: Any) -> ScalingResult:
-    """A load whose rate doubles after 20 s, and whose requests are slow from then to a time."""
+    """Return a load whose rate doubles after 20 s, with slow requests from then until a time."""
     columns = fake_run.closed_loop(requests=1_100)
     due_s = np.concatenate([np.arange(100) / 5, 20 + np.arange(1_000) / 10])
     shift = fake_run.START_NS + (due_s * SECOND).astype(np.int64) - columns["due_wall_ns"]

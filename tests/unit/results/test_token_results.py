@@ -1,4 +1,4 @@
-"""A whole run to the lengths of its responses, and why they ended."""
+"""Response lengths and finish reasons of a whole run."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_maximum_length_is_not_checked() -> None:
         ({"output_tokens": -1, "outcome": Outcome.CANCELLED}, "valid"),
     ],
 )
-def test_missing_token_counts_are_named_beside_known_ones(
+def test_missing_token_counts_are_listed_with_available_ones(
     columns: dict[str, int], severity: str
 ) -> None:
     rows = np.concatenate([fake_run.request(tokens=8, input_tokens=7) for _ in range(20)])
@@ -177,7 +177,7 @@ def test_sum_with_an_unknown_count_is_absent() -> None:
 
 
 def by_tokenizer(rows: Rows, name: str | None = "gpt2", **endpoint: Any) -> dict[str, Reason]:
-    """The checks of a run of prompts of 100 tokens, which a tokenizer counts if one is named."""
+    """Return the checks of a run with prompts of 100 tokens. The named tokenizer counts them."""
     config = fake_run.config(
         concurrency=1,
         requests=1,
@@ -264,7 +264,7 @@ def test_fewer_input_tokens_may_be_another_tokenizers() -> None:
 
 
 def test_prompts_sent_again_are_not_cut() -> None:
-    # Two prompts of different lengths, of which another tokenizer finds a fifth less.
+    # Two prompts of different lengths, for which another tokenizer counts a fifth less.
     again = counted(input_tokens=[500, 520] * 10, usage_prompt_tokens=[400, 416] * 10)
     check = by_tokenizer(again)["input_tokens"]
     assert check.severity == "degraded"
@@ -290,7 +290,7 @@ def test_uncounted_prompts_are_compared_with_the_requested_length() -> None:
 
 
 def test_uncounted_prompts_that_grew_are_named() -> None:
-    # 100 tokens were asked for, and no template adds more than 256.
+    # 100 tokens were requested, and no template adds more than 256.
     grown = counted(usage_prompt_tokens=2_000, input_tokens=2_000)
     check = by_tokenizer(grown, name=None)["input_tokens"]
     assert (check.severity, check.measured) == ("degraded", pytest.approx(1 - 356 / 2_000))

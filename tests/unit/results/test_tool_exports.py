@@ -1,4 +1,4 @@
-"""The files of a benchmark of a tool hold its whole result and are in its manifest."""
+"""The files of a tool benchmark contain its whole result and are in its manifest."""
 
 import csv
 import errno

@@ -1,5 +1,4 @@
-"""The report of a benchmark of a tool draws what its workload asks for, and escapes what it
-shows."""
+"""The report of a tool benchmark draws the plots of its workload and escapes its contents."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -162,8 +161,8 @@ def test_a_binary_scale_has_few_ticks() -> None:
 
 
 def test_values_unknown_to_couriers_are_dashes() -> None:
-    """Of a local rank unknown its CPU time and its memory, and not every kernel counts
-    pressure: 0 would be a number."""
+    """CPU time and memory of a local rank are unknown, and some kernels do not count pressure. 0
+    would look like a measurement."""
 
     def cells(**seen: Any) -> list[str]:
         text = report(fake.result(fake.record(witnesses=(fake.witness(0, **seen),))))

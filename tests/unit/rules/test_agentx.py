@@ -1,4 +1,4 @@
-"""`scenario: agentx` sets what the rules fix, and runs that differ are named with the reason."""
+"""`scenario: agentx` sets what the rules require. Deviating runs are reported with the reason."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ WINDOW = Window(super_passes=0, ramp=0, first=0, length=0, begin=0, end=0)
 
 
 def written(**parts: Any) -> dict[str, Any]:
-    """A config with the scenario; parts of it can be changed."""
+    """Return a config with the scenario and changed parts."""
     config = small_benchmark(scenario="agentx", load={"concurrency": 8}, dataset={"file": "traces"})
     for name, part in parts.items():
         config[name] = config.get(name, {}) | part if isinstance(part, dict) else part
@@ -132,6 +132,6 @@ def test_missed_requirements_state_the_difference() -> None:
     assert missed(1200.0) == {"duration": "1,200 s, expected 3,600"}
     assert missed(600.0) == {"duration": "600 s, under 900 s a run is not valid"}
     short = {"duration": "3,540 s, expected 3,600"}
-    assert missed(load={"duration": "59m"}) == short  # The drain fills the hour.
+    assert missed(load={"duration": "59m"}) == short  # The drain completes the hour.
     assert missed(errors=250.0) == {"errors": "20.0% of 1,250 requests, at most 10%"}
     assert missed(random_seed=7) == {"random_seed": "random_seed 7, expected 42"}

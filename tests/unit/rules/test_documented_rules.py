@@ -1,4 +1,4 @@
-"""The output of `verify` that the documentation shows is that of recorded runs by today's rules."""
+"""The documented output of `verify` is that of recorded runs under the current rules."""
 
 import re
 from collections.abc import Collection
@@ -26,16 +26,16 @@ SHOWN = {
         *("forced-length", "errors", "context-overflow"),
     },
 }
-"""Requirements that the page shows of each set of rules."""
+"""Requirements of each set of rules that the page shows."""
 ROW = re.compile(r" (?:met|not met|not checkable here) +(\S+)")
 POINT = re.compile(r" +[\d,]+ {2,}\S")
 MOST_POINTS, MOST_LINES = 3, 3
-"""Points before the last one, and lines of a requirement."""
+"""Number of points before the last one, and of lines of a requirement."""
 LEFT_OUT = "…"
 
 
 def excerpt(text: str, names: Collection[str]) -> list[str]:
-    """The lines of a printed report that a page shows."""
+    """Return the lines of a printed report that a page shows."""
     lines = [line.rstrip() for line in text.splitlines()]
     middle = [line for line in lines if POINT.match(line)][MOST_POINTS:-1]
     found = list[str]()
@@ -54,9 +54,7 @@ def excerpt(text: str, names: Collection[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("rules", SHOWN, ids=lambda rules: rules.NAME)
-def test_page_shows_what_recorded_runs_print(
-    rules: ModuleType, pytestconfig: pytest.Config
-) -> None:
+def test_page_shows_output_of_recorded_runs(rules: ModuleType, pytestconfig: pytest.Config) -> None:
     content = (RECORDED / f"{rules.NAME}.json").read_bytes()
     points = msgspec.json.decode(content, type=list[MeasuredPoint])
     printed = on_console(print_report, rules.verify(points), width=120)

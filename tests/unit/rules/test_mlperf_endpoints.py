@@ -1,4 +1,4 @@
-"""Each requirement is met by runs that conform, and not met by those that miss it."""
+"""Each requirement is met by conforming runs and missed by others."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ PASSES = 6
 
 
 def result(concurrency: int, **changes: Any) -> InferenceResult:
-    """The results of a run that conforms; keys of its config and its load can be changed."""
+    """Return the results of a conforming run. Keys of its config and its load can be changed."""
     config: dict[str, Any] = {
         "endpoint": {"url": "http://h", "model": "m", "type": "chat", "streaming": True},
         "load": {"concurrency": concurrency},
@@ -53,7 +53,7 @@ def result(concurrency: int, **changes: Any) -> InferenceResult:
 
 
 def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) -> MeasuredPoint:
-    """A run that conforms, unless its requests or its results are changed."""
+    """Return a conforming run, unless its requests or its results are changed."""
     tps = changes.pop("tps", 100.0 * concurrency)
     rates = Rates(
         system_tps=tps,
@@ -79,7 +79,7 @@ def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) 
 
 
 def curve(**changes: Any) -> list[MeasuredPoint]:
-    """A curve that conforms, unless all of its points are changed."""
+    """Return a conforming curve, unless all of its points are changed."""
     return [point(each, **changes) for each in CURVE]
 
 
@@ -131,7 +131,7 @@ def test_short_window_makes_the_whole_run_official() -> None:
     report = verify(curve(sent={"window_span_s": 700.0}))
     assert missed(report) == ["point-duration", "steady-state"]
     bases = {each.concurrency: each.basis for each in report.points}
-    assert bases[27] == "steady state"  # 600 s are enough up to 32 users
+    assert bases[27] == "steady state"  # 600 s suffice up to 32 users
     assert bases[42] == "whole run"
 
 
@@ -240,7 +240,7 @@ def test_other_hardware_is_another_stack() -> None:
     assert "no fact of the target" in text_of(verify(bare), "stack-consistency")
 
 
-def test_warmup_of_a_count_has_no_known_length() -> None:
+def test_warmup_by_count_has_unknown_length() -> None:
     report = verify([*curve()[1:], point(1, load={"warmup": {"requests": 5}})])
     found = next(each for each in report.requirements if each.rule == "warmup-duration")
     assert found.outcome is Outcome.UNCHECKED
@@ -253,7 +253,7 @@ def test_times_need_records() -> None:
     assert {"point-duration", "steady-state", "salt", "early-stopping"} <= set(unchecked)
 
 
-def test_records_give_rates_of_the_window() -> None:
+def test_rates_of_the_window_follow_from_records() -> None:
     rows = fake_run.closed_loop(requests=2_000)
     sent = sent_requests(fake_run.columns_of(rows), pass_size=200, least_s=1.0)
     seconds = (rows["end_wall_ns"].max() - rows["start_wall_ns"].min()) / 1e9

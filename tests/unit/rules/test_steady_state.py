@@ -1,4 +1,4 @@
-"""The steady-state window: ramps are left out, trends and steps break it."""
+"""The steady-state window excludes ramps and ends at trends and steps."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ SIZE = 50
 
 
 def window(levels: list[float], least_s: float = 0.0, noise: float = 0.01) -> Window:
-    """The window of super-passes, a second each, whose time per token has these levels in ms."""
+    """Return the window of super-passes of a second each with these times per token in ms."""
     random = np.random.default_rng(7)
     tpot = np.repeat(levels, SIZE) * random.normal(1, noise, SIZE * len(levels))
     return find_window(requests(tpot), SIZE, least_s)
 
 
 def requests(tpot: Floats) -> Requests:
-    """Requests that start evenly."""
+    """Return requests that start at regular intervals."""
     starts = (np.arange(len(tpot)) * 1e9 / SIZE).astype(np.int64)
     return Requests(starts, tpot, tpot, tpot, np.full(len(tpot), 10.0))
 

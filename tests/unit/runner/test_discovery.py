@@ -1,4 +1,4 @@
-"""The runner narrows the way to a target that is a Service, and nothing that the file says."""
+"""The runner narrows the network policy to a target Service, but no setting of the file."""
 
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ ONE_SERVICE: dict[str, Any] = {
         "items": [{"ports": [{"name": "", "port": 8080}]}]
     },
 }
-"""Service `llm` in namespace `models`, from port 80 to its pods' 8080."""
+"""Service `llm` in namespace `models`, from port 80 to its pods' port 8080."""
 
 
 def request_for(url: str, **deployment: Any) -> StackRequest:
@@ -46,22 +46,22 @@ def benchmark(url: str, **deployment: Any) -> dict[str, Any]:
 
 
 async def narrowed(request: StackRequest) -> tuple[StackRequest, list[str]]:
-    said: list[str] = []
-    found = await with_target_pods(request, FakeCluster(ONE_SERVICE).typed, say=said.append)
-    return found, said
+    notes: list[str] = []
+    found = await with_target_pods(request, FakeCluster(ONE_SERVICE).typed, say=notes.append)
+    return found, notes
 
 
 @pytest.mark.parametrize("host", ["llm.models", "llm.models.svc.cluster.local"])
 async def test_pods_of_a_target_service_are_found(host: str) -> None:
     request = request_for(f"http://{host}")
-    found, said = await narrowed(request)
+    found, notes = await narrowed(request)
     assert found.config.deployment.target.pods == PODS
     assert found.plan.notes == ()
-    assert "app=llm in namespace models, port 8080" in said[0]
+    assert "app=llm in namespace models, port 8080" in notes[0]
 
 
 def over_addresses(**how: Any) -> StackRequest:
-    """A stack whose trials measure two Services, each with pods of its own."""
+    """Return a stack whose trials measure two Services with different pods."""
     urls = ["http://llm.models", "http://other.models.svc"]
     experiment = {"product": {"endpoint.url": urls}, "parallel": how.pop("parallel", 1)}
     config = parse_config({**benchmark(urls[0], ttl="2h"), "experiment": experiment}, "")
@@ -70,9 +70,9 @@ def over_addresses(**how: Any) -> StackRequest:
 
 async def test_shapes_with_several_targets_keep_their_policies() -> None:
     request = over_addresses()
-    found, said = await narrowed(request)
+    found, notes = await narrowed(request)
     assert found is request
-    assert said == []
+    assert notes == []
     first, second = (
         next(p.egress for p in plan.policies if p.name == "to-target") for plan in found.plans
     )
@@ -80,12 +80,12 @@ async def test_shapes_with_several_targets_keep_their_policies() -> None:
 
 
 async def test_single_shape_stack_gets_its_target_pods() -> None:
-    found, said = await narrowed(over_addresses(only_shape=1, parallel=2))
+    found, notes = await narrowed(over_addresses(only_shape=1, parallel=2))
     (plan,) = found.plans
     assert plan.config.deployment.target.pods == PODS
-    assert len(said) == 1
-    other, said = await narrowed(over_addresses(only_shape=2, parallel=2))
-    assert (other.plan.inference.endpoint.url, said) == ("http://other.models.svc", [])
+    assert len(notes) == 1
+    other, notes = await narrowed(over_addresses(only_shape=2, parallel=2))
+    assert (other.plan.inference.endpoint.url, notes) == ("http://other.models.svc", [])
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ async def test_configured_or_unknown_target_stays_unchanged(
     url: str, deployment: dict[str, Any]
 ) -> None:
     request = request_for(url, **deployment)
-    found, said = await narrowed(request)
+    found, notes = await narrowed(request)
     assert found is request
-    assert said == []
+    assert notes == []
 
 
 KNOWN: dict[str, Any] = {
@@ -116,16 +116,16 @@ KNOWN: dict[str, Any] = {
 
 async def _narrowed(known: dict[str, Any], **deployment: Any) -> tuple[StackRequest, list[str]]:
     request = request_for("http://t", **deployment)
-    said: list[str] = []
-    found = await with_api_server(request, FakeCluster(known).typed, say=said.append)
-    return found, said
+    notes: list[str] = []
+    found = await with_api_server(request, FakeCluster(known).typed, say=notes.append)
+    return found, notes
 
 
 async def test_program_gets_the_api_server_address() -> None:
-    found, said = await _narrowed(KNOWN)
+    found, notes = await _narrowed(KNOWN)
     cidrs = ("10.96.0.1/32", "172.30.0.2/32")
     assert found.config.deployment.api_server_cidrs == cidrs
-    assert not said
+    assert not notes
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ async def test_program_gets_the_api_server_address() -> None:
     ],
 )
 async def test_unknown_api_server_allows_all_with_note(known: dict[str, Any], why: str) -> None:
-    found, said = await _narrowed(known)
+    found, notes = await _narrowed(known)
     assert found.config.deployment.api_server_cidrs == ()
-    (note,) = said
+    (note,) = notes
     assert note.startswith("note: the deadline's pod may reach every address, because ")
     assert why in note
 
@@ -151,17 +151,17 @@ async def test_failing_server_may_have_cilium() -> None:
                 raise Refused("etcdserver: leader changed (500)", status=500, reason="")
             return await super().get(path, **params)
 
-    said = list[str]()
+    notes = list[str]()
     request = request_for("http://t")
-    assert await with_api_server(request, Failing(KNOWN).typed, say=said.append) is request
-    assert "whether the cluster has Cilium is unknown (etcdserver: leader changed" in said[0]
+    assert await with_api_server(request, Failing(KNOWN).typed, say=notes.append) is request
+    assert "whether the cluster has Cilium is unknown (etcdserver: leader changed" in notes[0]
 
 
 @pytest.mark.parametrize("own", [{"api_server_cidrs": ["10.0.0.0/8"]}, {"network_policies": False}])
 async def test_configured_api_server_addresses_are_kept(own: dict[str, Any]) -> None:
-    found, said = await _narrowed(KNOWN, **own)
+    found, notes = await _narrowed(KNOWN, **own)
     assert found.config.deployment.api_server_cidrs == tuple(own.get("api_server_cidrs", ()))
-    assert not said
+    assert not notes
 
 
 Json = dict[str, Any]
@@ -191,7 +191,7 @@ def page(number: int) -> str:
 
 
 class Listing:
-    """A cluster with these exporters and pods of the server."""
+    """A cluster with these exporters and server pods."""
 
     def __init__(self, exporters: list[Json], servers: list[Json] | None = None) -> None:
         self._exporters, self._servers = exporters, servers
@@ -215,11 +215,11 @@ def stack_request(target: Json, **telemetry: Any) -> StackRequest:
 async def find(
     target: Json, cluster: Listing, **telemetry: Any
 ) -> tuple[tuple[ClusterExporters, ...], list[str]]:
-    """What was found, and the notes."""
+    """Return the discovered target and the notes."""
     request = stack_request(target, **telemetry)
-    said: list[str] = []
-    found = await with_gpu_exporters(request, cast("Cluster", cluster), say=said.append)
-    return cast("BenchmarkConfig", found.config).telemetry.exporters, said
+    notes: list[str] = []
+    found = await with_gpu_exporters(request, cast("Cluster", cluster), say=notes.append)
+    return cast("BenchmarkConfig", found.config).telemetry.exporters, notes
 
 
 async def test_exporters_on_target_nodes_are_read() -> None:
@@ -227,17 +227,17 @@ async def test_exporters_on_target_nodes_are_read() -> None:
         [exporter(1), exporter(2), exporter(3, hostNetwork=True)],
         [server("vllm-a", "node-1"), server("vllm-b", "node-3"), server("vllm-c", None)],
     )
-    (of_pods, of_hosts), said = await find(OUTSIDE, cluster)
+    (of_pods, of_hosts), notes = await find(OUTSIDE, cluster)
     assert (of_pods.pages, of_pods.host_network) == ((page(1),), False)
     assert (of_hosts.pages, of_hosts.host_network) == ((page(3),), True)
     assert of_pods.namespace == "gpus"
     assert of_pods.labels == {"app": "nvidia-dcgm-exporter"}
     assert of_pods.users_namespace == "serving"
     assert of_pods.users == ("vllm-a", "vllm-b")
-    assert said[0].endswith("are read if they have its GPUs: 2 (telemetry.find_gpus)")
+    assert notes[0].endswith("are read if they have its GPUs: 2 (telemetry.find_gpus)")
 
 
-async def test_own_target_is_known_by_its_deployment() -> None:
+async def test_own_target_is_identified_by_its_deployment() -> None:
     (found,), _ = await find(OWN, Listing([exporter(1), exporter(2)]))
     assert found.pages == (page(1), page(2))
     assert (found.users_namespace, found.users) == ("", ("deployment/target-bench",))
@@ -259,14 +259,14 @@ async def test_own_target_is_known_by_its_deployment() -> None:
 async def test_no_exporter_without_gpus_of_the_target(
     target: Json, cluster: Listing, telemetry: Json
 ) -> None:
-    found, said = await find(target, cluster, **telemetry)
-    assert (found, said) == ((), [])
+    found, notes = await find(target, cluster, **telemetry)
+    assert (found, notes) == ((), [])
 
 
 async def test_unread_exporters_are_noted() -> None:
-    found, (said,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
+    found, (notes,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
     assert found == ()
-    assert "65 exporters are candidates, and a run reads at most 64" in said
+    assert "65 exporters are candidates, and a run reads at most 64" in notes
 
 
 async def test_moved_exporters_keep_the_run_id() -> None:

@@ -1,5 +1,4 @@
-"""What the launcher sets is what `services.context` reads, and each secret is given to the services
-that need it only."""
+"""The launcher sets what `services.context` reads, and secrets only where they are needed."""
 
 import stat
 from collections.abc import Mapping
@@ -87,7 +86,7 @@ WORKER, TIMING, RECORDS = Service.WORKER, Service.TIMING_MANAGER, Service.RECORD
 
 
 def who_gets(variable: str, run: LocalRun, environ: Mapping[str, str]) -> dict[Service, str]:
-    """The services that get a variable, with its value, if each has a process of its own."""
+    """Return the services that get a variable, with its value, if each runs in its own process."""
     shared = run.shared_environment(environ)
     given = {each: run.environment_of("any", (each,), shared) for each in Service}
     return {each: own[variable] for each, own in given.items() if variable in own}
@@ -104,7 +103,7 @@ def who_gets(variable: str, run: LocalRun, environ: Mapping[str, str]) -> dict[S
         ("PAGES", {}, set(Service)),
         *((name, {"artifacts": UPLOAD}, {RECORDS}) for name in AWS),
         *((name, {}, set(Service)) for name in AWS),
-        # One variable may be named for several purposes.
+        # One variable may serve several purposes.
         ("TARGET_KEY", {"telemetry": PAGES | {"key_env": "TARGET_KEY"}}, {WORKER, RECORDS}),
         ("AWS_SECRET_ACCESS_KEY",
          {"artifacts": UPLOAD, "endpoint": {"api_key_env": "AWS_SECRET_ACCESS_KEY"}},

@@ -1,4 +1,4 @@
-"""When the runner carries out events, and what it reports of them."""
+"""When the runner carries out events, and its reports of them."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ LATER = Event.model_validate({"at": "1h", "do": "kill"})
 
 
 class Api:
-    """A run that takes reports; the first call fails."""
+    """A run that accepts reports. The first call fails."""
 
     def __init__(self) -> None:
         self.reports: list[tuple[int, tuple[EventReport, ...]]] = []
@@ -41,7 +41,7 @@ class Api:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing follows the last reports."""
+        """Return whether the last reports have been sent."""
         return bool(self.reports) and all(each.is_over for each in self.reports[-1][1])
 
     async def wait_for(self, is_true: Callable[[], bool]) -> None:
@@ -65,7 +65,7 @@ class Load:
         self.follower.status = cast(Any, SimpleNamespace(load_start_wall_ns=start_wall_ns))
 
     async def last_reports(self) -> tuple[int, tuple[EventReport, ...]]:
-        """The reports after which nothing follows."""
+        """Return the final reports."""
         await self.api.wait_for(lambda: self.api.is_over)
         return self.api.reports[-1]
 

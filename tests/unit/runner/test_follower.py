@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = {
 
 
 class EndedProcess:
-    """A process of which the kernel tells that it has ended once the runner heard `state`."""
+    """A process that ends once the runner has read `state`."""
 
     def __init__(self, code: int) -> None:
         self.name = "dataset-manager"
@@ -45,8 +45,7 @@ class EndedProcess:
 
 
 class Api:
-    """An API whose second status, if there is one, comes long after the process has ended: the run
-    is over."""
+    """An API whose second status, if any, arrives long after the end of the process."""
 
     def __init__(self, process: Any, state: RunState) -> None:
         self._process, self._state = process, state
@@ -57,7 +56,7 @@ class Api:
         self._process.heard.set()
         if self._process.code:
             await asyncio.Event().wait()
-        for _ in range(100):  # turns of the loop, in which the runner sees that it has ended
+        for _ in range(100):  # loop iterations in which the runner notices the end
             await asyncio.sleep(0)
         return Status(number=2, state=RunState.DONE, is_settled=True, **VALUES)
 
@@ -99,10 +98,10 @@ async def test_end_of_a_needed_process_fails_the_run(
 
 
 class SilentApi:
-    """An API whose second status comes after some requests without a response."""
+    """An API whose second status arrives after some requests without a response."""
 
     def __init__(self, requests: int, lasts_s: float) -> None:
-        """Each of these requests takes `lasts_s`."""
+        """Create the API. Each unanswered request takes `lasts_s`."""
         self._left, self._lasts_s = requests, lasts_s
         self.passed_s = 0.0
 
@@ -130,7 +129,7 @@ async def is_followed_to_its_end(api: SilentApi, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("requests", "lasts_s"), [(2, 11.0), (1, 3600.0)])
-async def test_stopped_runner_goes_on_with_its_run(
+async def test_suspended_runner_continues_its_run(
     monkeypatch: pytest.MonkeyPatch, requests: int, lasts_s: float
 ) -> None:
     assert await is_followed_to_its_end(SilentApi(requests, lasts_s), monkeypatch)

@@ -1,4 +1,4 @@
-"""The one exit code and the files of several runs."""
+"""The common exit code and the files of several runs."""
 
 import csv
 import json
@@ -98,9 +98,9 @@ def test_files_hold_every_run_and_an_exact_total(
 
     code = finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
     assert code is ExitCode.BENCHMARK_FAILED
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     joint = json.loads((tmp_path / "joint.json").read_bytes())
-    assert json.loads(said.out)["results"] == joint
+    assert json.loads(output.out)["results"] == joint
     assert (joint["total_of"], joint["exit_code"]) == (["eu", "us"], int(code))
     assert joint["verdict"] == "invalid"
     eu, us, asia = joint["members"]
@@ -112,8 +112,8 @@ def test_files_hold_every_run_and_an_exact_total(
     assert latency["count"] == sum(m["metrics"]["request_latency"]["count"] for m in (eu, us))
     assert joint["start_spread_ms"] == pytest.approx(0.25, abs=0.01)
     assert joint["start_uncertainty_ms"] == 0.04
-    assert "the total is without asia" in said.err
-    assert all(line == line.rstrip() for line in said.err.splitlines())
+    assert "the total is without asia" in output.err
+    assert all(line == line.rstrip() for line in output.err.splitlines())
     page = (tmp_path / "report.html").read_text()
     assert '<a href="eu/report.html">eu</a>' in page
     assert "nothing responds" in page
@@ -130,11 +130,11 @@ def test_unmeasured_clocks_print_no_start_offsets(
         made = outcome(results=content, artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where="", outcome=made, offsets=offsets))
     finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
-    said = capsys.readouterr()
-    joint = json.loads(said.out)["results"]
+    output = capsys.readouterr()
+    joint = json.loads(output.out)["results"]
     assert joint["total_of"] == ["eu", "us"]
     assert joint["start_uncertainty_ms"] is None
-    assert "first measured requests" not in said.err
+    assert "first measured requests" not in output.err
 
 
 def test_incomplete_run_is_left_out_of_total(
@@ -162,16 +162,16 @@ def test_upload_and_file_errors_of_members_are_printed(
         made = outcome(results=results, artifacts=tmp_path / name, **more)
         runs.append(JointRun(name=name, where=name, outcome=made))
     assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.ERROR
-    said = capsys.readouterr().out
-    assert "eu: uploaded: s3://bucket/eu/" in said
-    assert "us: error: the upload failed" in said
+    output = capsys.readouterr().out
+    assert "eu: uploaded: s3://bucket/eu/" in output
+    assert "us: error: the upload failed" in output
 
 
 NOT_LISTED = "records.parquet: missing, or not the file that the manifest lists"
 
 
 def cut(records: Path) -> None:
-    """Damage a file, as a broken copy does."""
+    """Damage a file like an incomplete copy."""
     records.write_bytes(records.read_bytes()[:-100])
 
 
@@ -189,14 +189,14 @@ def test_unreadable_records_leave_other_runs(
     assert joint["total"]["request_count"]["avg"] == 200
     assert joint["members"][1]["metrics"]["request_count"]["avg"] == 100
     assert joint["members"][1]["problem"] == f"{tmp_path}/us/{NOT_LISTED}"
-    said = capsys.readouterr().out
-    assert "the total is without us" in said
-    assert f"us: {tmp_path}/us/{NOT_LISTED}" in said
+    output = capsys.readouterr().out
+    assert "the total is without us" in output
+    assert f"us: {tmp_path}/us/{NOT_LISTED}" in output
     assert NOT_LISTED in (tmp_path / "report.html").read_text()
 
 
 def experiment(folder: Path, *counts: int) -> RunOutcome:
-    """The outcome of an experiment whose trials have so many requests."""
+    """Return the outcome of an experiment whose trials have these numbers of requests."""
     return outcome(results=write_trials(folder, *counts), artifacts=folder)
 
 
@@ -213,9 +213,9 @@ def test_trials_join_singly_failed_one_has_no_total(
     ]
     code = finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
     assert code is ExitCode.BENCHMARK_FAILED
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     joint = json.loads((tmp_path / "joint.json").read_bytes())
-    assert json.loads(said.out)["results"] == joint
+    assert json.loads(output.out)["results"] == joint
     first, second, third = joint["total"]["trials"]
     counts = [each["values"]["request_count_avg"] for each in (first, second)]
     assert counts == [1_100, 300]
@@ -224,7 +224,7 @@ def test_trials_join_singly_failed_one_has_no_total(
     assert joint["starts"][0]["start_spread_ms"] == pytest.approx(0.0, abs=0.01)
     assert joint["starts"][1]["start_spread_ms"] == pytest.approx(0.5, abs=0.01)
     assert joint["starts"][2]["total_of"] == ["eu"]
-    assert "within 0.5 ms of each other, with a clock uncertainty of ± 0.1 ms" in said.err
+    assert "within 0.5 ms of each other, with a clock uncertainty of ± 0.1 ms" in output.err
     rows = list(csv.DictReader((tmp_path / "joint.csv").read_text().splitlines()))
     assert [(row["cluster"], row["number"]) for row in rows] == [
         (name, number) for name in ("eu", "us", "total") for number in "123"
@@ -240,7 +240,7 @@ def test_trials_join_singly_failed_one_has_no_total(
     assert "a worker was lost" in page
 
 
-def test_search_over_several_shows_what_it_found(
+def test_search_over_several_targets_shows_its_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     search = search_report()
@@ -250,12 +250,12 @@ def test_search_over_several_shows_what_it_found(
         made = outcome(results=results, artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where=name, outcome=made))
     assert finish("clusters", "bench", tmp_path, runs, RunOptions(json=True)) is ExitCode.OK
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     joint = json.loads((tmp_path / "joint.json").read_bytes())
-    assert json.loads(said.out)["results"] == joint
+    assert json.loads(output.out)["results"] == joint
     assert joint["search"]["result"] == search.result
     answer = f"load.concurrency {search.result}"
-    assert answer in said.err
+    assert answer in output.err
     assert answer in (tmp_path / "report.html").read_text()
 
 
@@ -272,10 +272,10 @@ def test_run_without_ended_trials_is_in_no_total(
     assert counts == [80, 20]
     assert joint["notes"] == ["the total is without us"]
     assert [each["state"] for each in joint["members"]] == ["done", "failed"]
-    said = capsys.readouterr().out
-    assert "eu: done, 2 trials of 2 combinations" in said
-    assert "us: failed, 0 trials of 0 combinations, nothing responds" in said
-    assert "the total is without us" in said
+    output = capsys.readouterr().out
+    assert "eu: done, 2 trials of 2 combinations" in output
+    assert "us: failed, 0 trials of 0 combinations, nothing responds" in output
+    assert "the total is without us" in output
 
 
 def test_unreadable_trial_leaves_other_trials(

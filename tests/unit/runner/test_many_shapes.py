@@ -1,4 +1,4 @@
-"""Planning and describing an experiment costs the same for each shape, whatever their number."""
+"""Planning and describing an experiment costs the same per shape, whatever their number."""
 
 import cProfile
 import gc
@@ -32,8 +32,8 @@ def request_of(number: int, parallel: int) -> StackRequest:
 
 
 def calls_for(number: int, parallel: int) -> int:
-    """How many functions are called: a cost that does not depend on the machine."""
-    gc.collect()  # What ends later would be counted here.
+    """Return the number of function calls, a cost that does not depend on the machine."""
+    gc.collect()  # Garbage collected later would be counted here.
     with cProfile.Profile() as profile:
         request = request_of(number, parallel)
         compared = StackChanges(base="nothing")
@@ -44,7 +44,7 @@ def calls_for(number: int, parallel: int) -> int:
 
 @pytest.mark.parametrize("parallel", [1, 2], ids=["in turn", "at once"])
 def test_cost_grows_linearly_with_shapes(parallel: int) -> None:
-    calls_for(2, parallel)  # What is imported and kept at the first use.
+    calls_for(2, parallel)  # Fills caches and imports modules.
     few, more, most = (calls_for(MOST_SHAPES + n, parallel) for n in (0, 10, 20))
     # 1% of them is five calls for each pair of shapes.
     assert most - more == pytest.approx(more - few, rel=0.01)
@@ -89,7 +89,7 @@ def test_shapes_of_several_targets_live_one_by_one() -> None:
     plans = [plan for each in requests.values() for plan in each.plans]
     assert [plan.identity.stack for plan in plans] == ["s-a", "s-a", "s-b", "s-b"]
     assert all(plan.queue for plan in plans)
-    # One stack runs both in turn.
+    # One stack runs both one after another.
     del data["targets"]
     request = StackRequest(stack="s", config=parse_benchmark(data, "f"), environ={}, settings={})
     with pytest.raises(ConfigError, match="trials of 2 shapes take up to"):

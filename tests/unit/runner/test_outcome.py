@@ -1,4 +1,4 @@
-"""The exit code says how a run ended; the most serious thing wins."""
+"""The exit code describes how a run ended. The most serious problem decides."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +62,7 @@ def test_most_serious_problem_decides_exit_code(fields: dict[str, Any], code: Ex
 
 
 AWAY = trial(left_out="invalid: target-failing", values={"request_count_avg": 0.0})
-"""A trial of which no request completed."""
+"""A trial in which no request completed."""
 UNFINISHED = trial(state="failed", left_out="failed: no target")
 
 
@@ -102,8 +102,8 @@ def test_unjudged_slo_has_its_own_exit_code(others_judged: bool, word: str, code
 
 def test_reason_names_trials_with_unjudged_slo() -> None:
     end = outcome(results=experiment([trial(1, slo="missed"), trial(2, slo="not judged")]))
-    said = "SLO not judged: no trial certainly holds it, see trial 2"
-    assert end.as_json()["reason"] == said
+    expected = "SLO not judged: no trial certainly holds it, see trial 2"
+    assert end.as_json()["reason"] == expected
 
 
 def test_json_has_results_exit_code_and_state() -> None:
@@ -201,8 +201,8 @@ def test_possibly_remaining_stack_is_an_error(given: Any, code: ExitCode) -> Non
 
 
 def test_runner_artifact_error_overrides_reported_one() -> None:
-    said = status(artifact_error="theirs", uploaded_to="s3://theirs")
-    found = ended_run(status=said)
+    expected = status(artifact_error="theirs", uploaded_to="s3://theirs")
+    found = ended_run(status=expected)
     assert (found.artifact_error, found.uploaded_to) == ("theirs", "s3://theirs")
-    found = ended_run(status=said, artifact_error="ours", uploaded_to="s3://ours")
+    found = ended_run(status=expected, artifact_error="ours", uploaded_to="s3://ours")
     assert (found.artifact_error, found.uploaded_to) == ("ours", "s3://ours")

@@ -1,5 +1,4 @@
-"""A session with parts of a fake placement: their order, their lines, and that none touches the
-others."""
+"""A session with parts of a fake placement: order, output, and independence."""
 
 import asyncio
 import signal
@@ -36,7 +35,7 @@ NAMES = ("eu", "us", "asia")
 
 
 class FakePlacement(Placement):
-    """Parts of which a test determines how each one ends."""
+    """Parts whose results the test determines."""
 
     where: Where = "cluster"
     lead_s = 0.0
@@ -47,16 +46,16 @@ class FakePlacement(Placement):
         self.errors: dict[str, Exception] = {}
         self.begun: list[str] = []
         self.limits_s: list[float | None] = []
-        """The time limit that each has been given."""
+        """The time limit of each part."""
         self.members: list[str] = []
-        """The member that each is told to be."""
+        """The member name of each part."""
         self.has_files = False
-        """Whether each part leaves the files of a run."""
+        """Whether each part writes the files of a run."""
         self.connects, self.may_end = asyncio.Event(), asyncio.Event()
         self.connects.set()
         self.may_end.set()
         self.is_interrupted_at = 0
-        """The number of parts after whose begin the user interrupts; 0: never."""
+        """The number of parts after whose start the user interrupts. 0 means never."""
 
     @property
     def limit(self) -> int:
@@ -93,7 +92,7 @@ class FakePlacement(Placement):
 
 
 class Fake:
-    """A session of three members, or of as many rounds, two at the same time."""
+    """A session of three members or rounds, two at a time."""
 
     def __init__(
         self, folder: Path, *, rounds: int = 0, names: Sequence[str] = (), **artifacts: Any
@@ -166,30 +165,30 @@ async def test_failed_part_does_not_affect_others(
     codes = [each.exit_code for each in outcomes]
     assert codes == [ExitCode.OK, ExitCode.ERROR, ExitCode.ERROR]
     assert outcomes[1].reason == "no such cluster"
-    said = capsys.readouterr().err
-    assert "us    error: no such cluster" in said
-    assert "asia  error: unexpected ValueError: x" in said
+    output = capsys.readouterr().err
+    assert "us    error: no such cluster" in output
+    assert "asia  error: unexpected ValueError: x" in output
 
 
 async def test_every_line_begins_with_its_part(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await Fake(tmp_path).run()
-    said = capsys.readouterr().err.splitlines()
-    assert [line for line in said if line.startswith("us ")] == [
+    output = capsys.readouterr().err.splitlines()
+    assert [line for line in output if line.startswith("us ")] == [
         "us    made",
         "us    and up",
         "us    ended: done, verdict valid",
     ]
-    assert {line.split()[0] for line in said} == set(NAMES)
+    assert {line.split()[0] for line in output} == set(NAMES)
 
 
 async def test_lines_of_parallel_rounds_name_member_and_shape(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await Fake(tmp_path, rounds=2, names=("eu", "us")).run()
-    said = capsys.readouterr().err.splitlines()
-    found = [line.partition("ended: ")[0].strip() for line in said if "ended: " in line]
+    output = capsys.readouterr().err.splitlines()
+    found = [line.partition("ended: ")[0].strip() for line in output if "ended: " in line]
     assert sorted(found) == ["eu shape 1", "eu shape 2", "us shape 1", "us shape 2"]
 
 

@@ -1,4 +1,4 @@
-"""The preflight checks of each shape tell which can come up."""
+"""The preflight checks of each shape determine which can start."""
 
 from typing import Any, cast
 
@@ -14,18 +14,18 @@ from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_stack_run import FakeStackRun, in_shapes
 
 
-async def checked(stack_run: FakeStackRun, said: list[str]) -> CheckedShapes:
+async def checked(stack_run: FakeStackRun, notes: list[str]) -> CheckedShapes:
     cluster = cast("Cluster", None)
-    return await check_shapes(stack_run.request, [1, 2, 3], cluster, say=said.append)
+    return await check_shapes(stack_run.request, [1, 2, 3], cluster, say=notes.append)
 
 
 async def test_refused_shape_leaves_the_others(stack_run: FakeStackRun) -> None:
     _, second, _ = in_shapes(stack_run)
     error = stack_run.check_errors[second] = EnvironmentProblem("no such node")
-    said: list[str] = []
-    found = await checked(stack_run, said)
+    notes: list[str] = []
+    found = await checked(stack_run, notes)
     assert (found.refused, [*found.unschedulable_s]) == ({2: error}, [1, 3])
-    assert said == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
+    assert notes == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
 
 
 async def test_each_distinct_set_of_objects_is_tried(

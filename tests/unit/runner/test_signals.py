@@ -1,4 +1,4 @@
-"""Ctrl-C and its relatives are counted while a run lasts, and are as before after it."""
+"""Ctrl-C and similar signals are counted during a run, and handled as before after it."""
 
 import asyncio
 import signal
@@ -95,7 +95,7 @@ def test_finished_work_restores_handlers() -> None:
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
-async def test_work_that_ends_first_gives_its_result() -> None:
+async def test_work_that_ends_first_returns_its_result() -> None:
     async def work() -> int:
         return 7
 

@@ -1,4 +1,4 @@
-"""What comes into the folder of a part that a stack has run."""
+"""Files that are collected into the folder of a part that a stack has run."""
 
 import asyncio
 from dataclasses import replace
@@ -33,7 +33,7 @@ save_evidence = measure.save_evidence
 
 
 class Fetch:
-    """A run whose results are fetched, or not."""
+    """A run whose results are fetched or not."""
 
     def __init__(self, stack_run: FakeStackRun, *, interrupts: int = 0) -> None:
         self._stack_run, self._interrupts = stack_run, interrupts
@@ -52,16 +52,16 @@ class Fetch:
         return "all"
 
 
-async def fetched(stack_run: FakeStackRun, run: Fetch, said: list[str]) -> StageResult:
+async def fetched(stack_run: FakeStackRun, run: Fetch, notes: list[str]) -> StageResult:
     cli, request = cast("PulumiCli", stack_run), replace(stack_run.request, folder=Path("here"))
-    made = Collection(request, NO_CLUSTER, cli, stack_run.interrupts, said.append)
+    made = Collection(request, NO_CLUSTER, cli, stack_run.interrupts, notes.append)
     return await made.fetch(cast("Measuring", run), RECORD, stack_run.folder)
 
 
 async def test_the_results_are_fetched_into_the_folder(stack_run: FakeStackRun) -> None:
-    said: list[str] = []
-    assert await fetched(stack_run, Fetch(stack_run), said) is StageResult.DONE
-    assert said == ["collected all into here"]
+    notes: list[str] = []
+    assert await fetched(stack_run, Fetch(stack_run), notes) is StageResult.DONE
+    assert notes == ["collected all into here"]
 
 
 async def test_later_fetch_adds_facts_of_pods(tmp_path: Path) -> None:
@@ -118,9 +118,7 @@ def work_in(stack_run: FakeStackRun, *, goes_on: bool) -> Work:
 
 
 @pytest.mark.parametrize("is_running", [False, True])
-def test_running_part_keeps_what_was_fetched_of_it(
-    stack_run: FakeStackRun, *, is_running: bool
-) -> None:
+def test_running_part_keeps_its_fetched_files(stack_run: FakeStackRun, *, is_running: bool) -> None:
     in_shapes(stack_run)
     work = work_in(stack_run, goes_on=False)
     prepare(work, is_running=False)

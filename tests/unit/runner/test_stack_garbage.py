@@ -1,4 +1,4 @@
-"""`gc` removes what is surely nobody's any more, and says what it does not know."""
+"""`gc` removes what certainly belongs to nobody, and reports what it cannot determine."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def space(uid: str) -> ObjectRef:
 
 
 class FakeStackRun:
-    """A cluster and a state; what was done to them."""
+    """A fake cluster and state that record changes."""
 
     def __init__(self, folder: Path) -> None:
         self.environ = {"XDG_STATE_HOME": str(folder), "PULUMI_HOME": str(folder)}
@@ -69,23 +69,23 @@ class FakeStackRun:
         self.silent: set[str | None] = set()
         self.state: dict[str, Any] = {"deployment": {}}
         self.claims: list[tuple[str, bool, bool]] = []
-        """Namespaces whose Leases were claimed, whether as our own, and whether by taking over."""
+        """Namespaces of claimed Leases, whether each was our own, and whether it was taken over."""
         self.kept: list[str] = []
         """Namespaces whose Leases are renewed."""
         self.loss: TakenOver | None = None
-        """How another process takes one."""
+        """The loss that is reported when another process takes a Lease."""
         self.kept_during: list[tuple[str, tuple[str, ...]]] = []
-        """Which were renewed during each change of the state and of the cluster."""
+        """Leases that were renewed during each change of the state and of the cluster."""
         self.in_use = ""
         self.roots = [space("ours"), space("theirs")]
         self.changed: list[tuple[str, Undo]] = []
-        """What events have changed and not undone, by the records on it."""
+        """Changes of events that were not undone, according to their records."""
         self.strangers: tuple[str, ...] = ()
-        """Names of namespaces that somebody has made again."""
+        """Names of namespaces that were recreated."""
         self.is_held = False
-        """Whether a process of this machine holds the Lease."""
+        """Whether a process on this machine holds the Lease."""
         self.on_taken: Callable[[], None] = lambda: None
-        """What that process does when its stack is taken over."""
+        """Called when that process's stack is taken over."""
 
     async def collected(self, *stacks: str, **more: Any) -> Collected:
         request = GarbageRequest(stacks=stacks, environ=self.environ, **{"yes": True, **more})
@@ -309,7 +309,7 @@ async def test_context_of_another_cluster_is_named(stack_run: FakeStackRun) -> N
     assert done.exit_code is ExitCode.ERROR
 
 
-async def test_unrecorded_stack_goes_if_named_or_overdue(stack_run: FakeStackRun) -> None:
+async def test_unrecorded_stack_is_removed_if_named_or_overdue(stack_run: FakeStackRun) -> None:
     assert (await stack_run.collected()).removed == {}
     stack_run.overdue = ("theirs",)
     await stack_run.collected()
@@ -367,18 +367,18 @@ async def test_stack_in_use_is_refused_or_skipped(stack_run: FakeStackRun) -> No
     assert (named.exit_code, stack_run.removed) == (ExitCode.ERROR, [])
     assert named.refused == {"s": stack_run.in_use}
     assert stack_run.home.load("s") == RECORD
-    # A refresh locks the state, which may be shared with the process that works on the stack.
+    # A refresh locks the state, which may be shared with the process that uses the stack.
     assert stack_run.did == []
 
 
 async def test_lease_is_renewed_until_the_removal(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     assert (await stack_run.collected("s")).exit_code is ExitCode.OK
-    # A Lease of the same name may be that of a new stack when the objects are gone.
+    # When the objects are gone, a Lease of the same name may belong to a new stack.
     assert stack_run.kept_during == [("refresh", ("ours",)), ("remove", ("ours",)), ("refresh", ())]
 
 
-async def test_stack_taken_during_a_refresh_stays(stack_run: FakeStackRun) -> None:
+async def test_stack_taken_over_during_a_refresh_stays(stack_run: FakeStackRun) -> None:
     stack_run.home.save(RECORD)
     stack_run.loss = TakenOver("stack s was taken over by bob@laptop (process 7)")
     done = await stack_run.collected("s")
@@ -524,14 +524,14 @@ async def test_killed_plain_up_is_proved_by_its_state(
         return None
 
     monkeypatch.setattr(ownership, "find_lease", find_lease)
-    # Pulumi was killed before it wrote that the namespace exists, and had made none before.
+    # Pulumi was killed before it recorded the namespace, and had created none before.
     pending = {"type": "kubernetes:core/v1:Namespace", "inputs": {"metadata": {"name": "ours"}}}
     making = [{"type": "creating", "resource": pending}]
     stack_run.state = {"deployment": {"pending_operations": making}}
     done = await stack_run.collected("s")
     assert (done.exit_code, stack_run.removed) == (ExitCode.OK, [("ours",)])
     assert stack_run.claims == [("ours", True, False)]
-    # Or was called again, and has made another one.
+    # Or was called again and has created another one.
     made = {"type": "kubernetes:core/v1:Namespace", "outputs": {"metadata": {"uid": "theirs"}}}
     stack_run.state["deployment"]["resources"] = [made]
     await stack_run.collected("s")
@@ -545,12 +545,12 @@ async def test_lost_state_falls_back_to_record(stack_run: FakeStackRun, tmp_path
     done = await stack_run.collected()
     assert (done.exit_code, stack_run.removed) == (ExitCode.OK, [("ours",)])
     assert stack_run.home.load("s") is None
-    # A record that names nothing proves nothing.
+    # A record without names proves nothing.
     stack_run.home.save(msgspec.structs.replace(RECORD, backend=backend, own=()))
     assert (await stack_run.collected()).exit_code is ExitCode.ERROR
 
 
-# --- when it may not be known --------------------------------------------------------------------
+# --- when it is unknown --------------------------------------------------------------------------
 
 
 async def test_missing_passphrase_leaves_use_unknown(stack_run: FakeStackRun) -> None:
@@ -563,7 +563,7 @@ async def test_missing_passphrase_leaves_use_unknown(stack_run: FakeStackRun) ->
 
     forced = await stack_run.collected("s", force=True)
     assert (forced.exit_code, stack_run.removed) == (ExitCode.OK, [("ours",)])
-    # For whoever has the passphrase: the state is as it was.
+    # For whoever has the passphrase, the state is unchanged.
     assert (stack_run.did, stack_run.home.load("s")) == ([], RECORD)
 
 
@@ -611,7 +611,7 @@ async def test_stateless_stack_is_removed_by_label(stack_run: FakeStackRun) -> N
     assert stack_run.did == []
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- confirmations -------------------------------------------------------------------------------
 
 
 async def test_nothing_is_removed_unasked(

@@ -1,4 +1,4 @@
-"""What a run of a stack does when it cannot go on as planned: what it says, keeps and removes."""
+"""A stack run that cannot continue as planned: its messages, and what it keeps and removes."""
 
 import asyncio
 import errno
@@ -32,13 +32,13 @@ from tests.support.fake_stack_run import (
 
 
 async def test_silent_api_server_is_reported_in_cluster_stages(stack_run: FakeStackRun) -> None:
-    await stack_run.launched()
-    # While the run is followed `RunWatch` says it.
+    await stack_run.launch()
+    # While the run is followed, `RunWatch` reports it.
     assert stack_run.did_watched == ["up", "fetch", "destroy", "check"]
 
 
 async def test_pulumi_works_on_the_connected_cluster(stack_run: FakeStackRun) -> None:
-    await stack_run.launched()
+    await stack_run.launch()
     assert stack_run.pinned == ("uid", "c")
 
 
@@ -50,7 +50,7 @@ async def test_gpu_pods_are_reported_gone_after_the_check(
     benchmark = {**stack_run.benchmark, "deployment": {"target": target}}
     benchmark["endpoint"] = {**benchmark["endpoint"], "url": "http://target"}
     stack_run.request = replace(stack_run.request, config=parse_config(benchmark, ""))
-    await stack_run.launched()
+    await stack_run.launch()
     words = "the pods with 2 GPUs have ended on their nodes"
     assert (words in capsys.readouterr().err) is bool(gpus)
 
@@ -62,12 +62,12 @@ async def test_locked_state_is_left_alone(stack_run: FakeStackRun) -> None:
         if known:
             stack_run.home.save(known)
         with pytest.raises(EnvironmentProblem, match="somebody else works on its state"):
-            await stack_run.launched()
+            await stack_run.launch()
         assert (stack_run.did, stack_run.home.load("s")) == ([], known)
 
 
 @pytest.mark.parametrize("own", [(), ("left",)])
-async def test_unfinished_roots_go_before_the_first_up(
+async def test_unfinished_roots_are_removed_before_first_up(
     stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
 ) -> None:
     ups_before: list[int] = []
@@ -80,7 +80,7 @@ async def test_unfinished_roots_go_before_the_first_up(
     for name in ("first_record", "find_own"):
         monkeypatch.setattr(records, name, returning(record))
     monkeypatch.setattr(records, "remove_unfinished", remove_unfinished)
-    await stack_run.launched()
+    await stack_run.launch()
     assert stack_run.ups == [1, 2]
     assert ups_before == ([0] if own else [])
 
@@ -103,11 +103,11 @@ async def test_takeover_names_the_new_holder(
             assert is_kept is is_in_use
 
     monkeypatch.setattr(launch, "LeaseKeeper", lambda *_: Keeper())
-    # What follows from it does not hide it, and keeps no stack that nobody uses.
+    # Consequential errors do not hide it, and an unused stack is not kept.
     stack_run.fetch_error = EnvironmentProblem("no connection to the pod")
-    outcome = await stack_run.launched()
-    said = outcome.as_json()
-    assert (outcome.exit_code, said["reason"], said["kept"]) == (
+    outcome = await stack_run.launch()
+    printed = outcome.as_json()
+    assert (outcome.exit_code, printed["reason"], printed["kept"]) == (
         ExitCode.BENCHMARK_FAILED, str(Keeper.loss), is_in_use
     )  # fmt: skip
     assert stack_run.did == ([] if is_in_use else ["destroy", "check"])
@@ -124,16 +124,16 @@ async def test_stack_in_use_is_not_removed(
         raise raised.pop(0)
 
     monkeypatch.setattr(records, "refuse_used", refuse_used)
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, outcome.as_json()["kept"], stack_run.did) == (
         ExitCode.ERROR, True, []
     )  # fmt: skip
     assert outcome.reason == "bob works on stack s"
     assert stack_run.home.load("s") is not None
     assert "kept: " not in capsys.readouterr().err
-    # What cannot be known does not keep a stack.
+    # Unknown results do not keep a stack.
     for _ in range(2):
-        assert (await stack_run.launched()).exit_code is ExitCode.OK
+        assert (await stack_run.launch()).exit_code is ExitCode.OK
     assert stack_run.did == ["destroy", "check"] * 2
 
 
@@ -142,7 +142,7 @@ async def test_stack_in_use_is_not_removed(
     [
         (1, True, 2, ["destroy", "check"]),
         (2, False, 3, ["destroy", "check", "mend"]),
-        # The state is empty, and no longer tells which objects were the stack's own.
+        # The state is empty and no longer shows which objects belonged to the stack.
         (2, True, 2, ["destroy"]),
     ],
     ids=["known before", "known after", "unknown"],
@@ -165,7 +165,7 @@ async def test_only_known_objects_are_removed_by_label(
 
     monkeypatch.setattr(records, "find_own", find_own)
     stack_run.is_destroyed = is_destroyed
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (len(asked), stack_run.did) == (searches, did)
     is_known = "check" in did
     assert outcome.exit_code is (ExitCode.OK if is_known else ExitCode.ERROR)
@@ -179,8 +179,8 @@ async def test_unexpected_error_proves_no_empty_cluster(
         raise KeyError("resources")
 
     monkeypatch.setattr(records, "find_own", find_own)
-    outcome = await stack_run.launched()
-    # `first_record` has noted that there were none before `up`.
+    outcome = await stack_run.launch()
+    # `first_record` has recorded that there were none before `up`.
     assert RECORD.own == ()
     assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, ["destroy"])
     assert "the stack's own: unexpected KeyError: 'resources'" in capsys.readouterr().err
@@ -192,7 +192,7 @@ async def test_failed_leak_check_decides_exit_code(
 ) -> None:
     stack_run.report = Unreachable("the cluster does not respond")
     stack_run.stops_up_of = 1
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert outcome.exit_code is ExitCode.ERROR
     assert outcome.as_json()["not_checked"] == ["everything (the cluster does not respond)"]
     assert "look with: aiperf-svc gc s" in capsys.readouterr().err
@@ -217,7 +217,7 @@ async def test_unknown_undo_of_events_decides_exit_code(
         "deployment": {"target": {"kind": "mock"}},
     }
     stack_run.request = replace(stack_run.request, config=parse_config(benchmark, ""))
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, ["destroy", "check"])
     assert outcome.reason == "whether an event of stack s is undone is unknown: aiperf-svc gc s"
 
@@ -226,15 +226,15 @@ async def test_unfetched_results_keep_their_stack(
     stack_run: FakeStackRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, outcome.as_json()["kept"], stack_run.did) == (
         ExitCode.ERROR,
         True,
         [],
     )
-    said = capsys.readouterr().err
-    assert "The stack holds the only copy of them" in said
-    assert "aiperf-svc results s" in said
+    printed = capsys.readouterr().err
+    assert "The stack holds the only copy of them" in printed
+    assert "aiperf-svc results s" in printed
     assert stack_run.home.load("s") is not None
 
 
@@ -246,7 +246,7 @@ async def test_full_disk_for_evidence_fails_no_run(
 
     monkeypatch.setattr(measure, "save_evidence", full)
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.state, outcome.reason, outcome.exit_code) == ("done", "", ExitCode.ERROR)
 
 
@@ -266,23 +266,23 @@ async def test_service_logs_are_saved_missing_ones_noted(
     for name in ("first_record", "find_own"):
         monkeypatch.setattr(records, name, returning(record))
     for words in ("logs/worker-1.main.log: no response", "No space left on device"):
-        outcome = await stack_run.launched()
+        outcome = await stack_run.launch()
         assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])
-        said = capsys.readouterr().err
-        assert "not saved: " in said
-        assert words in said
+        printed = capsys.readouterr().err
+        assert "not saved: " in printed
+        assert words in printed
 
 
 async def test_uploaded_results_do_not_keep_the_stack(stack_run: FakeStackRun) -> None:
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
     stack_run.uploaded_to = "s3://bucket/run"
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, ["destroy", "check"])
 
 
 async def test_early_stop_leaves_no_empty_folder(stack_run: FakeStackRun) -> None:
     stack_run.stops_up_of = 1
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
     assert os.listdir(stack_run.request.config.artifacts.dir) == []  # noqa: PTH208
 
@@ -299,13 +299,13 @@ async def test_uncreated_ephemeral_stack_leaves_no_state(
     monkeypatch.setattr(bring_up, "check", refuse)
     monkeypatch.setattr(placement, "open_project", open_project)
     with pytest.raises(EnvironmentProblem, match="cannot come up"):
-        await stack_run.launched()
+        await stack_run.launch()
     assert stack_run.home.ephemeral_stacks() == ()
 
 
 async def test_shapes_share_one_stack_and_folder(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([1, 2, 3], ["destroy", "check"])
     assert stack_run.changes == [False, True, True]
     assert trials_of(outcome) == [(number, "done", "") for number in range(1, 7)]
@@ -320,7 +320,7 @@ async def test_shapes_share_one_stack_and_folder(stack_run: FakeStackRun) -> Non
 async def test_failed_shape_fails_only_its_trials(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     stack_run.up_errors[2] = EnvironmentProblem("no room")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([1, 2, 3], ["destroy", "check"])
     assert [state for _, state, _ in trials_of(outcome)] == ["done", "failed", "done"] * 2
     assert trials_of(outcome)[4] == (5, "failed", "no room")
@@ -330,23 +330,23 @@ async def test_failed_shape_fails_only_its_trials(stack_run: FakeStackRun) -> No
 async def test_shape_refused_by_preflight_is_not_created(stack_run: FakeStackRun) -> None:
     first, _, _ = in_shapes(stack_run)
     stack_run.check_errors[first] = EnvironmentProblem("no such node")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert stack_run.ups == [2, 3]
     assert trials_of(outcome)[3] == (4, "failed", "no such node")
 
 
-async def test_refused_shape_stops_before_anything_is_made(stack_run: FakeStackRun) -> None:
+async def test_refused_shape_stops_before_creation(stack_run: FakeStackRun) -> None:
     _, second, _ = in_shapes(stack_run, on_failure="stop")
     stack_run.check_errors[second] = EnvironmentProblem("no such node")
     with pytest.raises(EnvironmentProblem, match="no such node"):
-        await stack_run.launched()
+        await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([], [])
 
 
 async def test_stopping_failure_keeps_finished_trials(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, on_failure="stop")
     stack_run.up_errors[2] = EnvironmentProblem("no room")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([1, 2], ["destroy", "check"])
     assert [(n, state) for n, state, _ in trials_of(outcome)] == [
         (1, "done"),
@@ -360,7 +360,7 @@ async def test_stopping_failure_keeps_finished_trials(stack_run: FakeStackRun) -
 async def test_lock_between_shapes_leads_to_teardown(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=2)
     stack_run.up_errors[2] = bring_up.StateLocked("somebody else works on its state")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert stack_run.did == ["destroy", "check"]
     assert trials_of(outcome)[1] == (2, "failed", "somebody else works on its state")
 
@@ -369,7 +369,7 @@ async def test_lock_before_the_first_shape_makes_nothing(stack_run: FakeStackRun
     in_shapes(stack_run, number=2)
     stack_run.up_errors[1] = bring_up.StateLocked("somebody else works on its state")
     with pytest.raises(EnvironmentProblem, match="somebody else works on its state"):
-        await stack_run.launched()
+        await stack_run.launch()
     assert (stack_run.ups, stack_run.did, stack_run.made) == ([1], [], [])
 
 
@@ -380,7 +380,7 @@ async def test_question_that_is_declined_makes_nothing(
     stack_run.options = replace(stack_run.options, yes=False)
     monkeypatch.setattr(output, "can_ask", lambda: True)
     monkeypatch.setattr(output, "ask", returning(value=False))
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.state, outcome.reason) == ("cancelled", "nothing was created")
     assert (outcome.exit_code, outcome.more["kept"]) == (ExitCode.INTERRUPTED, False)
     assert (stack_run.ups, stack_run.did, stack_run.made) == ([], [], [])
@@ -396,7 +396,7 @@ async def test_interrupt_in_the_checks_makes_nothing(
         return ()
 
     monkeypatch.setattr(bring_up, "check", interrupted)
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, outcome.reason) == (ExitCode.INTERRUPTED, "nothing was created")
     assert stack_run.made == []
 
@@ -411,7 +411,7 @@ async def test_interrupt_before_the_cluster_responds_makes_nothing(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(placement, "with_api_server", hanging)
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, outcome.reason) == (ExitCode.INTERRUPTED, "nothing was created")
     assert outcome.more == {"stack": "s"}
     assert stack_run.made == []
@@ -421,7 +421,7 @@ async def test_interrupt_keeps_finished_shapes(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
 
     stack_run.stops_up_of = 2
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([1, 2], ["destroy", "check"])
     assert [number for number, _, _ in trials_of(outcome)] == [1, 4]
     assert (outcome.state, outcome.exit_code) == ("cancelled", ExitCode.INTERRUPTED)
@@ -439,7 +439,7 @@ async def test_interrupt_between_shapes_removes_a_kept_stack(
         await close(self, round_)
 
     monkeypatch.setattr(Session, "_close", interrupted)
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([1], ["destroy", "check"])
     assert (outcome.exit_code, outcome.more["kept"]) == (ExitCode.INTERRUPTED, False)
 
@@ -447,7 +447,7 @@ async def test_interrupt_between_shapes_removes_a_kept_stack(
 async def test_stack_to_keep_stays_with_its_last_shape(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=2)
     stack_run.options = replace(stack_run.options, keep=True)
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([1, 2], [])
     assert (outcome.exit_code, outcome.more["kept"]) == (ExitCode.OK, True)
 
@@ -456,7 +456,7 @@ async def test_kept_failure_ends_the_shapes(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     stack_run.options = replace(stack_run.options, keep_on_failure=True)
     stack_run.up_errors[2] = EnvironmentProblem("no room")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did) == ([1, 2], [])
     assert (outcome.state, outcome.reason) == ("failed", "no room")
     assert outcome.more["kept"] is True
@@ -465,7 +465,7 @@ async def test_kept_failure_ends_the_shapes(stack_run: FakeStackRun) -> None:
 async def test_only_copy_of_a_shape_ends_the_shapes(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (stack_run.ups, stack_run.did, outcome.more["kept"]) == ([1], [], True)
     assert (outcome.exit_code, outcome.artifact_error) == (ExitCode.ERROR, "the disk is full")
 
@@ -476,7 +476,7 @@ async def test_time_limit_leaves_the_other_trials_out(stack_run: FakeStackRun) -
     stack_run.failure = BenchmarkFailed("--timeout: the run was stopped at the time limit")
     stack_run.options = replace(stack_run.options, timeout_s=1000.0)
     stack_run.fetched = 1
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert [number for number, _, _ in trials_of(outcome)] == [1, 2, 3]
     assert (outcome.state, outcome.reason) == ("failed", str(stack_run.failure))
 
@@ -484,7 +484,7 @@ async def test_time_limit_leaves_the_other_trials_out(stack_run: FakeStackRun) -
 async def test_shapes_that_all_fail_are_a_failed_benchmark(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=2)
     stack_run.up_errors = dict.fromkeys((1, 2), EnvironmentProblem("no room"))
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.state, outcome.reason) == ("done", "no room")
     assert outcome.exit_code is ExitCode.BENCHMARK_FAILED
 
@@ -492,7 +492,7 @@ async def test_shapes_that_all_fail_are_a_failed_benchmark(stack_run: FakeStackR
 async def test_trials_of_a_failed_run_have_its_reason(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=2)
     stack_run.run_state, stack_run.run_reason, stack_run.fetched = "failed", "no worker", 0
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert stack_run.ups == [1, 2]
     assert trials_of(outcome) == [(number, "failed", "no worker") for number in range(1, 5)]
 
@@ -500,14 +500,14 @@ async def test_trials_of_a_failed_run_have_its_reason(stack_run: FakeStackRun) -
 async def test_leak_is_the_reason_of_a_whole_experiment(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=2)
     stack_run.report = LeakReport(left=(OTHER,), not_checked=())
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.LEAKED)
     assert outcome.reason == "1 object is left of stack s; to try again: aiperf-svc gc s"
 
 
 async def test_parallel_shape_has_a_stack_of_its_own(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, parallel=2)
-    outcome = await stack_run.part_ended(2)
+    outcome = await stack_run.run_part(2)
     assert (stack_run.ups, stack_run.did) == ([2], ["destroy", "check"])
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.OK)
     assert [plan.identity.stack for plan in stack_run.plans] == ["s-2"]

@@ -1,4 +1,4 @@
-"""What a run does when something of its stack is lost while it is measured."""
+"""How a run reacts when part of its stack is lost during the measurement."""
 
 import asyncio
 import contextlib
@@ -22,14 +22,14 @@ from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import measure
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 
 CONFIG = {
     "endpoint": {"url": "http://target", "model": "m"},
     "load": {"concurrency": 1, "requests": 10},
     "deployment": {"target": {"kind": "mock"}},
 }
-PLAN = plan_it(BenchmarkConfig.model_validate(CONFIG), stack="s", version="1")
+PLAN = to_plan(BenchmarkConfig.model_validate(CONFIG), stack="s", version="1")
 IN_JOBS = {
     **CONFIG,
     "load": {"concurrency": 1, "duration": "1s"},
@@ -40,13 +40,13 @@ OUTPUTS = {"namespace": "n", "resultsToken": "t", "results": {}}
 
 
 class FakeStackRun:
-    """A run that goes on until a test ends it, the watch over its stack, and the display."""
+    """A run that continues until a test ends it, the watch on its stack, and the display."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[dict[str, Any] | None] = asyncio.Future()
         self.losses: list[tuple[Loss, ...]] = []
         self.then: BaseException | None = None
-        """How the run ends when all losses were told; None: with a summary."""
+        """How the run ends after all losses were reported. None means with a summary."""
         self.is_over = False
         self.status = None
         self.silence = ""
@@ -151,7 +151,7 @@ async def test_restarted_collector_continues_the_experiment(
 ) -> None:
     stack_run.losses.append((Loss("collector", "pod c was killed"),))
     stack_run.is_over = is_over
-    plan = plan_it(parse_benchmark(IN_JOBS, "the test"), stack="s", version="1")
+    plan = to_plan(parse_benchmark(IN_JOBS, "the test"), stack="s", version="1")
     run = measuring(stack_run, plan)
     assert await follow(run) == SUMMARY
     assert run.failure is None

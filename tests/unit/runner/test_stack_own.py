@@ -1,4 +1,4 @@
-"""What is a stack's own, where somebody else's may have the same name."""
+"""Which objects belong to a stack when another owner's may have the same name."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -72,7 +72,7 @@ def made(kind: str, name: str, uid: str, **more: Any) -> dict[str, Any]:
 
 
 def state(*resources: dict[str, Any], making: str = "", anchor_in: str = "") -> dict[str, Any]:
-    """One that was written, perhaps while a namespace was being made, or an anchor in one."""
+    """Return a state, optionally one written during the creation of a namespace or an anchor."""
     kinds = {
         "Namespace": {"name": making},
         "ConfigMap": {"name": "anchor-s", "namespace": anchor_in},
@@ -89,7 +89,7 @@ def state(*resources: dict[str, Any], making: str = "", anchor_in: str = "") -> 
 
 
 class Cli:
-    """Stands for the CLI with a state; None: one that cannot be read."""
+    """Replaces the CLI. A state of None cannot be read."""
 
     backend = "file:///state"
 
@@ -111,7 +111,7 @@ class Cli:
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> list[ObjectRef]:
-    """What the cluster has with the stack's label."""
+    """Set the objects with the stack's label in the cluster."""
     found: list[ObjectRef] = []
 
     async def find_roots(cluster: Cluster, **_: Any) -> tuple[ObjectRef, ...]:
@@ -124,7 +124,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> list[ObjectRef]:
 
 @pytest.fixture
 def leases(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The owners of the Leases by namespace."""
+    """Set the owners of the Leases by namespace."""
     found: dict[str, str] = {}
 
     async def find_lease(_: Cluster, stack: str, namespace: str) -> StackLease | None:
@@ -174,7 +174,7 @@ def test_roots_that_a_refresh_has_read_are_foreign() -> None:
     assert deployed.roots_of(state(lifetime, *read), stack="s") == ({"0"}, frozenset())
     own = made("core/v1:Namespace", "n", "1"), made("core/v1:ConfigMap", "anchor-s", "2")
     assert deployed.roots_of(state(lifetime, *own), stack="s") == ({"1", "2"}, frozenset())
-    # `up` was interrupted before it had made both again.
+    # `up` was interrupted before it had recreated both.
     again = made("core/v1:Namespace", "n", "3")
     assert deployed.roots_of(state(lifetime, again), stack="s") == ({"3"}, frozenset())
 
@@ -231,7 +231,7 @@ async def test_pending_anchor_is_own_in_its_namespace(
     there.extend([ANCHOR, msgspec.structs.replace(ANCHOR, namespace="m", uid="theirs")])
     killed = Cli(state(anchor_in="n"))
     assert (await own_of(GUEST, killed)).own == ("anchor",)
-    # A Lease is created after the anchor, so that another process has made both.
+    # A Lease is created after the anchor, so another process created both.
     leases["n"] = "alice@build"
     assert (await own_of(GUEST, killed)).own == ()
     leases["n"] = owner_name()
@@ -251,7 +251,7 @@ async def test_anchor_with_an_unread_lease_has_no_owner(
 
 
 class UnfinishedUp:
-    """A cluster in which a killed `up` has made an anchor, and the state that it left."""
+    """A cluster in which a killed `up` created an anchor, and the state that it left."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool = True) -> None:
         self.did: list[str] = []
@@ -272,7 +272,7 @@ class UnfinishedUp:
         monkeypatch.setattr(records, "wait_until_gone", wait_until_gone)
 
     async def removed(self, content: dict[str, Any]) -> list[str]:
-        """What is done before the next `up`."""
+        """Return the actions before the next `up`."""
         cli = Cli(content)
         record = msgspec.structs.replace(RECORD, namespace="aiperf-s-1", own=("1",))
         await records.remove_unfinished(record, CLUSTER, cast("PulumiCli", cli), self.did.append)
@@ -283,18 +283,18 @@ class UnfinishedUp:
 async def test_next_run_removes_an_unfinished_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
     own = made("core/v1:Namespace", "aiperf-s-1", "1")
     left = state(own, anchor_in="aiperf-s-1")
-    said = "removing what a killed `pulumi up` was creating: ConfigMap aiperf-s-1/anchor-s"
+    message = "removing what a killed `pulumi up` was creating: ConfigMap aiperf-s-1/anchor-s"
     assert await UnfinishedUp(monkeypatch).removed(left) == [
-        said, "remove ('anchor',) in None", "refresh and clear pending"
+        message, "remove ('anchor',) in None", "refresh and clear pending"
     ]  # fmt: skip
-    # Pulumi keeps a pending creation, also if a later `up` has made the object.
+    # Pulumi keeps a pending creation even if a later `up` created the object.
     made_later = state(own, made("core/v1:ConfigMap", "anchor-s", "anchor"), anchor_in="aiperf-s-1")
     assert await UnfinishedUp(monkeypatch).removed(made_later) == []
     with pytest.raises(EnvironmentProblem, match="1 object is left of an `up` that was killed"):
         await UnfinishedUp(monkeypatch, is_removed=False).removed(left)
 
 
-async def test_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectRef]) -> None:
+async def test_guest_has_an_anchor_and_no_namespace(there: list[ObjectRef]) -> None:
     there.append(ANCHOR)
     found = await own_of(GUEST, Cli(state(made("core/v1:ConfigMap", "anchor-s", "anchor"))))
     assert (found.own, found.namespace_uid) == (("anchor",), None)
@@ -310,7 +310,7 @@ async def test_ownership_without_state_needs_record_or_label(there: list[ObjectR
     assert (await own_of(RECORD, None)).own == ("ours", "theirs")
     with pytest.raises(PulumiFailed):
         await own_of(RECORD, unreadable)
-    # Its namespace is gone, and the state may list it.
+    # Its namespace is gone, but the state may list it.
     there.clear()
     known = msgspec.structs.replace(known, namespace="aiperf-s-ours", namespace_uid="ours")
     for cli in (None, unreadable):
@@ -362,7 +362,7 @@ async def test_namespace_made_again_is_not_for_guests(
         return Inventory(namespace=namespace, objects=(), not_listed=())
 
     monkeypatch.setattr(records, "take_inventory", take_inventory)
-    # The preflight check names this mode as the remedy.
+    # The preflight check recommends this mode.
     home, cli = StateHome({"XDG_STATE_HOME": str(tmp_path)}), Cli(state(made(SPACE, "n", "1")))
     cluster = FakeCluster()
     vars(cluster).update(identity="uid", context="c")
@@ -398,7 +398,7 @@ async def test_objects_since_the_last_run_are_foreign(
 
     with pytest.raises(EnvironmentProblem, match="namespace n has Deployment worker-s already"):
         await recorded()
-    # An earlier run has left it.
+    # An earlier run left it.
     found = msgspec.structs.replace(found, labels={STACK_LABEL: "s"})
     assert (await recorded()).before == GUEST.before
 
@@ -417,8 +417,8 @@ async def test_stack_of_another_state_is_refused(leases: dict[str, str]) -> None
     own = msgspec.structs.replace(RECORD, own=("1",))
     await refuse_others([space("1")], own, CLUSTER)
     for other, place in ((space("2"), "aiperf-s-2"), (ANCHOR, "n")):
-        said = f"up already in namespace {place}, of alice@build, .* gc s"
-        with pytest.raises(EnvironmentProblem, match=said):
+        message = f"up already in namespace {place}, of alice@build, .* gc s"
+        with pytest.raises(EnvironmentProblem, match=message):
             await refuse_others([space("1"), other], own, CLUSTER)
 
 
@@ -441,7 +441,7 @@ REQUEST = StackRequest(stack="s", config=small_config("http://10.0.0.1:8000"), e
 
 
 def state_of_run(run_id: str, *, is_complete: bool = True) -> dict[str, Any]:
-    """One that an `up` has left which ended, or was broken off."""
+    """Return the state of an `up` that ended or was interrupted."""
     container = {"name": "worker", "env": [{"name": RUN_ID, "value": run_id}]}
     pods = {"spec": {"template": {"spec": {"containers": [container]}}}}
     outputs = {"runId": run_id} if is_complete else {}
@@ -461,7 +461,7 @@ async def test_deployed_run_is_refused_with_remedies(there: list[ObjectRef]) -> 
         assert words in str(refused.value)
     await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run("another"))
     await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id, is_complete=False))
-    # One that has removed itself, or is about to.
+    # A run that has removed itself or is about to.
     there[:] = [space("2")]
     await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))
     there[:] = [msgspec.structs.replace(space("1"), is_going=True)]
@@ -494,12 +494,12 @@ async def test_removal_is_refused_while_others_use_it(
     held.append("aiperf-s-1")
     with pytest.raises(StackInUse, match="aiperf-s-1 is held"):
         await refuse_used(own, state())
-    # Who has taken it over removes it too.
+    # The process that took it over removes it too.
     await refuse_used(own, state(), is_lost=True)
-    # Another state has made this one.
+    # Another state created this one.
     there[:], held[:] = [space("2")], ["aiperf-s-2"]
     await refuse_used(own, state())
-    # Its own stack is gone, and somebody has made one with the same state since.
+    # Its own stack is gone, and another was created with the same state since.
     content = state(made("core/v1:Namespace", "aiperf-s-2", "2"))
     for is_lost in (False, True):
         with pytest.raises(StackInUse, match="aiperf-s-2 is held"):
@@ -507,15 +507,15 @@ async def test_removal_is_refused_while_others_use_it(
     strangers.append("aiperf-s-1")
     with pytest.raises(StackInUse, match="aiperf-s-1 was made again"):
         await refuse_used(own, state(), is_lost=True)
-    # A namespace that a record does not know as the stack's own is somebody's.
+    # A namespace that no record lists as the stack's own belongs to another owner.
     await refuse_used(msgspec.structs.replace(own, namespace_uid=None), state(), is_lost=True)
-    # Pulumi deletes by name what another state has made in the same namespace.
+    # Pulumi deletes by name what another state created in the same namespace.
     there[:] = [ANCHOR]
     guest = msgspec.structs.replace(GUEST, own=("gone",))
     for is_lost in (False, True):
         with pytest.raises(StackInUse, match="another one of its name is there"):
             await refuse_used(guest, state(), is_lost=is_lost)
-    # An `up` that was refused there has made nothing.
+    # An `up` that was refused there created nothing.
     await refuse_used(GUEST, state())
 
 
@@ -528,7 +528,7 @@ async def test_up_begins_only_when_users_are_known(monkeypatch: pytest.MonkeyPat
         plan=REQUEST.plan, is_change=False, unschedulable_s=0.0, deadline_mono_s=None
     )
     keeper = LeaseKeeper(CLUSTER, "s", this_process({}), print)
-    # As another process that holds the state: what is there is not removed.
+    # Like another process that holds the state: existing objects are not removed.
     with pytest.raises(bring_up.StateLocked, match="cannot be searched for"):
         await bring_up.up(
             REQUEST, cast("PulumiCli", None), start, keeper=keeper, interrupts=Interrupts()
@@ -536,7 +536,7 @@ async def test_up_begins_only_when_users_are_known(monkeypatch: pytest.MonkeyPat
 
 
 class StartingCli:
-    """Stands for the CLI in an `up` that has made the Lease and lasts until it is stopped."""
+    """Replaces the CLI in an `up` that has created the Lease and continues until it is stopped."""
 
     def __init__(self, folder: Path, namespace: str) -> None:
         self.folder = folder
@@ -565,7 +565,7 @@ async def test_start_is_judged_by_its_own_namespace(
     )
     keeper = LeaseKeeper(CLUSTER, "s", this_process({}), print)
     cli = cast("PulumiCli", StartingCli(tmp_path, "aiperf-s-1"))
-    # Pulumi chooses the name. Elsewhere, pods of another stack of this name may fail.
+    # Pulumi chooses the name. Elsewhere, pods of another stack with this name may fail.
     with pytest.raises(EnvironmentProblem, match="a pod in namespace aiperf-s-1 crashes"):
         await bring_up.up(REQUEST, cli, start, keeper=keeper, interrupts=Interrupts())
     await keeper.close(is_kept=False)

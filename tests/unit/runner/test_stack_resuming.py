@@ -1,4 +1,4 @@
-"""How an experiment on a cluster goes on after its runner was killed."""
+"""How an experiment on a cluster resumes after its runner was killed."""
 
 import math
 from dataclasses import replace
@@ -39,15 +39,15 @@ ALL = [(number, "done", "") for number in range(1, 7)]
 
 @pytest.fixture(autouse=True)
 def progress_after_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have experiment.json written after each shape. A slow write postpones the next one, so that
-    on a busy machine it would depend on the machine what a killed runner leaves."""
+    """Write experiment.json after each shape. A slow write postpones the next one, so otherwise the
+    files of a killed runner would depend on the machine."""
     monkeypatch.setattr(shape_trials, "QUICK_S", math.inf)
 
 
 async def resumed(stack_run: FakeStackRun, folder: Path) -> RunOutcome:
-    """How a second runner ends that goes on in a folder."""
+    """Run a second runner that resumes in a folder, and return its outcome."""
     stack_run.ups, stack_run.did, stack_run.plans = [], [], []
-    return await stack_run.launched(resume=folder)
+    return await stack_run.launch(resume=folder)
 
 
 def in_one_shape(stack_run: FakeStackRun, **experiment: Any) -> None:
@@ -57,9 +57,9 @@ def in_one_shape(stack_run: FakeStackRun, **experiment: Any) -> None:
 
 
 async def killed(stack_run: FakeStackRun, *, in_run: int) -> Path:
-    """What a runner leaves that is killed while it follows a run."""
+    """Return the folder that a runner leaves when it is killed while it follows a run."""
     stack_run.killed_in = in_run
-    await stack_run.launched()
+    await stack_run.launch()
     return stack_run.killed
 
 
@@ -109,7 +109,7 @@ async def test_visits_after_a_running_one_keep_its_node(
     }
     in_one_shape(stack_run, product={over: ["a:1", "b:1"]}, blocks={"over": over, "count": 1})
     folder = await killed(stack_run, in_run=1)
-    monkeypatch.delattr(discovery, "pull_images")  # The stack is up: no pod is made beside it.
+    monkeypatch.delattr(discovery, "pull_images")  # The stack is up: no extra pod.
     stack_run.running = 1
     write_provenance(folder, Provenance(client={}, target={"node": pulled.node}))
     await resumed(stack_run, folder)
@@ -155,7 +155,7 @@ async def test_single_shape_is_collected_from_running_stack(stack_run: FakeStack
 async def test_only_remaining_trials_run_after_resume(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     before = stack_run.request.plan.identity.run_id
-    folder = await stack_run.finished()
+    folder = await stack_run.finish()
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
     content["trials"] = [each for each in content["trials"] if each["number"] != 4]
     content["config"]["deployment"]["registration_timeout"] = 1
@@ -171,10 +171,10 @@ async def test_only_remaining_trials_run_after_resume(stack_run: FakeStackRun) -
     assert names[4].endswith("-unfinished1")
 
 
-async def test_parallel_single_shape_runs_what_is_left(stack_run: FakeStackRun) -> None:
+async def test_parallel_single_shape_runs_the_remaining_trials(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run, number=1, parallel=2)
     stack_run.fetched = 1
-    folder = await stack_run.finished()
+    folder = await stack_run.finish()
     stack_run.fetched = None
     again = await resumed(stack_run, folder)
     assert stack_run.part_trials == (2,)
@@ -188,7 +188,7 @@ async def test_only_copy_is_fetched_by_a_resumed_experiment(
 ) -> None:
     in_shapes(stack_run, number=number)
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, [])
     folder, stack_run.fetch_error, stack_run.running = outcome.artifacts, None, 1
     assert folder is not None
@@ -229,7 +229,7 @@ def test_image_variable_is_part_of_the_config(tmp_path: Path) -> None:
 
 async def test_interrupted_download_resumes_or_is_discarded(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
-    folder = await stack_run.finished()
+    folder = await stack_run.finish()
     with pytest.raises(EnvironmentProblem), folders.collecting(folder, "id"):
         raise EnvironmentProblem("killed")
     await resumed(stack_run, folder)
@@ -260,7 +260,7 @@ async def test_fetched_but_unmoved_trials_are_moved(stack_run: FakeStackRun) -> 
 
 async def test_fully_collected_stack_is_only_removed(stack_run: FakeStackRun) -> None:
     in_shapes(stack_run)
-    folder = await stack_run.finished()
+    folder = await stack_run.finish()
     stack_run.home.save(RECORD)
     again = await resumed(stack_run, folder)
     assert (stack_run.ups, stack_run.did) == ([], ["destroy", "check"])
@@ -274,7 +274,7 @@ async def test_fully_collected_stack_is_only_removed(stack_run: FakeStackRun) ->
 async def test_an_experiment_that_began_nothing_leaves_no_folder(stack_run: FakeStackRun) -> None:
     in_one_shape(stack_run)
     stack_run.stops_up_of = 1
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
     assert stack_run.made == []
 
@@ -314,7 +314,7 @@ async def test_all_shapes_upload_to_one_bucket_folder(
         return Uploaded(f"s3://bucket/runs/{into}", (), ())
 
     monkeypatch.setattr(experiment_folder, "upload", upload)
-    outcome = await stack_run.launched()
+    outcome = await stack_run.launch()
     ((into, environ, names),) = sent
     assert outcome.artifacts is not None
     assert into.startswith(outcome.artifacts.name)

@@ -1,4 +1,4 @@
-"""Shapes of an experiment at the same time: a stack for each, one folder, one exit code."""
+"""Concurrent shapes of an experiment: a stack for each, one folder, one exit code."""
 
 import asyncio
 import contextlib
@@ -34,25 +34,25 @@ LIMIT = 2
 
 
 class Stacks:
-    """Stacks that leave the trials of their shape, as those on a cluster do."""
+    """Fake stacks that leave the trials of their shape, like those on a cluster."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.errors: dict[int, AiperfError] = {}
-        """Of stacks that are not made, by shape."""
+        """Problems of stacks that are not created, by shape."""
         self.failures: dict[int, str] = {}
-        """Of stacks that do not come up."""
+        """Problems of stacks that do not start."""
         self.ended_by_trial: set[int] = set()
-        """Shapes whose first trial fails and is the last one."""
+        """Shapes whose first trial fails and is the last."""
         self.kept: set[int] = set()
         self.stops_at: int | None = None
-        """The shape during whose run the user stops."""
+        """The shape during whose run the user interrupts."""
         self.left: dict[int, str] = {}
         self.begun: list[int] = []
         self.resumed: list[int] = []
-        """Shapes whose stacks go on with what a runner that was killed has left."""
-        self.said = ""
-        """What the last command told the user."""
+        """Shapes whose stacks continue from what a killed runner left."""
+        self.stderr = ""
+        """Messages of the last command to the user."""
 
     async def run_part(self, request: StackRequest, context: PartContext) -> RunOutcome:
         shape = request.only_shape
@@ -100,7 +100,7 @@ class Stacks:
         write_experiment(folder, request.config, summarise(ended))
 
     def request(self, *, number: int = 4, **experiment: Any) -> StackRequest:
-        """Trials of so many shapes, two of each."""
+        """Return a request with this many shapes of two trials each."""
         benchmark = {
             "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
             "load": {"concurrency": 1, "requests": 10},
@@ -119,11 +119,11 @@ class Stacks:
     def run(
         self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **how: Any
     ) -> tuple[ExitCode, Any]:
-        """How a command ends, and what it prints for programs."""
+        """Run a command. Return its exit code and its printed JSON."""
         options = StackOptions(run=RunOptions(ui="plain", json=True, resume=resume), yes=True)
         code = run_stacks(self.request(**how), options)
         told = capsys.readouterr()
-        self.said = told.err
+        self.stderr = told.err
         return code, json.loads(told.out)
 
 
@@ -249,7 +249,7 @@ def test_resumed_experiment_runs_remaining_shapes(
     _, found = stacks.run(capsys)
     folder = Path(found["artifacts"])
     assert stacks.begun == [1, 2]
-    # A runner that is killed leaves the folder of a shape whose stack is up.
+    # A killed runner leaves the folder of a shape whose stack is up.
     folders.make_folder(folder / "shapes" / "4")
     stacks.stops_at, stacks.begun = None, []
     code, found = stacks.run(capsys, resume=folder)
@@ -272,7 +272,7 @@ def test_resumed_session_names_trials_of_another_image_once(
     stacks.stops_at = None
     stacks.run(capsys, resume=folder, deployment={"image": {"name": "services:2"}})
     note = "services' image services:1, and the others run with services:2"
-    assert stacks.said.count(note) == 1
+    assert stacks.stderr.count(note) == 1
 
 
 def test_first_reason_decides_exit_code_without_results(

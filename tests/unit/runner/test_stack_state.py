@@ -1,4 +1,4 @@
-"""What outlives a runner, and who may touch it."""
+"""Records and state that outlive a runner, and who may use them."""
 
 import contextlib
 import json
@@ -65,25 +65,25 @@ def test_stack_lock_admits_one_runner(home: StateHome) -> None:
 
 
 async def test_only_killed_runners_processes_are_awaited(home: StateHome, tmp_path: Path) -> None:
-    said: list[str] = []
+    notes: list[str] = []
     with home.hold("s") as held:
-        # Nobody waits for a runner that is alive.
-        await home.wait_for_killed("s", said.append, is_alive=lambda pid: True)
-        assert said == []
+        # No process waits for a living runner.
+        await home.wait_for_killed("s", notes.append, is_alive=lambda pid: True)
+        assert notes == []
         inherited = os.dup(held)
     (tmp_path / "aiperf-svc" / "runs" / "s.lock").write_text("41")
 
     def end(pid: int) -> bool:
-        if said:
+        if notes:
             os.close(inherited)
         return False
 
     try:
-        await home.wait_for_killed("s", said.append, is_alive=end)
+        await home.wait_for_killed("s", notes.append, is_alive=end)
     finally:
         with contextlib.suppress(OSError):
             os.close(inherited)
-    assert said == ["stack s: waiting for the Pulumi process of a killed run (41)"]
+    assert notes == ["stack s: waiting for the Pulumi process of a killed run (41)"]
     with home.hold("s"):
         pass
 
@@ -223,20 +223,20 @@ def test_only_a_dead_process_loses_its_lock(
 
 
 async def test_locks_of_dead_local_processes_are_taken_over() -> None:
-    said: list[str] = []
+    notes: list[str] = []
 
     async def taken(*locks: tuple[str, int]) -> bool:
         given = [Lock(user="me", host=host, pid=pid, at="") for host, pid in locks]
         dead = (41, 42)
         return await take_over(
-            given, stack="s", say=said.append, host="here", is_alive=lambda pid: pid not in dead
+            given, stack="s", say=notes.append, host="here", is_alive=lambda pid: pid not in dead
         )
 
     assert await taken(("here", 41), ("here", 42))
-    assert said[0].startswith("stack s: removing the lock of a process that has ended (me@here, p")
+    assert notes[0].startswith("stack s: removing the lock of a process that has ended (me@here, p")
     for others in ((), (("here", 43),), (("elsewhere", 41),), (("here", 41), ("elsewhere", 42))):
         assert not await taken(*others)
-    assert len(said) == 2
+    assert len(notes) == 2
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
@@ -245,10 +245,10 @@ async def test_lock_of_an_ended_pod_is_taken_over(has_ended: bool) -> None:
         return has_ended
 
     lock = Lock(user="pod.ops.uid", host="night-1", pid=9, at="")
-    said: list[str] = []
-    taken = await take_over([lock], stack="s", say=said.append, has_ended=ended, host="night-2")
+    notes: list[str] = []
+    taken = await take_over([lock], stack="s", say=notes.append, has_ended=ended, host="night-2")
     assert taken is has_ended
-    assert len(said) == has_ended
+    assert len(notes) == has_ended
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about processes")
@@ -266,7 +266,7 @@ def test_zombie_process_is_dead() -> None:
 
 
 def pods_of(run_id: str) -> dict[str, Any]:
-    """A Deployment of services, as far as it says which run they belong to."""
+    """Return a Deployment of services with the fields that identify their run."""
     container = {"name": "worker", "env": [{"name": RUN_ID, "value": run_id}]}
     return {"spec": {"template": {"spec": {"containers": [container]}}}}
 
@@ -297,7 +297,7 @@ def test_state_has_namespace_and_benchmark() -> None:
 
 
 def state_of(request: StackRequest) -> dict[str, Any]:
-    """What `up` leaves."""
+    """Return the state that `up` leaves."""
     pods = pods_of(request.plan.identity.run_id)
     return {
         "deployment": {
@@ -376,11 +376,11 @@ def request_of(name: str, environ: Mapping[str, str] | None = None, **more: obje
 def test_project_file_adds_flags_to_committed_file(tmp_path: Path) -> None:
     request = request_of("bench-smoke", kubeconfig="k", context="c", generation=3)
     project.make_project(tmp_path, stack="bench-smoke", settings=request.file_content())
-    said = yaml.safe_load((tmp_path / "stacks" / "Pulumi.bench-smoke.yaml").read_text())["config"]
+    notes = yaml.safe_load((tmp_path / "stacks" / "Pulumi.bench-smoke.yaml").read_text())["config"]
     committed = yaml.safe_load((STACKS / "Pulumi.bench-smoke.yaml").read_text())["config"]
-    assert said.pop("aiperf:kubeconfig") == str(Path("k").absolute())
-    assert said.pop("aiperf:context") == "c"
-    assert said == committed
+    assert notes.pop("aiperf:kubeconfig") == str(Path("k").absolute())
+    assert notes.pop("aiperf:context") == "c"
+    assert notes == committed
     assert (tmp_path / "infra" / "__main__.py").is_file()
 
 
@@ -441,15 +441,15 @@ def event(kind: str, name: str, op: str = "create") -> dict[str, object]:
 
 
 def test_progress_counts_done_and_names_pending() -> None:
-    said: list[str] = []
+    notes: list[str] = []
     now = iter(range(0, 100, 2))
-    progress = Progress("up", said.append, clock=lambda: next(now))
+    progress = Progress("up", notes.append, clock=lambda: next(now))
     steps = [("resourcePreEvent", "a"), ("resourcePreEvent", "b"), ("resOutputsEvent", "a")]
     for kind, name in steps:
         progress.handle(event(kind, name))
     progress.handle(event("resourcePreEvent", "x", "same"))
     assert progress.line() == "up: 1 created; waiting for Deployment b"
-    assert said
+    assert notes
 
 
 def test_progress_keeps_each_error_once() -> None:

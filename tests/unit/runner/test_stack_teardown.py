@@ -1,4 +1,4 @@
-"""The way down goes on where Pulumi does not, and believes the cluster only."""
+"""The teardown continues where Pulumi fails, and relies only on the cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +36,7 @@ HELD = LeakReport(left=(found("ConfigMap", "held"),), not_checked=())
 
 
 class Cli:
-    """Stands for the CLI: what it did, in order."""
+    """Replaces the CLI and records its calls in order."""
 
     def __init__(self, *, stuck: int = 0) -> None:
         self.stuck = stuck
@@ -59,7 +59,7 @@ class Cli:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
-    """What the cluster is found to hold, look by look; the last one stays."""
+    """Set the successive leak reports. The last one repeats."""
     given: list[LeakReport] = []
 
     async def look(*_: Any, **__: Any) -> LeakReport:
@@ -77,17 +77,17 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
     return given
 
 
-def teardown_of(cli: Cli, said: list[str], record: RunRecord = RECORD) -> Teardown:
+def teardown_of(cli: Cli, notes: list[str], record: RunRecord = RECORD) -> Teardown:
     cluster = cast("Cluster", None)
-    return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=record, say=said.append)
+    return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=record, say=notes.append)
 
 
 async def test_destroy_waiting_for_gone_objects_restarts(reports: list[LeakReport]) -> None:
     reports.append(CLEAN)
-    cli, said = Cli(stuck=1), list[str]()
-    await teardown_of(cli, said).destroy()
+    cli, notes = Cli(stuck=1), list[str]()
+    await teardown_of(cli, notes).destroy()
     assert cli.did == ["destroy", "destroy"]
-    assert "PodDisruptionBudget benchmark" in said[0]
+    assert "PodDisruptionBudget benchmark" in notes[0]
 
 
 async def test_every_attempt_is_watched_and_none_is_endless(reports: list[LeakReport]) -> None:
@@ -108,10 +108,10 @@ async def test_pods_are_asked_to_end_while_pulumi_starts(
         raise Unreachable("no response")
 
     monkeypatch.setattr(teardown, "remove_roots", remove)
-    record, said = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
-    await teardown_of(cli, said, record).destroy()
+    record, notes = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
+    await teardown_of(cli, notes, record).destroy()
     assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
-    assert said == ["only Pulumi deletes the stack's pods: no response"]
+    assert notes == ["only Pulumi deletes the stack's pods: no response"]
 
 
 @pytest.mark.parametrize("own", [None, ()], ids=["not known", "none"])
@@ -135,10 +135,10 @@ async def test_destroy_waiting_for_existing_objects_continues(reports: list[Leak
 
 async def test_destroy_leftovers_are_deleted_by_label(reports: list[LeakReport]) -> None:
     reports.extend([HELD, CLEAN])
-    cli, said = Cli(), list[str]()
-    assert await teardown_of(cli, said).check() == CLEAN
+    cli, notes = Cli(), list[str]()
+    assert await teardown_of(cli, notes).check() == CLEAN
     assert cli.did == []
-    assert said == ["still there: 1 object; deleting by label"]
+    assert notes == ["still there: 1 object; deleting by label"]
 
 
 @pytest.mark.parametrize("there", [HELD, CLEAN], ids=["undeletable", "nothing"])
@@ -155,22 +155,22 @@ async def test_slow_removal_names_the_blocking_objects(
     reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(HELD)
-    enough, said = asyncio.Event(), list[str]()
+    enough, notes = asyncio.Event(), list[str]()
 
     async def describe_wait(_: Cluster, report: LeakReport, *, stack: str) -> str:
         assert (report, stack) == (HELD, "s")
         return "ConfigMap n/held"
 
     def say(line: str) -> None:
-        said.append(line)
-        if len(said) == 3:
+        notes.append(line)
+        if len(notes) == 3:
             enough.set()
 
     monkeypatch.setattr(teardown, "describe_wait", describe_wait)
     monkeypatch.setattr(teardown, "REPORT_S", 0.001)
     async with WaitReports(cast("Cluster", None), RECORD, say).running():
         await enough.wait()
-    assert said == ["still removing after 0 s: ConfigMap n/held"] * 3
+    assert notes == ["still removing after 0 s: ConfigMap n/held"] * 3
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_namespace_that_others_made_again_is_refused(
 
 
 class FakeTeardown:
-    """A teardown of which a test says how it goes."""
+    """A teardown whose result the test determines."""
 
     def __init__(self) -> None:
         self.report: LeakReport | Exception = CLEAN
@@ -255,21 +255,21 @@ def home(tmp_path: Path) -> StateHome:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def notes() -> list[str]:
     return []
 
 
 @pytest.fixture
-def removed(home: StateHome, said: list[str]) -> StackRemoval:
-    return StackRemoval(home, cast("Cluster", None), cast("PulumiCli", None), said.append)
+def removed(home: StateHome, notes: list[str]) -> StackRemoval:
+    return StackRemoval(home, cast("Cluster", None), cast("PulumiCli", None), notes.append)
 
 
 async def test_fully_removed_stack_is_forgotten(
-    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, notes: list[str]
 ) -> None:
     await removed.destroy(RECORD, Interrupts())
     await removed.check(RECORD)
-    assert said == ["destroying the stack", "leak check: nothing is left"]
+    assert notes == ["destroying the stack", "leak check: nothing is left"]
     assert (removed.is_verified, home.load("s")) == (True, None)
 
 
@@ -277,26 +277,26 @@ async def test_interrupts_during_removal_are_answered(
     stack_run: FakeTeardown, home: StateHome
 ) -> None:
     stack_run.may_end.clear()
-    said: asyncio.Queue[str] = asyncio.Queue()
+    notes: asyncio.Queue[str] = asyncio.Queue()
     interrupts = Interrupts()
     interrupts.add()
-    removed = StackRemoval(home, cast("Cluster", None), cast("PulumiCli", None), said.put_nowait)
+    removed = StackRemoval(home, cast("Cluster", None), cast("PulumiCli", None), notes.put_nowait)
     destroying = asyncio.create_task(removed.destroy(RECORD, interrupts))
-    assert await said.get() == "destroying the stack"
+    assert await notes.get() == "destroying the stack"
     await stack_run.has_begun.wait()
     for _ in range(2):
         interrupts.add()
-        assert await said.get() == "already removing the stack; this cannot be interrupted"
+        assert await notes.get() == "already removing the stack; this cannot be interrupted"
     stack_run.may_end.set()
     await destroying
 
 
 async def test_clean_report_needs_every_type_checked(
-    stack_run: FakeTeardown, removed: StackRemoval, said: list[str]
+    stack_run: FakeTeardown, removed: StackRemoval, notes: list[str]
 ) -> None:
     stack_run.report = NOT_ALL
     await removed.check(RECORD)
-    (line,) = said
+    (line,) = notes
     assert line == (
         "leak check: nothing is left of the types that the stack uses; 2 other types may not be "
         "listed (--json names them)"
@@ -305,7 +305,7 @@ async def test_clean_report_needs_every_type_checked(
 
 
 async def test_unlisted_stack_keeps_its_record(
-    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, notes: list[str]
 ) -> None:
     pods = ("pods (not allowed)",)
     stack_run.report, stack_run.is_destroyed = (
@@ -316,15 +316,15 @@ async def test_unlisted_stack_keeps_its_record(
     with pytest.raises(Unverified, match=r"pods could not be listed\n  .*: aiperf-svc gc s"):
         await removed.check(RECORD)
     assert (removed.is_unlisted, home.load("s")) == (True, RECORD)
-    assert said == ["destroying the stack"]
+    assert notes == ["destroying the stack"]
 
 
 async def test_foreign_objects_are_not_leaks(
-    stack_run: FakeTeardown, removed: StackRemoval, said: list[str]
+    stack_run: FakeTeardown, removed: StackRemoval, notes: list[str]
 ) -> None:
     stack_run.report = msgspec.structs.replace(CLEAN, others=(OTHER,), strays=(OTHER,))
     await removed.check(RECORD)
-    assert said[:2] == [
+    assert notes[:2] == [
         "not touched, of another stack with the same name: Namespace aiperf-s-x",
         "not touched, with the stack's label but not created by this run: Namespace aiperf-s-x",
     ]
@@ -342,13 +342,13 @@ async def test_a_leak_keeps_the_record_for_gc(
 
 
 async def test_unreadable_cluster_leaves_stack_unverified(
-    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, notes: list[str]
 ) -> None:
     stack_run.report = Unreachable("no response")
     with pytest.raises(Unreachable):
         await removed.check(RECORD)
     assert removed.not_checked == ("everything (no response)",)
-    assert said == ["it is unknown whether anything is left; look with: aiperf-svc gc s"]
+    assert notes == ["it is unknown whether anything is left; look with: aiperf-svc gc s"]
     assert (removed.is_verified, home.load("s")) == (False, RECORD)
 
 

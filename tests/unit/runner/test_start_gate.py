@@ -1,4 +1,4 @@
-"""The parts of a round start at one time, each by its own clock."""
+"""The parts of a round start at the same time, each on its own clock."""
 
 import asyncio
 from time import time_ns
@@ -14,22 +14,22 @@ from aiperf_svc.runner.start_gate import LEAD_S, RoundGate, StartTimes, UptimeGa
 
 
 class Run:
-    """A run whose clock is ahead, and that is in the states that a test names, one at a poll: a
-    state, or the number of a trial of `total` and its state."""
+    """A run whose clock is ahead. Each poll returns the next of the test's states: a state, or the
+    number of a trial of `total` and its state."""
 
     def __init__(self, *states: str | tuple[int, str], ahead_ns: int = 0, total: int = 1) -> None:
         self._states = list(states)
         self._ahead_ns = ahead_ns
         self._total = total
         self.broken = 0
-        """Number of the next calls that fail."""
+        """Number of next calls that fail."""
         self.started: list[int] = []
         self.trials: list[int] = []
-        """Those that were started."""
+        """Trials that were started."""
         self.refused: tuple[int, ...] = ()
-        """Trials that are over when they are given a start."""
+        """Trials that are over when they get a start."""
         self.polled, self.was_started = asyncio.Event(), asyncio.Event()
-        self.said: list[str] = []
+        self.notes: list[str] = []
 
     @property
     def api(self) -> RunApi:
@@ -64,7 +64,7 @@ class Run:
 
 
 class Round:
-    """A round of parts that a schedule starts together."""
+    """A round of parts with a common start."""
 
     def __init__(self, *names: str, lead_s: float = 5.0) -> None:
         self.times = StartTimes(lead_s)
@@ -78,7 +78,7 @@ class Round:
             self.times.assign(*each)
 
     async def open(self, **runs: Run) -> None:
-        opening = (self.gates[n].open(run.api, run.said.append) for n, run in runs.items())
+        opening = (self.gates[n].open(run.api, run.notes.append) for n, run in runs.items())
         await asyncio.gather(*opening)
 
 
@@ -92,7 +92,7 @@ async def test_runs_start_together_by_their_own_clocks() -> None:
     assert one - offsets["eu"].ns == other - offsets["us"].ns > before
     for name, ahead_ns in (("eu", 0), ("us", -40_000_000_000)):
         assert abs(offsets[name].ns - ahead_ns) <= offsets[name].uncertainty_ns
-    assert eu.said[0] == "ready; waiting for the others"
+    assert eu.notes[0] == "ready; waiting for the others"
 
 
 @pytest.mark.parametrize("state", ["cancelled", "failed", "profiling"])
@@ -114,7 +114,7 @@ async def test_each_trial_has_a_start_that_all_share() -> None:
     ]
     assert told[0] == told[1]
     assert told[0][0] < told[0][1]
-    assert [line.split(";")[0] for line in eu.said] == ["ready", "starts with the others"]
+    assert [line.split(";")[0] for line in eu.notes] == ["ready", "starts with the others"]
 
 
 async def test_trial_failed_in_one_run_starts_elsewhere() -> None:
@@ -158,7 +158,7 @@ UPTIME_NS = 600 * 10**9
 
 
 class Visit:
-    """A visit whose target has run for a time when the run is ready."""
+    """A trial whose target has run for some time when the run is ready."""
 
     def __init__(self, run: Run, *, ran_s: float, ahead_ns: int = 0, first_trial: int = 1) -> None:
         self.run, self.slept_s = run, list[float]()
@@ -174,7 +174,7 @@ class Visit:
         self.slept_s.append(time_s)
 
     async def open(self) -> None:
-        await self.gate.open(self.run.api, self.run.said.append)
+        await self.gate.open(self.run.api, self.run.notes.append)
 
 
 async def test_first_trial_starts_at_the_targets_uptime() -> None:
@@ -188,7 +188,7 @@ async def test_first_trial_starts_at_the_targets_uptime() -> None:
     assert second <= time_ns() + ahead_ns
     (slept_s,) = visit.slept_s
     assert 0 < slept_s <= 400 - LEAD_S
-    (line,) = run.said
+    (line,) = run.notes
     assert line.endswith("when the target has run for 600 s")
 
 

@@ -1,4 +1,4 @@
-"""Moments of replicas, and decisions about them, from messages of watches."""
+"""Times of replicas and decisions about them, derived from watch messages."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which change of the load led to which decision, and what became of it."""
+"""Which change of the load caused which decision, and its result."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Concurrency is the exact integral of what was in flight."""
+"""Concurrency is the exact integral of the requests in flight."""
 
 import numpy as np
 import pytest

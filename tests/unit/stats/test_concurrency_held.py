@@ -1,4 +1,4 @@
-"""A closed loop is judged by the slots it kept full, and the drain at its end is nobody's fault."""
+"""A closed loop is judged by the slots that it kept full. The drain at its end does not count."""
 
 import numpy as np
 import pytest
@@ -57,14 +57,14 @@ def test_gaps_between_requests_are_lost_slot_time() -> None:
 
 
 def test_drain_after_the_last_start_does_not_count() -> None:
-    # Two users; one has nothing left to send while the other's last response takes its time.
+    # Two users. One has nothing left to send while the other's last response is still running.
     rows = np.concatenate([a_request(0, 100), a_request(0, 10), a_request(10, 50)])
     rows = np.concatenate([rows, a_request(50, 500)])
     assert use(rows, concurrency=2).ratio == pytest.approx(1.0)
 
 
 def test_each_worker_has_its_own_window() -> None:
-    # Worker 1 runs out of credits at 50 ms and is idle after that; worker 0 goes on to 100 ms.
+    # Worker 1 runs out of credits at 50 ms and is idle afterwards. Worker 0 continues to 100 ms.
     mine = np.concatenate([a_request(0, 100), a_request(100, 150)])
     other = np.concatenate([a_request(0, 50, worker=1), a_request(50, 60, worker=1)])
     assert use(np.concatenate([mine, other]), concurrency=2, workers=2).ratio == pytest.approx(1.0)
@@ -87,7 +87,7 @@ def test_the_ramp_does_not_count() -> None:
 
 
 def test_first_starts_are_no_lost_slot_time() -> None:
-    # Two users of a short run, whose first requests leave 4 and 6 ms after the phase's start.
+    # Two users of a short run whose first requests are sent 4 and 6 ms after the phase's start.
     rows = np.concatenate(
         [a_request(4 + n, 104 + n) for n in (0, 100, 200)]
         + [a_request(6 + n, 106 + n) for n in (0, 100, 200)]
@@ -115,7 +115,7 @@ def test_think_time_holds_the_slot() -> None:
 
 
 def test_a_late_turn_is_lost_slot_time() -> None:
-    # Due after 10 ms of think time, and sent 40 ms later: a client that stood still.
+    # Due after 10 ms of think time, and sent 40 ms later by a stalled client.
     first = a_request(0, 40, index=0, turn=0)
     second = a_request(90, 100, due_ms=50, index=0, turn=1, flags=LAST_TURN)
     rows = np.concatenate([first, second])
@@ -131,12 +131,12 @@ def test_conversation_beginning_with_pause_holds_its_slot() -> None:
 
 
 def test_think_time_at_the_stop_holds_the_slot() -> None:
-    # Think times of 50 ms; the stop comes 45 ms after the last response.
+    # Think times of 50 ms. The stop is 45 ms after the last response.
     first = a_request(0, 10, index=0, turn=0)
     second = a_request(60, 70, index=0, turn=1)
     rows = np.concatenate([first, second])
     assert use(rows, stop_ms=115, longest_pause_ms=50).ratio == pytest.approx(1.0)
-    # No think time is that long: a turn was due and not sent.
+    # No think time is that long, so a turn was due and not sent.
     assert use(rows, stop_ms=150, longest_pause_ms=50).ratio == pytest.approx(120 / 150)
 
 
@@ -147,7 +147,7 @@ def test_think_time_beyond_run_holds_slot() -> None:
 
 
 def test_drain_after_the_last_conversation_does_not_count() -> None:
-    # Two users and three conversations: one user has nothing left while the other takes its turns.
+    # Two users and three conversations. One user has nothing left while the other takes its turns.
     others = [
         a_request(0, 40, index=0, flags=LAST_TURN),
         a_request(40, 50, index=2, flags=LAST_TURN),
@@ -180,7 +180,7 @@ def a_prefill(start_ms: float, first_ms: float, end_ms: float, **columns: int) -
 
 
 def test_users_that_wait_for_a_slot_lose_nothing() -> None:
-    # Four users, one slot: each prefill begins with the first token of the one before.
+    # Four users, one slot. Each prefill begins with the previous one's first token.
     rows = np.concatenate([a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(20)])
     assert use(rows, concurrency=4, prefill=1, stop_ms=200).ratio == pytest.approx(1.0)
     assert use(rows, concurrency=4, prefill=1).ratio == pytest.approx(1.0)
@@ -188,10 +188,10 @@ def test_users_that_wait_for_a_slot_lose_nothing() -> None:
 
 def test_free_slot_counts_unused_only_while_users_wait() -> None:
     rows = np.concatenate([a_prefill(0, 10, 100), a_prefill(10, 20, 100)])
-    # Both users read their responses: nobody waits for the slot.
+    # Both users read their responses, so no user waits for the slot.
     assert use(rows, concurrency=2, prefill=1, stop_ms=100).ratio == pytest.approx(1.0)
     assert use(rows, concurrency=3, prefill=1, stop_ms=100).ratio == pytest.approx(0.2)
-    # Of two slots one is free for 10 ms each while the third user waits, and both are for 80.
+    # While the third user waits, one of two slots is free for 10 ms each, and both for 80 ms.
     assert use(rows, concurrency=3, prefill=2, stop_ms=100).ratio == pytest.approx(0.5)
 
 
@@ -199,7 +199,7 @@ def test_stalled_client_leaves_prefill_slots_unused() -> None:
     before = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(10)]
     after = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(15, 25)]
     rows = np.concatenate(before + after)
-    # From 100 ms, when the last first token came, to 150 ms.
+    # From 100 ms, when the last first token arrived, to 150 ms.
     assert use(rows, concurrency=4, prefill=1, stop_ms=250).ratio == pytest.approx(0.8)
 
 
@@ -221,7 +221,7 @@ def test_only_late_users_wait_for_a_prefill_slot() -> None:
     first = a_prefill(0, 10, 20, index=0, turn=0)
     second = a_prefill(70, 80, 90, due_ms=60, index=0, turn=1, flags=LAST_TURN)
     rows = np.concatenate([first, second])
-    # The turn is sent 10 ms after its due time; from 90 ms the user is free.
+    # The turn is sent 10 ms after its due time. From 90 ms on the user is free.
     assert use(rows, prefill=1, stop_ms=90).ratio == pytest.approx(80 / 90)
     assert use(rows, prefill=1, stop_ms=100).ratio == pytest.approx(0.8)
     assert use(first, prefill=1, stop_ms=60).ratio == pytest.approx(20 / 60)

@@ -1,4 +1,4 @@
-"""Percentiles are exact, and null where unknown."""
+"""Percentiles are exact, and null if unknown."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_percentile_among_censored_values_has_a_bound() -> None:
 
 
 def test_percentile_next_to_a_censored_value_is_null() -> None:
-    # Ten values: p90 lies at place 8.1, between the ninth and the tenth.
+    # Ten values. p90 is at position 8.1, between the ninth and the tenth.
     nine_known = describe(np.arange(1.0, 10.0), bounds=np.array([20.0]))
     assert nine_known.stats["p90"] is None
     assert nine_known.beyond["p90"] == pytest.approx(9 + 0.1 * 11)
@@ -58,7 +58,7 @@ def test_censored_mean_maximum_and_spread_are_unknown() -> None:
     assert found.beyond["max"] == 8.0
 
 
-def test_nothing_observed_and_all_censored_gives_bounds_only() -> None:
+def test_all_censored_values_yield_only_bounds() -> None:
     found = describe(np.zeros(0), bounds=np.array([2.0, 4.0]))
     assert all(value is None for value in found.stats.values())
     assert found.beyond["p50"] == 3.0

@@ -33,7 +33,7 @@ def rule(**keys: float | str) -> SteadyState:
 
 
 def found(given: SteadyState, spans: list[tuple[float, float]], sent_s: float = 0.0) -> list[float]:
-    """The steady part in seconds, of requests with these starts and ends."""
+    """Return the steady part in seconds of requests with these starts and ends."""
     starts, ends = (np.rint(np.array(x) * S).astype(np.int64) for x in zip(*spans, strict=True))
     return [time / S for time in steady_window(given, window(sent_s), starts, ends)]
 

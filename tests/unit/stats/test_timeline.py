@@ -1,4 +1,4 @@
-"""Plots' data: what started, ended and was in flight in each bin."""
+"""Data of the plots: requests that started, ended and were in flight in each bin."""
 
 import numpy as np
 import pytest

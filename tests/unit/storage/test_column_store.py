@@ -1,4 +1,4 @@
-"""Records come back from disk as they were appended."""
+"""Records are read back from disk as they were appended."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from tests.support import fake_run
 
 @pytest.fixture(scope="module")
 def many_rows() -> Rows:
-    """More than the buffer holds, three times over."""
+    """Return three times more rows than the buffer holds."""
     return fake_run.closed_loop(requests=50_000, concurrency=50)
 
 
@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the second write of a column on there is no space: what was written stays."""
+    """From the second write of a column on there is no space. Written data are kept."""
 
     class Filling(column_store.FileIO):  # type: ignore[misc, name-defined]
         written = 0

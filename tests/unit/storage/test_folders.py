@@ -1,4 +1,4 @@
-"""The private folder goes with its run, the artifacts' folder is new and stays."""
+"""The private folder is removed with its run. The artifact folder is new and stays."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 21, 5, 31, 36, tzinfo=UTC)
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made, for this test."""
+    """Set the folder for temporary folders in this test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(folders, "LONGEST_SOCKET_PATH", 1000)
     return tmp_path

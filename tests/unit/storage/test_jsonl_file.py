@@ -1,4 +1,4 @@
-"""profile_export.jsonl holds whole lines up to its limit, or is not there and says why."""
+"""profile_export.jsonl contains complete lines up to its limit, or is missing with a reason."""
 
 import hashlib
 import json

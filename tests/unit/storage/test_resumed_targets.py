@@ -1,4 +1,4 @@
-"""Which trials of several targets are run again."""
+"""Which trials of several targets are repeated."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def config(**changes: object) -> BenchmarkConfig:
 
 
 def write_trials(folder: Path, count: int) -> Path:
-    """The folder of a target of which so many trials have ended, and one more has not."""
+    """Write the folder of a target with this many ended trials and an unfinished one."""
     ended = EndedTrials()
     for number in range(1, count + 1):
         trial = Trial(number, {"load.concurrency": number})

@@ -1,4 +1,4 @@
-"""Which of the trials that attempts of a shape have sent count."""
+"""Which of the trials that a shape's attempts have sent count."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SHAPES = index_shapes(CONFIG)
 
 
 def sent(folder: Path, *, reason: str, shape: int = 1) -> Path:
-    """A folder with the trials of a shape, all of which failed for this reason."""
+    """Write a folder with the trials of a shape, all of which failed for this reason."""
     folder.mkdir(parents=True)
     list_trials(folder, ((trial, "failed") for trial in SHAPES[shape - 1].trials), reason)
     return folder
@@ -60,7 +60,9 @@ def test_trials_of_an_attempt_replace_those_kept(
     assert reasons(trials) == {"of the third"}
 
 
-def test_partly_taken_trials_are_taken_again(trials: ShapeTrials, attempts: Attempts) -> None:
+def test_partly_collected_trials_are_collected_again(
+    trials: ShapeTrials, attempts: Attempts
+) -> None:
     sent(trials.folder / "shapes" / "2", reason="of the second shape", shape=2)
     attempts.collect_begun()
     assert (reasons(trials), reasons(trials, 2)) == (set(), {"of the second shape"})

@@ -1,4 +1,4 @@
-"""What is kept of the trials of many shapes."""
+"""Which trials of many shapes are kept."""
 
 import json
 import tracemalloc
@@ -22,7 +22,7 @@ from tests.support.small_configs import small_jobs
 
 COUNT = 50
 LARGE_BYTES = 200_000
-"""Size of the results of a trial."""
+"""Size of a trial's results."""
 
 
 def test_uploads_of_a_target_replace_no_earlier_ones() -> None:
@@ -44,7 +44,7 @@ def test_trial_results_are_not_kept_in_memory(tmp_path: Path) -> None:
         content = {"aiperf_svc": {"verdict": "valid"}, "rest": "x" * LARGE_BYTES}
         (folder / "profile_export_aiperf.json").write_text(json.dumps(content))
     list_trials(tmp_path, ((trial, "done") for trial in shapes[0].trials))
-    trials.add(tmp_path)  # imports what it needs
+    trials.add(tmp_path)  # imports modules
     tracemalloc.start()
     try:
         trials.add(tmp_path)
@@ -102,7 +102,7 @@ def test_progress_of_many_shapes_is_cheap_and_recoverable(
     assert 10 <= writes < COUNT / 3
     killed = read_experiment_file(tmp_path).trials
     assert len(killed) < COUNT
-    # What the progress lacks is listed in the folders of shapes.
+    # Trials that are missing in the progress are found in the folders of shapes.
     after = ShapeTrials(config, shapes, tmp_path)
     after.add(tmp_path)
     for folder in sorted((tmp_path / SHAPES).iterdir()):

@@ -1,4 +1,4 @@
-"""The series of the own services: the busiest service of each kind, and lost CPU."""
+"""The series of our own services: the busiest service of each kind, and lost CPU."""
 
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.client_series import ClientSeries

@@ -1,4 +1,4 @@
-"""Pages that are copies of others are recognized, so that no server is counted twice."""
+"""Pages that are copies of others are detected, so that no server counts twice."""
 
 from collections.abc import Mapping
 
@@ -63,7 +63,7 @@ def test_replicas_with_the_same_counts_are_counted_each(
 
 
 def spent(name: str, *values: float, first_s: float = 0.0) -> SourceLog:
-    """A source with a page each second that has these times spent on requests."""
+    """Return a source with one page per second that has these times spent on requests."""
     pages = [RUNNING | {SUM: value} for value in values]
     return source(pages, url=f"http://{name}/metrics", first_s=first_s)
 
@@ -130,7 +130,7 @@ def test_own_page_is_ignored_beside_federated_page(label: str) -> None:
     federation = page("prometheus", several)
     own = page("target", RUNNING, is_guess=True)
     assert without_copies([own, federation]) == [federation]
-    # A router reports its servers, which are named too, by a label.
+    # A router reports its servers by label, and they are also configured.
     router = page("router", several, is_guess=True)
     replicas = [page(name, RUNNING) for name in "ab"]
     assert without_copies([router, *replicas]) == replicas

@@ -1,5 +1,4 @@
-"""The dashboard and the alert rules use existing metrics, and Grafana and Prometheus can read
-them."""
+"""The dashboard and the alert rules use existing metrics and are valid."""
 
 import re
 import shutil
@@ -58,7 +57,7 @@ class Variables(msgspec.Struct):
 
 
 class Dashboard(msgspec.Struct):
-    """The parts of Grafana's model of a dashboard on which the import depends."""
+    """The parts of Grafana's dashboard model that matter for the import."""
 
     title: str
     uid: str
@@ -74,7 +73,7 @@ def dashboard() -> Dashboard:
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, set[str]]:
-    """Labels by metric of a page with all metrics."""
+    """Return the labels by metric of a page with all metrics."""
     values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 1.0)
     status = Status(
         **values

@@ -1,4 +1,4 @@
-"""Portable quantities of the servers' own pages."""
+"""Portable quantities from the servers' own pages."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from tests.support.fake_sources import DATA, at, recorded, source
 
 
 def _portable(page: str) -> dict[str, float]:
-    """Scalar portable values of a server's page, and the counts of its histograms."""
+    """Return the scalar portable values of a server's page, and the counts of its histograms."""
     log = recorded(page)
     found: dict[str, float] = {}
     for portable in PORTABLE:

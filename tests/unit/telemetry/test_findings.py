@@ -22,7 +22,7 @@ TOKENS = "vllm:generation_tokens_total"
 
 
 def judged(*logs: SourceLog, **facts: Any) -> SystemReport:
-    """A load of 20 s."""
+    """Return the report on a load of 20 s."""
     known: dict[str, Any] = {
         "begin_ns": at(2),
         "end_ns": at(22),
@@ -40,7 +40,7 @@ def judged(*logs: SourceLog, **facts: Any) -> SystemReport:
 
 
 def server(pages: Iterable[Mapping[str, float]]) -> SourceLog:
-    """A server with 25 pages. Its tokens grow, so it is not stale."""
+    """Return a server with 25 pages. Its tokens increase, so it is not stale."""
     return source({TOKENS: 100.0 * place} | dict(page) for place, page in enumerate(pages))
 
 
@@ -125,8 +125,8 @@ SPEC = "vllm:spec_decode_num_"
 
 
 def test_acceptance_is_a_ratio_over_replicas() -> None:
-    # A step of the first accepts 2 of 3 drafts, one of the second 1 of 3; the second has a third
-    # of the steps.
+    # A step of the first server accepts 2 of 3 drafts, one of the second 1 of 3. The second has a
+    # third of the steps.
     def replica(steps: int, accepted: int) -> SourceLog:
         a_page = {"drafts": steps, "draft_tokens": 3 * steps, "accepted_tokens": accepted}
         return server({SPEC + key: n * value for key, value in a_page.items()} for n in range(25))
@@ -181,7 +181,7 @@ def test_drafts_in_responses_are_judged_without_page() -> None:
 
 
 def gpu(values: Iterable[Mapping[str, float]]) -> SourceLog:
-    """A GPU, and a series that changes on each page."""
+    """Return a GPU, and a series that changes on each page."""
     label = '{gpu="0",UUID="GPU-1",Hostname="node-a"}'
     pages = [
         {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()} | {"tick": place}
@@ -201,7 +201,7 @@ def test_energy_is_counted_for_each_request_and_token() -> None:
 
 
 def test_mean_power_times_time_is_the_energy() -> None:
-    # Each sample is the mean of a second before its page, which may differ from the load's time.
+    # Each sample is the mean of the second before its page, which may lie outside the load.
     joules = [400 * min(n, 18) + 100 * max(n - 18, 0) for n in range(25)]
     pages = [
         {"POWER_USAGE": 500 + n % 2, "TOTAL_ENERGY_CONSUMPTION": 1e3 * each}
@@ -221,7 +221,7 @@ def test_a_gpu_on_two_pages_counts_once() -> None:
 
 
 def test_unchanged_gpu_value_is_plotted_at_each_sample() -> None:
-    # Sampled each 3 s: the pages in between repeat the values.
+    # Sampled every 3 s, so the pages in between repeat the values.
     pages = [{"POWER_USAGE": 400 + n // 3, "FB_USED": 5 + (n > 2)} for n in range(25)]
     del pages[12]["FB_USED"]
     lines = {each.name: each.lines for each in series.plotted([gpu(pages)])}
@@ -232,13 +232,13 @@ def test_unchanged_gpu_value_is_plotted_at_each_sample() -> None:
 
 
 def test_energy_of_a_slow_exporter_covers_the_load() -> None:
-    # 400 W, read each 3 s: the pages around the load are 24 s apart.
+    # 400 W, read every 3 s: the pages around the load are 24 s apart.
     pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 3)} for n in range(25)]
     assert judged(gpu(pages)).metrics["gpu_energy"] == pytest.approx(8000)
 
 
-def test_samples_outside_the_load_give_no_energy() -> None:
-    # Idle until the load, and read each 15 s.
+def test_samples_outside_the_load_count_no_energy() -> None:
+    # Idle until the load, and read every 15 s.
     pages = [
         {"POWER_USAGE": 60 if n < 15 else 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 15)}
         for n in range(25)
@@ -285,7 +285,7 @@ def test_energy_before_a_gpu_appears_is_excluded() -> None:
 
 
 def test_throttle_reasons_count_without_a_counter() -> None:
-    reasons = [0x1, 0x4, 0x21]  # idle, cap of power, idle and heat
+    reasons = [0x1, 0x4, 0x21]  # idle, power cap, idle and heat
     report = judged(gpu({"CLOCKS_EVENT_REASONS": reasons[n % 3]} for n in range(25)))
     found = check(report, "gpu_throttling")
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(1 / 3, abs=0.02))
@@ -301,7 +301,7 @@ def test_partitioned_gpu_has_no_energy_of_one_load() -> None:
 
 
 def test_energy_without_counter_integrates_power() -> None:
-    # From 2 s to 22 s, 300 W and 500 W in turns: their mean, and the ends are interpolated.
+    # From 2 s to 22 s, alternately 300 W and 500 W: their mean, with interpolated ends.
     pages = [{"POWER_USAGE": 300 + 200 * (n % 2)} for n in range(25)]
     report = judged(gpu(pages))
     assert report.metrics["gpu_energy"] == pytest.approx(400 * 20)
@@ -321,7 +321,7 @@ def test_limited_time_counts_as_the_exporter_states_it() -> None:
 
 
 def test_throttled_gpu_degrades_the_system_by_name() -> None:
-    # DCGM counts nanoseconds: here, 0.2 s in each second.
+    # DCGM counts nanoseconds: here 0.2 s in each second.
     report = judged(gpu({"POWER_VIOLATION": 2e8 * n} for n in range(25)))
     found = check(report, "gpu_throttling")
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(0.2))
@@ -399,7 +399,7 @@ def test_cached_tokens_are_compared_over_the_whole_load(pages: range, is_compare
     name = "vllm:prefix_cache_{}_total"
     counted = [{name.format("queries"): 100 * n, name.format("hits"): 2 * n * n} for n in pages]
     log = source(counted, first_s=pages[0])
-    # From 2 s to 22 s 2,000 tokens are queries and 960 hits; the counters begin at 3 s.
+    # From 2 s to 22 s, 2,000 tokens are queries and 960 are hits. The counters begin at 3 s.
     report = judged(log, prompt_tokens=2000.0, cached_tokens=960.0)
     found = [each for each in report.checks if each.check == "cached_tokens_agree"]
     assert [each.measured for each in found] == ([pytest.approx(0.0)] if is_compared else [])
@@ -409,7 +409,7 @@ def test_cached_tokens_are_compared_over_the_whole_load(pages: range, is_compare
 
 @pytest.mark.parametrize(("cached", "apart"), [(50.0, 0.08), (300.0, 0.0), (400.0, 0.02)])
 def test_requests_without_cached_tokens_may_have_none(cached: float, apart: float) -> None:
-    # The server had 18% in its cache. Responses state it of 500 tokens out of 2,000.
+    # The server had 18% in its cache. Responses report it for 500 of 2,000 tokens.
     name = "vllm:prefix_cache_{}_total"
     pages = ({name.format("queries"): 100 * n, name.format("hits"): 18 * n} for n in range(25))
     facts = {"cached_tokens": cached, "prompt_tokens": 500.0, "all_prompt_tokens": 2_000.0}
@@ -433,7 +433,7 @@ def test_counter_grows_between_pages_around_the_load() -> None:
     # A labelled counter that appears under load begins at zero.
     late = np.array([np.nan, np.nan, 5, 7, 9, 9])
     assert grown(Curve(times, late), at(1), at(4)) == 9
-    # One that the page before the load leaves out goes on.
+    # A counter that is missing on the page before the load continues.
     gap = np.array([10, np.nan, 12, 14, 14, 14])
     assert grown(Curve(times, gap), at(1), at(4)) == 4
     last = np.array([np.nan, np.nan, np.nan, np.nan, np.nan, 4])
@@ -451,7 +451,7 @@ def test_replica_without_further_pages_runs_nothing() -> None:
     live = source(({RUNNING: 5} for _ in range(25)), url="a")
     dead = source(({RUNNING: 20} for _ in range(6)), url="b")
     values = series.gauge([live, dead], "running", at(2), at(24))
-    # Its last page is that of 5 s, and counts for 10 s more.
+    # Its last page is that of 5 s and counts for another 10 s.
     assert values.tolist() == [25] * 14 + [5] * 9
 
 
@@ -460,13 +460,12 @@ def test_late_replicas_first_value_is_no_growth() -> None:
     second = source(({TOKENS: 1e9 + 50 * n} for n in range(6)), url="b", first_s=4.4)
     found = {each.name: each.lines for each in series.plotted([first, second])}
     ((_, _, rates),) = found["generation_tokens"]
-    # Its first page is that of 4.4 s, its last one that of 9.4 s.
+    # Its first page is that of 4.4 s, and its last is that of 9.4 s.
     assert rates.tolist() == pytest.approx([100] * 4 + [130] + [150] * 4 + [20])
 
 
 def token_rates(*counts: float) -> list[float]:
-    """The rates of a counter with these values, one a second. A negative value means that it is
-    missing."""
+    """Return the rates of a counter, one value per second. A negative value means a missing one."""
     pages = [{RUNNING: 1} | ({TOKENS: count} if count >= 0 else {}) for count in counts]
     (found,) = (each for each in series.plotted([source(pages)]) if each.name != "running")
     return found.lines[0][2].tolist()

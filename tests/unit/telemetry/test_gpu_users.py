@@ -14,7 +14,7 @@ def used(page: str, *users: str) -> list[float]:
     return [] if found is None else sorted(found.values.values())
 
 
-def test_a_pod_is_known_by_its_whole_name() -> None:
+def test_pod_is_identified_by_its_full_name() -> None:
     page = gpu(0, "vllm-1") + gpu(1, "vllm-10") + gpu(2, "vllm-1", "other")
     assert used(page, "vllm-1") == [0]
     assert used(page, "vllm-1", "vllm-10") == [0, 1]
@@ -24,7 +24,7 @@ def test_a_pod_is_known_by_its_whole_name() -> None:
 def test_pods_of_a_deployment_match_generated_names() -> None:
     ours = gpu(0, "target-bench-6d4cf56db6-x7k2q") + gpu(1, "target-bench-7c9d-bbbbb")
     others = (
-        gpu(2, "target-bench-2-6d4cf56db6-x7k2q")  # of a stack `bench-2` in the same namespace
+        gpu(2, "target-bench-2-6d4cf56db6-x7k2q")  # from a stack `bench-2` in the same namespace
         + gpu(3, "target-bench-6d4cf56db6-x7k2q", "other")
         + gpu(4, "target-bench")
         + gpu(5, "target-bench-0")

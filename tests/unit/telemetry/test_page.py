@@ -1,4 +1,4 @@
-"""The parser of Prometheus pages is compared with prometheus_client's, on valid and on broken pages
+"""The parser of Prometheus pages is compared with prometheus_client's, on valid and mutated pages
 of real servers."""
 
 import random
@@ -15,13 +15,13 @@ prometheus = pytest.importorskip("prometheus_client.parser")
 
 PAGES = sorted((Path(__file__).parents[2] / "data/telemetry").glob("*.txt"))
 PART = 60
-"""Lines of a mutated page. prometheus_client is slow."""
+"""Number of lines of a mutated page, because prometheus_client is slow."""
 LEGAL = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 Found = dict[tuple[str, frozenset[tuple[str, str]]], str]
 
 
 def _name(name: str) -> str:
-    """prometheus_client appends `_total` to the samples of a counter that has none."""
+    """Return a name without `_total`, which prometheus_client appends to counters without it."""
     return name.removesuffix("_total")
 
 
@@ -31,7 +31,7 @@ def _theirs(text: str) -> Found | None:
         for family in prometheus.text_string_to_metric_families(text):
             for sample in family.samples:
                 if not LEGAL.fullmatch(sample.name):
-                    return None  # It lets any name through if labels follow; the format does not.
+                    return None  # It accepts any name before labels; the format does not.
                 key = _name(sample.name), frozenset(sample.labels.items())
                 found[key] = repr(float(sample.value) + 0.0)
     except (ValueError, IndexError):
@@ -57,7 +57,7 @@ def test_samples_equal_prometheus_clients(path: Path) -> None:
     assert first == _theirs(text)
     assert first is not None
     assert len(first) >= 9
-    assert _ours(text, reader) == first  # now with known lines
+    assert _ours(text, reader) == first  # now with cached lines
 
 
 Mutation = Callable[[list[str], random.Random], None]
@@ -86,7 +86,7 @@ def _insert(lines: list[str], rng: random.Random) -> None:
 
 def _value(lines: list[str], rng: random.Random) -> None:
     at = _any_line(lines, rng)
-    # prometheus_client takes a line that is only "NaN" for a sample named Na.
+    # prometheus_client parses a line that is only "NaN" as a sample named Na.
     if lines[at] and not lines[at].startswith("#"):
         values = ["NaN", "+Inf", "-Inf", "1e400", "-0", "1_000", "0x10", "12 1700000000000", ""]
         lines[at] = lines[at].rpartition(" ")[0] + " " + rng.choice(values)
@@ -113,7 +113,7 @@ MUTATIONS: tuple[Mutation, ...] = (_cut, _delete, _insert, _value, _label, _spac
 
 
 PAGES_READ = 500
-"""If one page in a hundred is read differently, these find it with a probability of 99%."""
+"""If one page in a hundred is parsed differently, these pages show it with a probability of 99%."""
 
 
 def test_mutated_pages_are_read_as_by_prometheus_client() -> None:
@@ -136,7 +136,7 @@ def test_mutated_pages_are_read_as_by_prometheus_client() -> None:
     assert 0.1 < refused / PAGES_READ < 0.9
 
 
-def test_known_lines_are_read_five_times_as_fast() -> None:
+def test_cached_lines_are_parsed_five_times_as_fast() -> None:
     text = "".join(
         f'vllm:bucket{{engine="{n % 8}",model_name="m",le="{n}"}} {n * 17}.5\n' for n in range(2000)
     )

@@ -1,4 +1,4 @@
-"""URLs of one page are recognized."""
+"""Different URLs of one page are recognised."""
 
 import pytest
 

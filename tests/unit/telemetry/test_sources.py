@@ -68,7 +68,7 @@ def test_implausible_source_is_named(log: SourceLog, problem: str) -> None:
 
 
 @pytest.mark.parametrize(("first_s", "part"), [(1.5, "first 1.5 s"), (-3, "last 2 s")])
-def test_page_missing_around_the_load_is_said(first_s: float, part: str) -> None:
+def test_page_missing_around_the_load_is_reported(first_s: float, part: str) -> None:
     pages = ({TOKENS: 10.0 * second} for second in range(22))
     assert judged(source(pages, first_s=first_s)).notes == (
         f"its counters leave out the {part} of the load",

@@ -1,4 +1,4 @@
-"""What is shown while a run goes follows from its status alone."""
+"""The live display depends only on the status of the run."""
 
 import io
 from typing import Any
@@ -44,7 +44,7 @@ def status(**fields: Any) -> Status:
 
 
 def drawn(now: Status, *, width: int, title: str = "knee") -> str:
-    """The live display as a terminal of so many columns shows it."""
+    """Return the live display on a terminal with this many columns."""
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
     display = LiveDisplay(title, TOPOLOGY, console)
     drawing = display._drawn(now)

@@ -1,4 +1,4 @@
-"""The table of several runs is whole on a narrow terminal."""
+"""The table of several runs is complete on a narrow terminal."""
 
 import pytest
 

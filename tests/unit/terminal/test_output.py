@@ -1,4 +1,4 @@
-"""Words for people, when there are none any more."""
+"""Messages to the user when the terminal is closed."""
 
 import os
 import sys
@@ -12,31 +12,31 @@ from aiperf_svc.adapters.terminal import output
 
 
 @pytest.fixture
-def left() -> Iterator[TextIO]:
-    """A pipe whose reader has left."""
+def closed_pipe() -> Iterator[TextIO]:
+    """Yield a pipe without a reader."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", buffering=1) as stream:
         yield stream
 
 
-def test_closed_stderr_is_ignored(left: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", left)
+def test_closed_stderr_is_ignored(closed_pipe: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", closed_pipe)
     with output.ignore_closed_stderr():
         for _ in range(2):
             output.say("destroying the stack")
             Console(stderr=True).print("again")
-    assert sys.stderr is left
+    assert sys.stderr is closed_pipe
 
 
 def test_closed_stderr_raises_without_the_context(
-    left: TextIO, monkeypatch: pytest.MonkeyPatch
+    closed_pipe: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", left)
+    monkeypatch.setattr(sys, "stderr", closed_pipe)
     with pytest.raises(BrokenPipeError):
         output.say("destroying the stack")
     with output.ignore_closed_stderr():
-        # What the stream still holds would fail once more when it is closed.
+        # Buffered output would fail again when the stream is closed.
         sys.stderr.flush()
 
 

@@ -1,4 +1,4 @@
-"""The result table fits a hundred columns and shows what the results have."""
+"""The result table fits into a hundred columns and shows the available results."""
 
 from pathlib import Path
 from typing import Any

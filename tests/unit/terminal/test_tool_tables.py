@@ -1,4 +1,4 @@
-"""The terminal shows a benchmark of a tool."""
+"""Terminal tables of a tool benchmark."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tokenizers from files and folders, and names that lead nowhere."""
+"""Tokenizers from files and folders, and names that do not exist."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ WORDS = {"[START]": 0, "[UNKNOWN]": 1, "one": 2, "two": 3, "three": 4}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A tokenizer of three words that adds a start token, cuts at two and pads to eight."""
+    """Write a tokenizer of three words that adds a start token, cuts at two and pads to eight."""
     tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="[UNKNOWN]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -49,13 +49,13 @@ def test_counts_are_neither_truncated_nor_padded(file: Path) -> None:
 
 
 class Panic(BaseException):
-    """What a panic of a library in Rust is in Python."""
+    """The Python exception of a panic in a Rust library."""
 
     __module__ = "pyo3_runtime"
 
 
 class Panicking:
-    """A `tokenizers.Tokenizer` that cannot take any text."""
+    """A `tokenizers.Tokenizer` that panics for every text."""
 
     def no_truncation(self) -> None: ...
 

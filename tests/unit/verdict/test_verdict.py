@@ -1,4 +1,4 @@
-"""Each check of the verdict, alone, on both sides of its limits."""
+"""Each check of the verdict by itself, on both sides of its limits."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ CLOSED = Evidence(
 
 
 def changed(evidence: Evidence, **fields: Any) -> Evidence:
-    """The evidence with other fields, of its own or of its accounts or totals."""
+    """Return the evidence with changed fields of its own, of its accounts or of its totals."""
     totals, accounts = evidence.totals, evidence.accounts
     for name, value in fields.items():
         if name in evidence.__struct_fields__:
@@ -175,7 +175,7 @@ def test_run_without_success_states_whether_requests_were_sent(
         ("chunk_times", CLOSED, {"gap_bounds": (replace(GAP, lowest_ms=8.1),)}, "valid"),
         ("chunk_times", CLOSED, {"gap_bounds": (replace(GAP, lowest_ms=7.9),)}, "degraded"),
         ("chunk_times", CLOSED, {"gap_bounds": (GAP, replace(GAP, highest_ms=99))}, "degraded"),
-        # A server that sends two chunks at once, seen to within 1 ms of a mean of 10.
+        # A server that sends two chunks at once, measured to within 1 ms of a mean of 10.
         (
             "chunk_times",
             CLOSED,

@@ -1,4 +1,4 @@
-"""The kind `command`: any tool, whose metrics are read as the spec says."""
+"""The kind `command`: any tool whose metrics are extracted as the spec defines."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def reading_of(config: WorkloadConfig[CommandSpec], *texts: str, file: str = "")
     ("take", "expected"),
     [("first", 1.0), ("last", 3.5), ("min", 1.0), ("max", 6.0), ("avg", 3.5), ("sum", 10.5)],
 )
-def test_pattern_takes_the_configured_match(take: str, expected: float) -> None:
+def test_pattern_uses_the_configured_match(take: str, expected: float) -> None:
     config = config_of(pattern=r"^speed: ([\d.]+)", take=take)
     assert reading_of(config, "speed: 1\nspeed: 6.0\nspeed: 3.5\n") == expected
 
@@ -43,7 +43,7 @@ def test_pattern_takes_the_configured_match(take: str, expected: float) -> None:
 @pytest.mark.parametrize(
     ("combine", "expected"), [("avg", 3.0), ("min", 2.0), ("max", 4.0), ("sum", 6.0)]
 )
-def test_values_of_ranks_are_combined_as_asked(combine: str, expected: float) -> None:
+def test_values_of_ranks_are_combined_as_configured(combine: str, expected: float) -> None:
     config = config_of(pattern=r"(\d+)", combine=combine)
     assert reading_of(config, "2", "4") == expected
 
@@ -67,7 +67,7 @@ def test_texts_in_json_may_have_any_separator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "text", "said"),
+    ("metric", "text", "message"),
     [
         ({"pattern": r"x=(\d+)"}, "garbage", "nothing found; it ends with 'garbage'"),
         ({"json_path": "a"}, "garbage", "standard output of rank 0 is not JSON"),
@@ -79,11 +79,11 @@ def test_texts_in_json_may_have_any_separator() -> None:
     ],
 )
 def test_output_without_the_number_is_unreadable(
-    metric: dict[str, str], text: str, said: str
+    metric: dict[str, str], text: str, message: str
 ) -> None:
     with pytest.raises(UnreadableOutput, match="metric speed") as error:
         reading_of(config_of(**metric), text)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_every_rank_runs_command_with_all_addresses() -> None:
@@ -101,7 +101,7 @@ def test_every_rank_runs_command_with_all_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
+    ("metric", "message"),
     [
         ({}, "a metric needs one of pattern, json_path and json_lines"),
         ({"pattern": "a", "json_path": "b"}, "a metric needs one of"),
@@ -110,15 +110,15 @@ def test_every_rank_runs_command_with_all_addresses() -> None:
         ({"pattern": "(a)", "uint": "s"}, "unknown key"),
     ],
 )
-def test_unreadable_metrics_are_refused(metric: dict[str, str], said: str) -> None:
+def test_unreadable_metrics_are_refused(metric: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         config_of(**metric)
     assert "workload.metrics.speed" in str(error.value)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("metric", "line", "said"),
+    ("metric", "line", "message"),
     [
         ({"pattern": "speed: ([0-9.]+)"}, "thread 3 speed: 12345", "Speed: 12345 ops/s"),
         ({"pattern": "speed: ([0-9.]+)"}, "speed: none", ""),
@@ -128,5 +128,5 @@ def test_unreadable_metrics_are_refused(metric: dict[str, str], said: str) -> No
         ({"pattern": "([0-9.]+)", "file": "out.txt"}, "7.5", ""),
     ],
 )
-def test_line_with_a_metric_is_progress(metric: dict[str, str], line: str, said: str) -> None:
-    assert WORKLOAD.progress(config_of(**metric), line) == said
+def test_line_with_a_metric_is_progress(metric: dict[str, str], line: str, message: str) -> None:
+    assert WORKLOAD.progress(config_of(**metric), line) == message

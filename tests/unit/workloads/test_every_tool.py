@@ -1,4 +1,4 @@
-"""What holds for the kinds of tools: what specs refuse, what they need, what is not an output."""
+"""Properties of all kinds of tools: invalid specs, requirements, and outputs without a result."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "openfoam": {"size": "XS"},
     "pytorch": {"model": "alexnet", "batch_size": 2, "iterations": 3},
 }
-"""Keys that a spec of the kind must have, or that its lines below are about."""
+"""Keys that a spec of the kind requires, or that its lines below test."""
 RDMA = {"devices": {"rdma/hca_shared_devices_a": 1}}
 FIO_LINES = (
     "Jobs: 1 (f=1): [r(1)][60.0%][r=130MiB/s][r=33.3k IOPS][eta 00m:02s]",

@@ -1,4 +1,4 @@
-"""The kind `fio`: the commands of its runs, and histograms of several jobs and workers as one."""
+"""The kind `fio`: the commands of its runs, and merged histograms of several jobs and workers."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from tests.support.tool_runs import make_ranks, recorded, tool_config
 LOG = b"1000, 96660, 0, 0, 0\n1000, 32004, 1, 0, 0\n1999, 105989, 0, 0, 0\n1999, 35755, 1, 0, 0\n"
 RANDRW = {"rw": "randrw", "num_jobs": 2, "ramp": "1s"}
 BIN_WIDTH = 1 / 64
-"""Of a bin of fio's histogram, relative to its value."""
+"""Width of a bin of fio's histogram relative to its value."""
 
 
 def output_of(text: bytes, *logs: bytes) -> Output:
@@ -29,7 +29,7 @@ def recorded_document() -> dict[str, Any]:
 
 
 def reading_of(output: bytes | dict[str, Any], *logs: bytes) -> Reading:
-    """Of a run with RANDRW."""
+    """Return the reading of a run with RANDRW."""
     text = output if isinstance(output, bytes) else json.dumps(output).encode()
     config = tool_config("fio", **RANDRW)
     step = WORKLOAD.steps(config, make_ranks(1))[-1]
@@ -109,8 +109,8 @@ def test_jobs_are_summed_with_latency_per_direction() -> None:
 
 
 def test_latency_has_the_time_of_the_submission() -> None:
-    """A buffered read through libaio is done when its submission returns: fio's clat of it is a few
-    microseconds, whatever the disk took."""
+    """A buffered read through libaio is complete when its submission returns: fio's clat is a few
+    microseconds, whatever time the disk took."""
     document = recorded_document()
     reading = reading_of(document)
     for way in ("read", "write"):
@@ -231,7 +231,7 @@ def no_rate(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (no_reads, "fio completed no reads"),
         (lost_bin, "write.lat_ns.bins has"),
@@ -240,28 +240,28 @@ def no_rate(document: dict[str, Any]) -> None:
     ],
 )
 def test_output_that_does_not_add_up_is_unreadable(
-    damage: Callable[[dict[str, Any]], None], said: str
+    damage: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     document = recorded_document()
     damage(document)
-    with pytest.raises(UnreadableOutput, match=said):
+    with pytest.raises(UnreadableOutput, match=message):
         reading_of(document)
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "message"),
     [
         (b"garbage\n", "'garbage'; expected 'ms, KiB/s"),
         (b"1000, 5, 2, 0\n", "expected direction 0 or 1"),
     ],
 )
-def test_garbage_in_a_log_is_unreadable(log: bytes, said: str) -> None:
-    with pytest.raises(UnreadableOutput, match=said):
+def test_garbage_in_a_log_is_unreadable(log: bytes, message: str) -> None:
+    with pytest.raises(UnreadableOutput, match=message):
         reading_of(recorded_document(), log)
 
 
 @pytest.mark.parametrize(
-    ("volume", "said"),
+    ("volume", "message"),
     [
         ({"kind": "claim", "size": "16Gi"}, None),
         ({"kind": "claim", "size": "8Gi"}, "a worker keeps 10Gi of files on a volume of 8Gi"),
@@ -269,11 +269,13 @@ def test_garbage_in_a_log_is_unreadable(log: bytes, said: str) -> None:
         ({"kind": "host-path", "path": "/data"}, None),
     ],
 )
-def test_files_larger_than_the_volume_are_refused(volume: dict[str, Any], said: str | None) -> None:
+def test_files_larger_than_the_volume_are_refused(
+    volume: dict[str, Any], message: str | None
+) -> None:
     problems = WORKLOAD.problems(tool_config("fio", workers=2, on={"volume": volume}))
-    if said is None:
+    if message is None:
         assert problems == []
     else:
         (problem,) = problems
         assert problem.startswith("workload.size: ")
-        assert said in problem
+        assert message in problem

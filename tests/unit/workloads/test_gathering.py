@@ -1,4 +1,4 @@
-"""What is taken from the output of a command."""
+"""Values extracted from the output of a command."""
 
 import pytest
 

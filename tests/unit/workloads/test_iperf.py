@@ -1,4 +1,4 @@
-"""The kind `iperf`: the commands of its steps, and what iperf3's JSON of both ends says."""
+"""The kind `iperf`: the commands of its steps, and the JSON of iperf3 from both ends."""
 
 import json
 from typing import Any
@@ -81,8 +81,8 @@ def test_server_counts_received_and_client_sent_bytes() -> None:
 
 
 def test_rtt_covers_only_the_measured_time() -> None:
-    """While TCP finds its rate, queues are full or empty as never after; iperf3's own mean_rtt,
-    min_rtt and max_rtt count it."""
+    """While TCP finds its rate, queues are fuller or emptier than ever after. iperf3's own
+    mean_rtt, min_rtt and max_rtt include this time."""
     read = reading("tcp", streams=2)
     client = document("tcp-client")
     measured, omitted = rtts_of(client), rtts_of(client, omitted=True)
@@ -179,7 +179,7 @@ def test_reported_error_with_exit_code_0_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "message"),
     [
         (("end", "sum_sent", "retransmits"), "iperf3 client on rank 0.end.sum_sent: no field"),
         (("start", "version"), "no field 'version'"),
@@ -187,7 +187,7 @@ def test_reported_error_with_exit_code_0_counts() -> None:
         (("end", "cpu_utilization_percent"), "no field 'cpu_utilization_percent'"),
     ],
 )
-def test_no_field_has_a_default(field: tuple[str, ...], said: str) -> None:
+def test_no_field_has_a_default(field: tuple[str, ...], message: str) -> None:
     client = document("tcp-client")
     part = client
     for key in field[:-1]:
@@ -196,12 +196,12 @@ def test_no_field_has_a_default(field: tuple[str, ...], said: str) -> None:
     server = recorded("iperf/iperf3-3.12-tcp-server.json")
     parsed = tool_config("iperf", streams=2)
     step = WORKLOAD.steps(parsed, make_ranks(2))[0]
-    with pytest.raises(UnreadableOutput, match=said):
+    with pytest.raises(UnreadableOutput, match=message):
         WORKLOAD.read(parsed, step, outputs_of([json.dumps(client).encode()], [server]))
 
 
 def test_all_problems_of_a_spec_are_reported() -> None:
     with pytest.raises(ConfigError) as error:
         tool_config("iperf", protocol="udp", mss=1400, reverse=True, bidirectional=True)
-    for said in ("needs bitrate", "mss is about TCP", "no reverse"):
-        assert said in str(error.value)
+    for message in ("needs bitrate", "mss is about TCP", "no reverse"):
+        assert message in str(error.value)

@@ -1,5 +1,5 @@
-"""The kind `lm-eval`. The recorded files are of real runs of lm_eval 0.4.13 against a server that
-knows its answers: 6 of 8 sums right and one without a text, one of two capitals right."""
+"""The kind `lm-eval`. The recorded files come from runs of lm_eval 0.4.13 against a server with
+known answers: 6 of 8 sums are right and one has no text; one of two capitals is right."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def recorded(task: str, what: str) -> bytes:
 
 
 def left_by(task: str = "sums", **changes: Any) -> dict[str, bytes]:
-    """The files of a run, with other members of its results."""
+    """Return the files of a run with changed members of its results."""
     results = json.loads(recorded(task, "results")) | changes
     return {
         "out/m/results_2026-11-26T13-45-06.320306.json": json.dumps(results).encode(),

@@ -20,7 +20,7 @@ def ranks(*addresses: str, interfaces: Sequence[str] = ("", "", "")) -> list[Ran
 
 
 def settings(argv: Sequence[str]) -> dict[str, str]:
-    """The values of `--mca KEY VALUE`."""
+    """Return the values of `--mca KEY VALUE`."""
     return {argv[n + 1]: argv[n + 2] for n, word in enumerate(argv) if word == "--mca"}
 
 

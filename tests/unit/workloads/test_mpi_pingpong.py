@@ -1,4 +1,4 @@
-"""The kind `mpi-pingpong`. The recorded output is of runs between two network namespaces."""
+"""The kind `mpi-pingpong`. The output was recorded between two network namespaces."""
 
 from functools import partial
 from typing import Any
@@ -51,7 +51,7 @@ def test_bytes_are_claimed_over_tcp_when_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("# mpi4py 3.1.4, Open MPI v4.1.4\n", "expected one line '#bytes #repetitions"),
         (MPI4PY[: MPI4PY.index("\n2097152")], "no row of 2097152 bytes"),
@@ -60,13 +60,13 @@ def test_bytes_are_claimed_over_tcp_when_counted() -> None:
         (MPI4PY + MPI4PY, "found 2"),
     ],
 )
-def test_output_without_every_size_is_unreadable(text: str, said: str) -> None:
+def test_output_without_every_size_is_unreadable(text: str, message: str) -> None:
     with pytest.raises(UnreadableOutput) as error:
         reading_of(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_rows_of_other_sizes_than_asked_are_unreadable() -> None:
+def test_rows_of_unrequested_sizes_are_unreadable() -> None:
     with pytest.raises(UnreadableOutput, match="expected rows of 0 to 1024 bytes"):
         reading_of(MPI4PY, maxlog=10)
 
@@ -85,7 +85,7 @@ def test_only_our_script_is_a_file_of_ranks() -> None:
 def test_all_mistakes_of_a_spec_are_reported() -> None:
     with pytest.raises(ConfigError) as error:
         config_of(transport="tpc", maxlog=31, iteration=5)
-    said = str(error.value)
-    assert "workload.transport: 'tpc'" in said
-    assert "workload.maxlog" in said
-    assert "iterations" in said
+    message = str(error.value)
+    assert "workload.transport: 'tpc'" in message
+    assert "workload.maxlog" in message
+    assert "iterations" in message

@@ -1,5 +1,5 @@
-"""The kind `nccl`. No test machine has GPUs: the sample has the format that nccl-tests documents
-and prints, with numbers made for it."""
+"""The kind `nccl`. No test machine has GPUs, so the sample has the documented format of nccl-tests
+with invented numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def test_headline_is_the_tools_average() -> None:
 
 
 def test_latency_is_of_a_nonempty_size() -> None:
-    """all_gather shares a size among the GPUs in units of 16 bytes: the smallest ones move none."""
+    """all_gather divides sizes by 16 bytes per GPU, so the smallest sizes move no data."""
     empty = SAMPLE.replace("1048576        262144", "      0             0").replace("83.7", "0.17")
     assert reading_of(empty).values["latency"] == 127.4
     lines = [line for line in empty.splitlines() if not line.strip()[:1].isdigit()]
@@ -99,7 +99,7 @@ def test_size_reduced_by_memory_is_a_fact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "spec", "said"),
+    ("text", "spec", "message"),
     [
         (SAMPLE + SAMPLE, {}, "found 2"),
         (SAMPLE, {"gpus": 2}, "expected lines of 4 devices, found 2"),
@@ -112,11 +112,11 @@ def test_size_reduced_by_memory_is_a_fact() -> None:
     ],
 )
 def test_output_without_one_whole_table_is_unreadable(
-    text: str, spec: dict[str, Any], said: str
+    text: str, spec: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UnreadableOutput) as error:
         reading_of(text, **spec)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_each_gpu_has_a_process() -> None:

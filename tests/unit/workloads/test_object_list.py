@@ -1,4 +1,4 @@
-"""A reviewer's list of objects has everything that the objects have, once."""
+"""The reviewer's list of objects contains every field of the objects exactly once."""
 
 import re
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_list_is_a_quarter_of_the_manifests() -> None:
 
 
 def read(kind: str, wanted: Json, stack: str) -> Json:
-    """One object, from the lines of its kind that are about it."""
+    """Rebuild one object from the lines of its kind that apply to it."""
     title, *rest = kind.splitlines()
     name = wanted["metadata"]["name"].removesuffix(f"-{stack}")
     kept, hidden_at = [], 1000
@@ -134,7 +134,7 @@ def read(kind: str, wanted: Json, stack: str) -> Json:
 
 
 def ordered(value: Any) -> Any:
-    """A value with the objects in its lists in one order, and blanks at the ends left out."""
+    """Return a value with the objects in its lists in a fixed order and without trailing blanks."""
     if isinstance(value, dict):
         return {key: ordered(each) for key, each in value.items()}
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):

@@ -1,4 +1,4 @@
-"""The kind `openfoam`. The recorded log is of a run between two network namespaces."""
+"""The kind `openfoam`. The log was recorded between two network namespaces."""
 
 import math
 from typing import Any
@@ -47,7 +47,7 @@ def test_fixed_iterations_do_equal_work_per_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "spec", "said"),
+    ("text", "spec", "message"),
     [
         (LOG, {"processes": 4}, "icoFoam has 2 processes; expected 4"),
         (LOG, {"size": "S"}, "expected 500 time steps and the line 'End', found 20 steps"),
@@ -56,10 +56,10 @@ def test_fixed_iterations_do_equal_work_per_step() -> None:
         (LOG.replace("No Iterations", "Iterations"), {}, "expected lines 'Solving for p"),
     ],
 )
-def test_incomplete_log_is_unreadable(text: str, spec: dict[str, Any], said: str) -> None:
+def test_incomplete_log_is_unreadable(text: str, spec: dict[str, Any], message: str) -> None:
     with pytest.raises(UnreadableOutput) as error:
         reading_of(text, **spec)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_diverged_solution_is_an_error() -> None:

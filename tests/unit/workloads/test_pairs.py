@@ -1,4 +1,4 @@
-"""Pairs of ranks that a benchmark of two ranks measures."""
+"""Pairs of ranks that a two-rank benchmark measures."""
 
 from itertools import combinations
 

@@ -1,5 +1,5 @@
-"""The kind `pytorch`. The recorded file is of a real run on a CPU; those of GPUs and of several
-processes are made from it, because no test machine has a GPU."""
+"""The kind `pytorch`. The file was recorded on a CPU. Those for GPUs and several processes are
+derived from it, because no test machine has a GPU."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from tests.support.tool_runs import make_ranks, recorded, tool_config
 
 MEASURED = json.loads(recorded("pytorch/alexnet-train-bfloat16-debian-1.13.json"))
 OF_RUN: dict[str, Any] = {"model": "alexnet", "batch_size": 2, "iterations": 3}
-"""Keys of the spec of the recorded run."""
+"""Keys of the recorded run's spec."""
 
 
 def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[Any]:
@@ -21,7 +21,7 @@ def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> WorkloadConf
 
 
 def left_by(process: int = 0, **changes: Any) -> dict[str, bytes]:
-    """The file of one process, with other values than the recorded ones."""
+    """Return the file of one process with changed values."""
     text = json.dumps({**MEASURED, "process": process, **changes})
     return {f"measured-{process}.json": text.encode()}
 
@@ -80,7 +80,7 @@ def test_a_gpu_has_its_own_times_and_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "spec", "said"),
+    ("files", "spec", "message"),
     [
         ({}, {}, "process 0 of 1 left no file 'measured-0.json'"),
         (left_by(processes=2), {"gpus": 2}, "process 1 of 2 left no file"),
@@ -92,11 +92,11 @@ def test_a_gpu_has_its_own_times_and_memory() -> None:
     ],
 )
 def test_incomplete_files_are_unreadable(
-    files: dict[str, bytes], spec: dict[str, Any], said: str
+    files: dict[str, bytes], spec: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UnreadableOutput) as error:
         reading_of(files, **spec)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_one_process_runs_the_script_directly() -> None:
@@ -145,8 +145,8 @@ def test_processes_of_torchrun_share_their_ranks_cpus() -> None:
 )
 def test_cuda_needs_a_gpu_per_process(devices: dict[str, int], gpus: int, count: int) -> None:
     (problem,) = WORKLOAD.device_problems(config_of({"devices": devices}, device="cuda", gpus=gpus))
-    said = f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {count}:"
-    assert problem.startswith(said)
+    message = f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {count}:"
+    assert problem.startswith(message)
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])

@@ -1,8 +1,8 @@
-"""The kinds `rdma-bandwidth` and `rdma-latency`: the commands of their steps, and the tables of
-perftest.
+"""The kinds `rdma-bandwidth` and `rdma-latency`: the commands of their steps, and perftest's
+tables.
 
-There is no RDMA device where these tests run. The samples are not recorded: their tables are laid
-out by the format strings of perftest 4.5, and their numbers are invented.
+No test machine has an RDMA device. The samples are not recorded: their tables follow the format
+strings of perftest 4.5, and their numbers are invented.
 """
 
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_read_bandwidth_is_of_the_first_ranks_data() -> None:
     [
         (2, 0.07, 4.6, 4.6e6 * 16),
         (16, 0.59, 4.6, 4.6e6 * 128),
-        (2, 0.15, 4.6, 0.15e9),  # as printed: the rate makes another
+        (2, 0.15, 4.6, 0.15e9),  # as printed, although the rate implies another
         (8_388_608, 96.57, 0.001439, 96.57e9),
     ],
 )
@@ -110,7 +110,7 @@ def test_reading_has_exactly_the_metrics_of_its_kind(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("#bytes", "", "expected a line '#bytes #iterations"),
         (" 64  ", " 64 x", "numbers: #bytes"),
@@ -118,8 +118,8 @@ def test_reading_has_exactly_the_metrics_of_its_kind(kind: str) -> None:
         ("1000 ", "nan ", "numbers: #bytes"),
     ],
 )
-def test_output_that_differs_is_unreadable(kind: str, old: str, new: str, said: str) -> None:
-    with pytest.raises(UnreadableOutput, match=said):
+def test_output_that_differs_is_unreadable(kind: str, old: str, new: str, message: str) -> None:
+    with pytest.raises(UnreadableOutput, match=message):
         read(kind, sample(kind).replace(old, new))
 
 

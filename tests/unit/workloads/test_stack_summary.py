@@ -1,4 +1,4 @@
-"""What a reviewer reads is what the plan says."""
+"""The reviewer's summary agrees with the plan."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from aiperf_svc.workloads.inference.preview import inference_rows
 from aiperf_svc.workloads.previews.changes import Change, StackChanges, changes
 from aiperf_svc.workloads.previews.review import facts, whole_cost
 from aiperf_svc.workloads.previews.summary import FEW, WIDTH, as_markdown, as_text, totals_line
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 from tests.support.small_configs import small_benchmark
 
 STACKS = Path(__file__).parents[3] / "stacks"
@@ -21,14 +21,14 @@ NEW = StackChanges(base="what is deployed")
 
 def plan_of(name: str) -> StackPlan:
     config = load_config(STACKS / f"Pulumi.{name}.yaml")
-    return plan_it(config, stack=name, version="1", image="registry/aiperf:1")
+    return to_plan(config, stack=name, version="1", image="registry/aiperf:1")
 
 
 def plan_with(**deployment: Any) -> StackPlan:
     data = small_benchmark(
         "http://10.0.0.1:8000", load={"concurrency": 4, "requests": 8}, deployment=deployment
     )
-    return plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    return to_plan(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
 
 
 def deployed(*found: Change, is_new_run: bool = True) -> StackChanges:
@@ -48,7 +48,7 @@ def test_every_image_is_shown_with_its_digest() -> None:
         load={"concurrency": 4, "requests": 8},
         deployment={"target": {"kind": "custom", "image": image}},
     )
-    plan = plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    plan = to_plan(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
     for text in (as_text(plan, NEW), as_markdown(plan, NEW)):
         assert image in text
         assert "registry/aiperf:1" in text
@@ -129,11 +129,11 @@ def test_failed_comparison_is_reported_in_words() -> None:
     failed = StackChanges(base="what is deployed", not_compared=reason)
     lines = as_text(plan_of("bench-smoke"), failed).splitlines()
     at = next(n for n, line in enumerate(lines) if "Not compared" in line)
-    said = lines[at:]
-    assert len(said) > 2
-    assert max(map(len, said)) <= WIDTH
-    assert said[0].startswith("  Not compared with what is deployed: the state")
-    assert f"what is deployed: {reason}. --against" in " ".join(line.strip() for line in said)
+    shown = lines[at:]
+    assert len(shown) > 2
+    assert max(map(len, shown)) <= WIDTH
+    assert shown[0].startswith("  Not compared with what is deployed: the state")
+    assert f"what is deployed: {reason}. --against" in " ".join(line.strip() for line in shown)
 
 
 def test_removed_key_is_a_change() -> None:
@@ -147,11 +147,11 @@ def test_many_changes_are_cut() -> None:
 
 
 def rows_of(**changes: Any) -> dict[str, str]:
-    """The facts of a stack that is different from a small one in `changes`."""
+    """Return the rows of a stack that differs from a small one in `changes`."""
     data = small_benchmark("http://10.0.0.1:8000", load={"concurrency": 4, "duration": "1m"})
     for key, value in changes.items():
         data[key] = {**data.get(key, {}), **value}
-    plan = plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    plan = to_plan(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
     rows = dict(inference_rows(plan.inference)) | dict(facts(plan))
     rows |= {"cost": whole_cost(plan)}
     assert all(text in as_markdown(plan, NEW).replace("\\|", "|") for text in rows.values())

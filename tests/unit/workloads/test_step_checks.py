@@ -1,4 +1,4 @@
-"""Each check of the verdict fails for what it is about, and for nothing less."""
+"""Each check of the verdict fails exactly for its problem."""
 
 import re
 from pathlib import Path
@@ -26,12 +26,12 @@ def check(name: str, *records: StepRecord, **keys: Any) -> Reason:
 
 
 def seen(**keys: Any) -> StepRecord:
-    """A step of which rank 1 saw this."""
+    """Return a step in which rank 1 measured this."""
     return fake.record(witnesses=(fake.witness(0), fake.witness(1, **keys)))
 
 
 def claimed(sent: int, received: int = 0, *, payload: int = 1448, **keys: Any) -> StepRecord:
-    """A step of which rank 0's tool claims this."""
+    """Return a step in which rank 0's tool reports this."""
     claim = ClaimedBytes(sent=sent, received=received, packet_payload=payload)
     witnesses = (fake.witness(0, **keys), fake.witness(1))
     return fake.record(fake.reading(claimed_bytes={0: claim}), witnesses=witnesses)
@@ -272,14 +272,14 @@ def test_short_step_does_not_blame_its_courier() -> None:
     ("length_s", "severity"),
     [(10, VALID), (9.9, VALID), (9.7, DEGRADED), (8, INVALID), (12.9, VALID), (13.1, DEGRADED)],
 )
-def test_a_step_takes_as_long_as_was_asked(length_s: float, severity: str) -> None:
+def test_step_takes_the_requested_time(length_s: float, severity: str) -> None:
     ended = fake.START_NS + MS + round(length_s * 1e9)
     record = fake.record(witnesses=tuple(fake.witness(n, ended_wall_ns=ended) for n in (0, 1)))
     assert check("step-length", record).severity == severity
 
 
 def ended(*lengths_s: float) -> tuple[CommandEnd, ...]:
-    """Ends of the commands of ranks 0, 1, … that took so long; a third one is a server's."""
+    """Return the ends of commands on ranks 0, 1, … with these times. A third one is a server."""
     started = fake.START_NS + MS
     return tuple(
         CommandEnd(

@@ -97,8 +97,8 @@ def test_a_status_of_an_earlier_step_changes_nothing() -> None:
 
 
 def run_whole_step(m: StepMachine, now: int, problem: str = "") -> list[Instruction]:
-    """Bring the next step to its end; the instructions of its last moment, with the orders of the
-    step after it."""
+    """Run the next step to its end. Return the last instructions, which include the orders of the
+    following step."""
     m.handle(TimePassed(now))
     ranks = m.ranks
     done(m, PREPARE, *ranks)
@@ -110,7 +110,7 @@ def run_whole_step(m: StepMachine, now: int, problem: str = "") -> list[Instruct
 
 
 def plans(m: StepMachine) -> list[tuple[str, int, int]]:
-    """Run everything without a fault: name, repetition, attempt of each."""
+    """Run everything without a fault. Return name, repetition and attempt of each step."""
     found = []
     while m.end is None:
         for each in attempted(run_whole_step(m, 0)):
@@ -130,7 +130,7 @@ def test_problem_ends_the_attempt_and_repeats_the_step() -> None:
     done(m, PREPARE, 0, 1)
     m.handle(TimePassed(0))
     done(m, RUN, 1, problem="rank 1: exit code 1")
-    # The other rank's command still runs: it is told to end it.
+    # The other rank's command is still running and must be stopped.
     assert orders(m.handle(TimePassed(0))) == [(0, FINISH, True), (1, FINISH, True)]
     done(m, FINISH, 0, 1)
     (end,) = attempted(m.handle(TimePassed(0)))
@@ -156,14 +156,14 @@ def test_failed_preparing_step_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reached", "limit_ns", "said"),
+    ("reached", "limit_ns", "expected"),
     [
         ((), PREPARE_NS, "rank 1: not ready after 60 s"),
         ((PREPARE,), START_AHEAD_NS + 10 * S, "rank 1: still running after 10 s"),
     ],
 )
 def test_stage_timeout_ends_the_attempt(
-    reached: tuple[StepStage, ...], limit_ns: int, said: str
+    reached: tuple[StepStage, ...], limit_ns: int, expected: str
 ) -> None:
     m = machine(step("a"))
     m.handle(TimePassed(0))
@@ -175,7 +175,7 @@ def test_stage_timeout_ends_the_attempt(
     assert (1, FINISH, True) in orders(m.handle(TimePassed(limit_ns)))
     done(m, FINISH, 0, 1)
     (end,) = attempted(m.handle(TimePassed(limit_ns)))
-    assert end.problem == said
+    assert end.problem == expected
 
 
 def test_rank_without_output_ends_the_run() -> None:

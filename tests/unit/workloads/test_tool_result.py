@@ -1,4 +1,4 @@
-"""A result counts what succeeded, keeps what failed, and reads back as it was written."""
+"""A result counts successes, keeps failures, and is read back as it was written."""
 
 import msgspec
 import pytest
@@ -106,7 +106,7 @@ def test_a_limit_is_read_by_the_metrics_unit(unit: str, text: float | str, expec
 
 
 @pytest.mark.parametrize(
-    ("unit", "text", "said"),
+    ("unit", "text", "message"),
     [
         ("bit/s", "9 furlongs", "expected a bit rate"),
         ("bytes/s", "fast", "expected a rate of bytes"),
@@ -115,8 +115,8 @@ def test_a_limit_is_read_by_the_metrics_unit(unit: str, text: float | str, expec
         ("ops/s", "5k", "expected a number of ops/s"),
     ],
 )
-def test_a_limit_in_another_unit_is_refused(unit: str, text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_limit_in_another_unit_is_refused(unit: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         limit_of(unit, text)
 
 

@@ -1,4 +1,4 @@
-"""The kind `ucx`: the commands of its steps, and what ucx_perftest prints."""
+"""The kind `ucx`: the commands of its steps, and the output of ucx_perftest."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_latency_is_the_median_at_one_byte() -> None:
 
 
 def test_message_rate_time_is_not_latency() -> None:
-    """The median of a MiB is below a microsecond: so long its submission took."""
+    """The median for 1 MiB is below a microsecond, because it only includes the submission."""
     for test, time in (("tag_lat", "latency"), ("tag_bw", "overhead")):
         (table,) = reading(test).tables
         assert [column.name for column in table.columns][1:3] == [f"{time}_p50", time]
@@ -86,7 +86,7 @@ def test_reading_has_exactly_the_announced_metrics(test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (b"batch,", b"", "expected the line 'batch,iterations"),
         (b"\n1024,1000", b"\n1024,999", "expected 1000 iterations of 1024 bytes"),
@@ -95,10 +95,10 @@ def test_reading_has_exactly_the_announced_metrics(test: str) -> None:
         (b"Version", b"", "expected a line 'UCX INFO Version"),
     ],
 )
-def test_output_that_differs_is_unreadable(old: bytes, new: bytes, said: str) -> None:
+def test_output_that_differs_is_unreadable(old: bytes, new: bytes, message: str) -> None:
     client = recorded("ucx/ucx-1.13.1-tag_lat-client.txt").replace(old, new)
     server = recorded("ucx/ucx-1.13.1-tag_lat-server.txt")
-    with pytest.raises(UnreadableOutput, match=said):
+    with pytest.raises(UnreadableOutput, match=message):
         read(tool_config("ucx", test="tag_lat", warmup=10), client, server)
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for the adapters to a real cluster: connection, namespace, a user with few rights."""
+"""Fixtures for the cluster adapters: a connection, a namespace, and a user with few permissions."""
 
 import base64
 import secrets
@@ -18,7 +18,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 @pytest.fixture
 async def connected(cluster: RealCluster) -> AsyncIterator[Cluster]:
-    """With all rights."""
+    """Connect with all permissions."""
     kubeconfig = cluster.environ.get("KUBECONFIG")
     async with connect(kubeconfig=kubeconfig, context=cluster.context) as found:
         yield found
@@ -26,13 +26,13 @@ async def connected(cluster: RealCluster) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def stack() -> str:
-    """A unique name."""
+    """Return a unique name."""
     return f"try-{secrets.token_hex(3)}"
 
 
 @pytest.fixture
 async def space(connected: Cluster) -> AsyncIterator[str]:
-    """An existing namespace, in which pods must be `restricted`."""
+    """Yield an existing namespace that enforces the `restricted` Pod Security level."""
     name = f"owner-{secrets.token_hex(3)}"
     metadata = {"name": name, "labels": RESTRICTED}
     await connected.post("/api/v1/namespaces", {"metadata": metadata})
@@ -42,7 +42,7 @@ async def space(connected: Cluster) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def own_space(connected: Cluster, stack: str) -> AsyncIterator[tuple[str, str]]:
-    """Name and UID of a namespace of the stack's."""
+    """Yield name and UID of a namespace that belongs to the stack."""
     name = f"aiperf-{stack}"
     labels = {**RESTRICTED, STACK_LABEL: stack, RUN_LABEL: "1a2b3c4d5e6f"}
     made = await connected.post(
@@ -60,7 +60,8 @@ Rules = list[tuple[str, str, tuple[str, ...]]]
 def lesser_user(
     connected: Cluster, cluster: RealCluster, space: str, tmp_path: Path
 ) -> Callable[[Rules], Awaitable[str]]:
-    """Makes a user with a few rights in `space` and none elsewhere; the path of its kubeconfig."""
+    """Return a function that creates a user with a few permissions in `space` and none elsewhere,
+    and returns the path of its kubeconfig."""
 
     async def make(rules: Rules) -> str:
         place = f"/api/v1/namespaces/{space}"

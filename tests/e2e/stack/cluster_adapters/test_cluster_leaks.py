@@ -1,4 +1,4 @@
-"""Leftovers of a stack are found, of whatever kind, and nothing else is reported."""
+"""The leak check finds a stack's leftovers of every kind and reports nothing else."""
 
 import asyncio
 import secrets
@@ -30,7 +30,7 @@ def _named(name: str, **rest: Any) -> dict[str, Any]:
 
 
 def _everything(space: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Kind to the path of its list and a small object of it."""
+    """Return the list path and a small object of each kind."""
     core, selector = f"/api/v1/namespaces/{space}", {"matchLabels": {"app": "x"}}
 
     def apis(group: str) -> str:
@@ -64,7 +64,7 @@ def _everything(space: str) -> dict[str, tuple[str, dict[str, Any]]]:
 
 @pytest.fixture
 async def own_type(connected: Cluster) -> AsyncIterator[tuple[str, str]]:
-    """Kind and API group of a type that only this cluster has."""
+    """Yield kind and API group of a custom type."""
     word = f"thing{secrets.token_hex(3)}"
     group = f"{word}.aiperf.test"
     names = {"plural": word + "s", "singular": word, "kind": word.capitalize()}
@@ -104,7 +104,7 @@ async def test_every_kind_of_leftover_is_found_and_removed(
 
         wanted = StackObjects(stack=stack, namespace=space)
         report = await find_left(connected, wanted)
-        # Kubernetes itself makes an EndpointSlice for the Service, with its labels.
+        # Kubernetes creates an EndpointSlice for the Service and copies its labels.
         found = {each.kind for each in report.left} - {"EndpointSlice", "Endpoints"}
         assert found == {*everything, kind, "ClusterRole"}
         assert report.not_checked == ()
@@ -131,7 +131,7 @@ async def test_namespace_held_by_a_finalizer_is_reported(
     try:
         await remove_by_label(connected, StackObjects(stack=stack))
         async with asyncio.timeout(GONE_S):
-            # Conditions say nothing before the controller has tried.
+            # The controller sets the conditions after its first attempt.
             while not (left := await _reasons(connected, wanted)):
                 pass
         assert f"{FINALIZER} in 1 resource instances" in str(left["Namespace"])
@@ -144,7 +144,7 @@ async def test_namespace_held_by_a_finalizer_is_reported(
 
 
 async def _reasons(cluster: Cluster, wanted: StackObjects) -> dict[str, ObjectRef]:
-    """What is left, by kind, once the namespace's conditions name a finalizer."""
+    """Wait until the namespace's conditions name a finalizer. Return the leftovers by kind."""
     report = await find_left(cluster, wanted)
     left = {each.kind: each for each in report.left}
     return left if "Finalizers" in left["Namespace"].detail else {}
@@ -199,7 +199,7 @@ async def test_overdue_stack_is_reported(connected: Cluster, space: str, stack: 
     anchor["metadata"]["annotations"] = {TTL_ANNOTATION: "0"}
     await connected.post(f"/api/v1/namespaces/{space}/configmaps", anchor)
     async with asyncio.timeout(GONE_S):
-        # The API server's stamps are whole seconds.
+        # Timestamps of the API server have a resolution of one second.
         while not any(
             each.stack == stack and each.is_overdue for each in await list_stacks(connected)
         ):

@@ -1,4 +1,4 @@
-"""The preflight finds problems before anything is created."""
+"""The preflight checks find problems before anything is created."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
-from tests.support.plans import plan_it
+from tests.support.plans import to_plan
 from tests.support.stack.commands import PROJECT
 from tests.support.stack.merge_patch import merge_patch
 from tests.support.stack.served_files import PORT, SERVICE, serve
@@ -44,7 +44,7 @@ def _plan(space: str, stack: str, image: str, url: str = "http://target", **more
             "deployment": deployment,
         }
     )
-    return plan_it(config, stack=stack, version="0.1.0")
+    return to_plan(config, stack=stack, version="0.1.0")
 
 
 async def _checks(cluster: Cluster, plan: StackPlan) -> dict[str, Check]:
@@ -58,7 +58,7 @@ async def test_all_checks_pass_in_an_empty_namespace(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     checks = await _checks(connected, _plan(space, stack, image))
-    # A node tells of an image that was just loaded within its next report.
+    # A node lists a newly loaded image only in its next status report.
     states = {check.state for name, check in checks.items() if name != "image"}
     assert states == {"ok"}, checks
 
@@ -143,7 +143,7 @@ async def test_new_namespace_is_probed_from_another(
     reached = _plan(space, stack, image, f"http://{host}:{PORT}", namespace=auto)
     refused = _plan(space, stack, image, "http://nowhere.invalid", namespace=auto)
     checks = await _checks(connected, reached)
-    # Its pods have that port, so no policy of ours is in the way: it could only be narrower.
+    # Its pods have that port, so our policies cannot be in the way.
     assert checks["target"].state == "warning"
     assert f"deployment.target.pods: {{namespace: {space}, " in checks["target"].remedy
     assert checks["image"].detail == f"a node of the cluster has run {image}"
@@ -242,7 +242,7 @@ async def test_default_limit_below_a_request_fails(
 
 @contextlib.asynccontextmanager
 async def _owner_wanted(connected: Cluster, stack: str) -> AsyncIterator[str]:
-    """A rule of all namespaces but one: Deployments of this stack need an owner."""
+    """Create a policy for all other namespaces: Deployments of this stack need an owner label."""
     name, base = f"owner-{stack}", "/apis/admissionregistration.k8s.io/v1/validatingadmission"
     rule = {
         "apiGroups": ["apps"],
@@ -283,7 +283,7 @@ async def test_admission_rule_for_deployments_is_found(
     objects = await _objects(stack, image, namespace)
     where = space if mode == "existing" else None
     async with _owner_wanted(connected, stack) as rule:
-        # A new rule is in force a moment later.
+        # A new policy takes effect after a moment.
         async with asyncio.timeout(30):
             check = await try_objects(connected, objects, namespace=where)
             while check.state == "ok":
@@ -317,7 +317,7 @@ async def test_missing_workload_package_is_found(
     namespace = {"mode": "existing", "name": space}
     deployment = {"image": {"name": image}, "namespace": namespace}
     config = parse_benchmark({"workload": workload, "deployment": deployment}, "the test")
-    plan = plan_it(config, stack=stack, version="1")
+    plan = to_plan(config, stack=stack, version="1")
     where = PodNamespace(connected, plan, space)
     (check,) = await images.check_kinds(connected, plan, where)
     assert check.state == "failed", check

@@ -84,7 +84,7 @@ async def test_crashing_pod_is_reported_and_its_log_saved(
     assert all(path.is_file() for path in written)
     names = {str(path.relative_to(tmp_path)) for path in written}
     assert {"containers.txt", "events.txt", f"objects/deployment-crashing-{stack}.yaml"} <= names
-    # The kubelet keeps the log of one container that has ended: of this one or of the one before.
+    # The kubelet keeps the log of one ended container: this one or the one before.
     logs = [path.read_text() for path in written if path.parent.name == "logs"]
     assert any("last words" in log for log in logs)
     assert "terminated: exitCode=7" in (tmp_path / "containers.txt").read_text()

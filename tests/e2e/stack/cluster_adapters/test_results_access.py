@@ -1,4 +1,4 @@
-"""The ways from this machine to the results in a cluster."""
+"""Access to the results in a cluster from this machine."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from tests.support.stack.finished_run import TOKEN, serve_finished_run
 from tests.support.stack.served_files import PORT, SERVICE, SIZE, add_pod, outputs, serve
 
 LONGEST_S = 60.0
-"""For 1 GiB: what collecting a large run's results may take."""
+"""Time limit to collect 1 GiB, the size of a large run's results."""
 RECONNECT_S = 30.0
 WAYS = [PortForward, ServiceProxy]
 Way = type[PortForward] | type[ServiceProxy]
@@ -45,10 +45,10 @@ async def test_gibibyte_is_verified_within_a_minute(
         manifest = await client.download_all(tmp_path)
         took_s = time.monotonic() - started
     record_property("1 GiB took seconds", round(took_s, 1))
-    # Every file was believed only when its SHA-256 was that of the pod's.
+    # Every file was accepted only after its SHA-256 matched that of the pod.
     assert sum(entry.size for entry in manifest.files) == FINISHED_SIZE
     for entry in manifest.files:
-        # Folders of tests are kept for a look.
+        # pytest keeps test folders for inspection.
         (tmp_path / entry.name).unlink()
     assert took_s < LONGEST_S
 
@@ -63,7 +63,7 @@ async def test_download_resumes_after_a_broken_connection(
         way(connected, namespace=space, service=SERVICE, port=PORT) as opened,
         ResultsClient(opened.url, token="t", retry_s=0.01) as client,
     ):
-        # It is believed only when its SHA-256 is this one.
+        # The file is accepted only if its SHA-256 matches.
         path = await client.download(entry, tmp_path)
     assert path.stat().st_size == SIZE
 
