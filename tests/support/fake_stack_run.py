@@ -301,8 +301,8 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
     monkeypatch.setattr(placement, "connect", stack_run.connect)
     monkeypatch.setattr(placement, "open_project", stack_run.open_project)
     monkeypatch.setattr(session, "Interrupts", lambda: stack_run.interrupts)
-    for name in ("save_evidence", "save_logs"):
-        monkeypatch.setattr(measure, name, returning(()))
+    monkeypatch.setattr(measure.Collection, "_evidence", returning(()))
+    monkeypatch.setattr(measure, "save_logs", returning(()))
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", stack_run.measuring)
     monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
-from aiperf_svc.adapters.cluster.evidence import save_logs
+from aiperf_svc.adapters.cluster.evidence import save_evidence, save_logs
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.provenance import newest_start_ns
 from aiperf_svc.adapters.cluster.results_access import open_results
@@ -325,9 +324,8 @@ class Collection:
 
     async def save_evidence(self, record: RunRecord, folder: Path) -> StageResult:
         """Save evidence of the failure of a part."""
-        saving = save_evidence(self.cluster, self.cli, record, folder)
         try:
-            saved = await self.interrupts.result_of(saving, before=2)
+            saved = await self.interrupts.result_of(self._evidence(record, folder), before=2)
         except OSError as error:
             # A full disk does not make the run fail.
             self.say(f"evidence could not be saved: {error}")
@@ -337,18 +335,15 @@ class Collection:
         self.say(f"saved {count(len(saved), 'file')} about the failure in {folder}")
         return StageResult.DONE
 
-
-async def save_evidence(
-    cluster: Cluster, cli: PulumiCli, record: RunRecord, artifacts: Path
-) -> tuple[Path, ...]:
-    """Save evidence of the failure in the artifact folder `evidence`."""
-    folder = artifacts / "evidence"
-    folder.mkdir(exist_ok=True)
-    saved: tuple[Path, ...] = ()
-    if record.namespace is not None:
-        saved = await save_cluster_evidence(
-            cluster, namespace=record.namespace, stack=record.stack, folder=folder
-        )
-    logs = [path for path in sorted(cli.logs.glob("*.log")) if path.stat().st_size]
-    copied = [Path(shutil.copy(path, folder / path.name)) for path in logs]
-    return (*saved, *copied)
+    async def _evidence(self, record: RunRecord, artifacts: Path) -> tuple[Path, ...]:
+        """Save evidence of the failure in the artifact folder `evidence`."""
+        folder = artifacts / "evidence"
+        folder.mkdir(exist_ok=True)
+        saved: tuple[Path, ...] = ()
+        if record.namespace is not None:
+            saved = await save_evidence(
+                self.cluster, namespace=record.namespace, stack=record.stack, folder=folder
+            )
+        logs = [path for path in sorted(self.cli.logs.glob("*.log")) if path.stat().st_size]
+        copied = [Path(shutil.copy(path, folder / path.name)) for path in logs]
+        return (*saved, *copied)

@@ -20,16 +20,16 @@ from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.parts import Member, Work
-from aiperf_svc.runner.stack import measure
+from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.attached import Attached, fetch
 from aiperf_svc.runner.stack.measure import Collection, Measuring, prepare
+from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_results import inference_result
 from tests.support.fake_results_api import make_status
 from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes
 
 NO_CLUSTER = cast("Cluster", None)
-save_evidence = measure.save_evidence
 
 
 class Fetch:
@@ -138,6 +138,7 @@ async def test_nonempty_pulumi_logs_are_evidence(tmp_path: Path) -> None:
     (tmp_path / "logs/up.log").write_text("error: no room")
     (tmp_path / "logs/destroy.log").touch()
     cli: Any = SimpleNamespace(logs=tmp_path / "logs")
-    saved = await save_evidence(NO_CLUSTER, cast("PulumiCli", cli), RECORD, tmp_path)
+    made = Collection(cast("StackRequest", None), NO_CLUSTER, cli, Interrupts(), print)
+    saved = await made._evidence(RECORD, tmp_path)
     assert saved == (tmp_path / "evidence/up.log",)
     assert saved[0].read_text() == "error: no room"

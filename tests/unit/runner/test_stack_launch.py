@@ -244,7 +244,7 @@ async def test_full_disk_for_evidence_fails_no_run(
     async def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(measure, "save_evidence", full)
+    monkeypatch.setattr(measure.Collection, "_evidence", full)
     stack_run.fetch_error = EnvironmentProblem("the disk is full")
     outcome = await stack_run.launch()
     assert (outcome.state, outcome.reason, outcome.exit_code) == ("done", "", ExitCode.ERROR)
