@@ -15,6 +15,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.exports.result_files import encode
+from aiperf_svc.adapters.pulumi.cli import Ended
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
@@ -175,18 +176,18 @@ class FakeStackRun:
     async def values(self, keys: Sequence[str]) -> dict[str, str]:
         return {key: f"the stack's {key}" for key in keys}
 
-    # --- as Teardown ---
+    # --- as StackRemoval ---
 
-    async def destroy(self) -> bool:
+    async def destroyed(self, *_: Any) -> Ended:
         self.did.append("destroy")
         self.note_watched("destroy")
-        return self.is_destroyed
+        return Ended(code=0 if self.is_destroyed else 1, out="", errors="")
 
-    async def update_state(self) -> bool:
+    async def update_state(self, _: RunRecord) -> bool:
         self.did.append("mend")
         return self.is_mended
 
-    async def check(self) -> LeakReport:
+    async def find_left(self, _: RunRecord) -> LeakReport:
         self.did.append("check")
         self.note_watched("check")
         if isinstance(self.report, Exception):
@@ -305,7 +306,11 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
     monkeypatch.setattr(measure, "save_logs", returning(()))
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", stack_run.measuring)
-    monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)
+    removal = teardown.StackRemoval
+    monkeypatch.setattr(removal, "_begin", returning(None))
+    monkeypatch.setattr(removal, "_destroyed", stack_run.destroyed)
+    monkeypatch.setattr(removal, "_find_left", stack_run.find_left)
+    monkeypatch.setattr(removal, "update_state", stack_run.update_state)
     monkeypatch.setattr(launch, "watched_contact", stack_run.watched_contact)
     return stack_run
 

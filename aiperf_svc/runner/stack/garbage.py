@@ -49,7 +49,7 @@ from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import records
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
-from aiperf_svc.runner.stack.teardown import GONE_S, Teardown, WaitReports, unverified
+from aiperf_svc.runner.stack.teardown import GONE_S, StackRemoval, WaitReports, unverified
 
 NOT_MADE = "which has the stack's label and was not created by a run of it"
 ENDED_S, POLL_S = 300.0, 1.0
@@ -344,8 +344,8 @@ class _Removal:
                 # The record stays for a later removal with the state.
                 return report
             if cli is not None and await cli.export():
-                teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=output.say)
-                if not await teardown.update_state():
+                removal = StackRemoval(self._home, self._cluster, cli, output.say)
+                if not await removal.update_state(record):
                     raise EnvironmentProblem(
                         f"{report.in_words} in the cluster, but the state could not be updated; "
                         f"call `aiperf-svc gc {self._stack}` again"

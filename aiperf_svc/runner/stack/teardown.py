@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
@@ -90,95 +89,6 @@ class WaitReports:
             return ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Teardown:
-    """Removal of one stack."""
-
-    cluster: Cluster
-    cli: PulumiCli
-    record: RunRecord
-    say: Say
-
-    async def destroy(self) -> bool:
-        """Remove the stack and return whether Pulumi reports success. Errors are printed and do not
-        stop the removal."""
-        begun = asyncio.create_task(self._begin(), name="begin the removal")
-        try:
-            async with WaitReports(self.cluster, self.record, self.say).running() as say:
-                ended = await self._destroyed(say)
-        finally:
-            await begun
-        if ended.code:
-            self.say(f"`pulumi destroy` failed: {ended.reason}")
-        return not ended.code
-
-    async def check(self) -> LeakReport:
-        """Return what is left, after one more attempt to remove it by label.
-
-        Raises EnvironmentProblem if the cluster cannot be read.
-        """
-        async with WaitReports(self.cluster, self.record, self.say).running() as say:
-            report = await wait_until_gone(self.cluster, self.record, timeout_s=FOLLOW_S)
-            if not report.left:
-                return report
-            say(f"still there: {count(len(report.left), 'object')}; deleting by label")
-            try:
-                await remove_by_label(self.cluster, self.record)
-            except AiperfError as error:
-                say(str(error))
-            return await wait_until_gone(self.cluster, self.record, timeout_s=GONE_S)
-
-    async def update_state(self) -> bool:
-        """Update Pulumi's state after the objects are gone, so that the next `up` works. Returns
-        whether that succeeded; errors are printed."""
-        step = "Pulumi updates the state"
-        reports = WaitReports(self.cluster, self.record, self.say, step=step)
-        async with reports.running() as say:
-            ended = await self.cli.refresh(clear_pending=True)
-            if not ended.code:
-                ended = await self._destroyed(say)
-        if ended.code:
-            self.say(f"the stack's state could not be updated: {ended.reason}")
-        return not ended.code
-
-    async def _begin(self) -> None:
-        """Delete the stack's roots while Pulumi starts, so that the pods end early. Failures are
-        left to Pulumi."""
-        try:
-            if self.record.own:
-                await remove_roots(self.cluster, self.record)
-        except AiperfError as error:
-            self.say(f"only Pulumi deletes the stack's pods: {error}")
-
-    async def _destroyed(self, say: Say) -> Ended:
-        for _ in range(ATTEMPTS):
-            progress, stop = Progress("destroy", say), asyncio.Event()
-            async with Tasks() as tasks:
-                going = tasks.start(self.cli.destroy(progress.handle, stop=stop), "pulumi destroy")
-                tasks.start(self._wait_until_stuck(progress), "watch destroy")
-                if going not in await tasks.first():
-                    names = ", ".join(f"{kind} {name}" for kind, name in progress.waiting)
-                    say(f"Pulumi waits for objects that are gone already ({names}); restarting it")
-                    stop.set()
-                ended = await going
-            if not stop.is_set():
-                break
-        return ended
-
-    async def _wait_until_stuck(self, progress: Progress) -> None:
-        """Wait until the CLI waits only for objects that are gone. A provider that starts watching
-        too late never gets their events, and waits until the object's timeout."""
-        found_gone = 0
-        while found_gone < GONE_CHECKS:
-            await asyncio.sleep(WATCH_S)
-            is_gone = False
-            if progress.quiet_s >= QUIET_S and progress.waiting:
-                with contextlib.suppress(AiperfError):
-                    left = (await find_left(self.cluster, self.record)).left
-                    is_gone = are_gone(progress.waiting, left)
-            found_gone = found_gone + 1 if is_gone else 0
-
-
 async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) -> Unverified:
     """Return the error for a stack whose leftovers are unknown: first the rights that are
     missing to delete and to list, then what to do when they are back."""
@@ -228,8 +138,7 @@ def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> b
 
 
 class StackRemoval:
-    """Removal of the stack of one run. `aiperf-svc gc` can do it again as long as the run's record
-    stays."""
+    """Removal of one stack. `aiperf-svc gc` can do it again as long as the run's record stays."""
 
     def __init__(self, home: StateHome, cluster: Cluster, cli: PulumiCli, say: Say) -> None:
         self._home, self._cluster, self._cli, self._say = home, cluster, cli, say
@@ -243,22 +152,31 @@ class StackRemoval:
         """Whether `pulumi destroy` succeeded."""
 
     async def destroy(self, record: RunRecord, interrupts: Interrupts) -> None:
-        """Remove the stack, however often the user interrupts it."""
+        """Remove the stack, however often the user interrupts it. Errors are printed and do not
+        stop the removal."""
         async with Tasks() as tasks:
             tasks.start(self._report_running(interrupts), "report interrupts")
             self._say("destroying the stack")
-            self.is_destroyed = await self._teardown(record).destroy()
+            begun = asyncio.create_task(self._begin(record), name="begin the removal")
+            try:
+                async with WaitReports(self._cluster, record, self._say).running() as say:
+                    ended = await self._destroyed(record, say)
+            finally:
+                await begun
+        if ended.code:
+            self._say(f"`pulumi destroy` failed: {ended.reason}")
+        self.is_destroyed = not ended.code
 
     async def check(self, record: RunRecord) -> None:
         """Report what is left, and delete the record if nothing is. Raises LeakError if anything
         is, Unverified if the stack's types may not be listed, EnvironmentProblem if its roots are
         unknown, the cluster does not respond or Pulumi's state could not be updated."""
-        stack, teardown = record.stack, self._teardown(record)
+        stack = record.stack
         try:
             if record.own is None:
                 # Another stack of this name has the same label.
                 raise EnvironmentProblem(f"which objects of stack {stack} are its own is unknown")
-            report = await teardown.check()
+            report = await self._find_left(record)
         except Exception as error:
             self.not_checked = (f"everything ({error})",)
             self._say(f"it is unknown whether anything is left; look with: aiperf-svc gc {stack}")
@@ -283,7 +201,7 @@ class StackRemoval:
         self._say(f"leak check: {report.in_words}")
         if not self.is_destroyed:
             await refuse_namesakes(self._cluster, record, report.others)
-            self.is_verified = await teardown.update_state()
+            self.is_verified = await self.update_state(record)
         if not self.is_verified:
             raise EnvironmentProblem(
                 f"the state of stack {stack} still lists objects that are gone; "
@@ -291,10 +209,73 @@ class StackRemoval:
             )
         self._home.forget(stack)
 
+    async def update_state(self, record: RunRecord) -> bool:
+        """Update Pulumi's state after the objects are gone, so that the next `up` works. Returns
+        whether that succeeded; errors are printed."""
+        step = "Pulumi updates the state"
+        reports = WaitReports(self._cluster, record, self._say, step=step)
+        async with reports.running() as say:
+            ended = await self._cli.refresh(clear_pending=True)
+            if not ended.code:
+                ended = await self._destroyed(record, say)
+        if ended.code:
+            self._say(f"the stack's state could not be updated: {ended.reason}")
+        return not ended.code
+
+    async def _find_left(self, record: RunRecord) -> LeakReport:
+        """Return what is left, after one more attempt to remove it by label.
+
+        Raises EnvironmentProblem if the cluster cannot be read.
+        """
+        async with WaitReports(self._cluster, record, self._say).running() as say:
+            report = await wait_until_gone(self._cluster, record, timeout_s=FOLLOW_S)
+            if not report.left:
+                return report
+            say(f"still there: {count(len(report.left), 'object')}; deleting by label")
+            try:
+                await remove_by_label(self._cluster, record)
+            except AiperfError as error:
+                say(str(error))
+            return await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
+
+    async def _begin(self, record: RunRecord) -> None:
+        """Delete the stack's roots while Pulumi starts, so that the pods end early. Failures are
+        left to Pulumi."""
+        try:
+            if record.own:
+                await remove_roots(self._cluster, record)
+        except AiperfError as error:
+            self._say(f"only Pulumi deletes the stack's pods: {error}")
+
+    async def _destroyed(self, record: RunRecord, say: Say) -> Ended:
+        for _ in range(ATTEMPTS):
+            progress, stop = Progress("destroy", say), asyncio.Event()
+            async with Tasks() as tasks:
+                going = tasks.start(self._cli.destroy(progress.handle, stop=stop), "pulumi destroy")
+                tasks.start(self._wait_until_stuck(record, progress), "watch destroy")
+                if going not in await tasks.first():
+                    names = ", ".join(f"{kind} {name}" for kind, name in progress.waiting)
+                    say(f"Pulumi waits for objects that are gone already ({names}); restarting it")
+                    stop.set()
+                ended = await going
+            if not stop.is_set():
+                break
+        return ended
+
+    async def _wait_until_stuck(self, record: RunRecord, progress: Progress) -> None:
+        """Wait until the CLI waits only for objects that are gone. A provider that starts watching
+        too late never gets their events, and waits until the object's timeout."""
+        found_gone = 0
+        while found_gone < GONE_CHECKS:
+            await asyncio.sleep(WATCH_S)
+            is_gone = False
+            if progress.quiet_s >= QUIET_S and progress.waiting:
+                with contextlib.suppress(AiperfError):
+                    left = (await find_left(self._cluster, record)).left
+                    is_gone = are_gone(progress.waiting, left)
+            found_gone = found_gone + 1 if is_gone else 0
+
     async def _report_running(self, interrupts: Interrupts) -> None:
         while True:
             await interrupts.reached(interrupts.count + 1)
             self._say("already removing the stack; this cannot be interrupted")
-
-    def _teardown(self, record: RunRecord) -> Teardown:
-        return Teardown(cluster=self._cluster, cli=self._cli, record=record, say=self._say)

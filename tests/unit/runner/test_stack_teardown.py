@@ -21,7 +21,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import teardown
-from aiperf_svc.runner.stack.teardown import StackRemoval, Teardown, WaitReports, are_gone
+from aiperf_svc.runner.stack.teardown import StackRemoval, WaitReports, are_gone
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_stack_run import CLEAN, NOT_ALL, OTHER, RECORD
 
@@ -77,15 +77,22 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
     return given
 
 
-def teardown_of(cli: Cli, notes: list[str], record: RunRecord = RECORD) -> Teardown:
-    cluster = cast("Cluster", None)
-    return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=record, say=notes.append)
+def removal_of(cli: Cli, notes: list[str]) -> StackRemoval:
+    home, cluster = StateHome({"XDG_STATE_HOME": ""}), cast("Cluster", None)
+    return StackRemoval(home, cluster, cast("PulumiCli", cli), notes.append)
+
+
+async def destroyed(cli: Cli, notes: list[str], record: RunRecord = RECORD) -> bool:
+    removal = removal_of(cli, notes)
+    await removal.destroy(record, Interrupts())
+    assert notes.pop(0) == "destroying the stack"
+    return removal.is_destroyed
 
 
 async def test_destroy_waiting_for_gone_objects_restarts(reports: list[LeakReport]) -> None:
     reports.append(CLEAN)
     cli, notes = Cli(stuck=1), list[str]()
-    await teardown_of(cli, notes).destroy()
+    await destroyed(cli, notes)
     assert cli.did == ["destroy", "destroy"]
     assert "PodDisruptionBudget benchmark" in notes[0]
 
@@ -93,7 +100,7 @@ async def test_destroy_waiting_for_gone_objects_restarts(reports: list[LeakRepor
 async def test_every_attempt_is_watched_and_none_is_endless(reports: list[LeakReport]) -> None:
     reports.append(CLEAN)
     cli = Cli(stuck=3)
-    assert not await teardown_of(cli, []).destroy()
+    assert not await destroyed(cli, [])
     assert cli.did == ["destroy", "destroy", "destroy"]
 
 
@@ -109,7 +116,7 @@ async def test_pods_are_asked_to_end_while_pulumi_starts(
 
     monkeypatch.setattr(teardown, "remove_roots", remove)
     record, notes = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
-    await teardown_of(cli, notes, record).destroy()
+    await destroyed(cli, notes, record)
     assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
     assert notes == ["only Pulumi deletes the stack's pods: no response"]
 
@@ -121,7 +128,7 @@ async def test_without_own_roots_pulumi_deletes_all(
     reports.append(CLEAN)
     monkeypatch.setattr(teardown, "remove_roots", None)
     cli, record = Cli(), msgspec.structs.replace(RECORD, own=own)
-    assert await teardown_of(cli, [], record).destroy()
+    assert await destroyed(cli, [], record)
     assert cli.did == ["destroy"]
 
 
@@ -129,14 +136,14 @@ async def test_destroy_waiting_for_existing_objects_continues(reports: list[Leak
     there = LeakReport(left=(found("PodDisruptionBudget", "benchmark-s"),), not_checked=())
     reports.extend([there, there, CLEAN])
     cli = Cli(stuck=1)
-    await teardown_of(cli, []).destroy()
+    await destroyed(cli, [])
     assert (cli.did, len(reports)) == (["destroy", "destroy"], 1)
 
 
 async def test_destroy_leftovers_are_deleted_by_label(reports: list[LeakReport]) -> None:
     reports.extend([HELD, CLEAN])
     cli, notes = Cli(), list[str]()
-    assert await teardown_of(cli, notes).check() == CLEAN
+    assert await removal_of(cli, notes)._find_left(RECORD) == CLEAN
     assert cli.did == []
     assert notes == ["still there: 1 object; deleting by label"]
 
@@ -147,7 +154,7 @@ async def test_check_leaves_the_state_as_it_is(
 ) -> None:
     reports.append(there)
     cli = Cli()
-    assert await teardown_of(cli, []).check() == there
+    assert await removal_of(cli, [])._find_left(RECORD) == there
     assert cli.did == []
 
 
@@ -211,8 +218,8 @@ async def test_namespace_that_others_made_again_is_refused(
         await refusing
 
 
-class FakeTeardown:
-    """A teardown whose result the test determines."""
+class FakeRemoval:
+    """How a removal goes, which a test determines."""
 
     def __init__(self) -> None:
         self.report: LeakReport | Exception = CLEAN
@@ -221,28 +228,30 @@ class FakeTeardown:
         self.may_end.set()
         self.has_begun = asyncio.Event()
 
-    async def destroy(self) -> bool:
+    async def destroyed(self, *_: Any) -> Ended:
         self.has_begun.set()
         await self.may_end.wait()
-        return self.is_destroyed
+        return FINE if self.is_destroyed else Ended(code=1, out="", errors="error: refused")
 
-    async def check(self) -> LeakReport:
+    async def find_left(self, _: RunRecord) -> LeakReport:
         if isinstance(self.report, Exception):
             raise self.report
         return self.report
 
-    async def update_state(self) -> bool:
+    async def update_state(self, _: RunRecord) -> bool:
         return self.is_mended
 
 
 @pytest.fixture
-def stack_run(monkeypatch: pytest.MonkeyPatch) -> FakeTeardown:
-    stack_run = FakeTeardown()
+def stack_run(monkeypatch: pytest.MonkeyPatch) -> FakeRemoval:
+    stack_run = FakeRemoval()
 
     async def denied(*_: Any) -> frozenset[Any]:
         return frozenset()
 
-    monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)
+    monkeypatch.setattr(StackRemoval, "_destroyed", stack_run.destroyed)
+    monkeypatch.setattr(StackRemoval, "_find_left", stack_run.find_left)
+    monkeypatch.setattr(StackRemoval, "update_state", stack_run.update_state)
     monkeypatch.setattr(teardown, "denied", denied)
     return stack_run
 
@@ -265,7 +274,7 @@ def removed(home: StateHome, notes: list[str]) -> StackRemoval:
 
 
 async def test_fully_removed_stack_is_forgotten(
-    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, notes: list[str]
+    stack_run: FakeRemoval, removed: StackRemoval, home: StateHome, notes: list[str]
 ) -> None:
     await removed.destroy(RECORD, Interrupts())
     await removed.check(RECORD)
@@ -274,7 +283,7 @@ async def test_fully_removed_stack_is_forgotten(
 
 
 async def test_interrupts_during_removal_are_answered(
-    stack_run: FakeTeardown, home: StateHome
+    stack_run: FakeRemoval, home: StateHome
 ) -> None:
     stack_run.may_end.clear()
     notes: asyncio.Queue[str] = asyncio.Queue()
@@ -292,7 +301,7 @@ async def test_interrupts_during_removal_are_answered(
 
 
 async def test_clean_report_needs_every_type_checked(
-    stack_run: FakeTeardown, removed: StackRemoval, notes: list[str]
+    stack_run: FakeRemoval, removed: StackRemoval, notes: list[str]
 ) -> None:
     stack_run.report = NOT_ALL
     await removed.check(RECORD)
@@ -305,7 +314,7 @@ async def test_clean_report_needs_every_type_checked(
 
 
 async def test_unlisted_stack_keeps_its_record(
-    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, notes: list[str]
+    stack_run: FakeRemoval, removed: StackRemoval, home: StateHome, notes: list[str]
 ) -> None:
     pods = ("pods (not allowed)",)
     stack_run.report, stack_run.is_destroyed = (
@@ -316,11 +325,11 @@ async def test_unlisted_stack_keeps_its_record(
     with pytest.raises(Unverified, match=r"pods could not be listed\n  .*: aiperf-svc gc s"):
         await removed.check(RECORD)
     assert (removed.is_unlisted, home.load("s")) == (True, RECORD)
-    assert notes == ["destroying the stack"]
+    assert notes == ["destroying the stack", "`pulumi destroy` failed: refused"]
 
 
 async def test_foreign_objects_are_not_leaks(
-    stack_run: FakeTeardown, removed: StackRemoval, notes: list[str]
+    stack_run: FakeRemoval, removed: StackRemoval, notes: list[str]
 ) -> None:
     stack_run.report = msgspec.structs.replace(CLEAN, others=(OTHER,), strays=(OTHER,))
     await removed.check(RECORD)
@@ -332,7 +341,7 @@ async def test_foreign_objects_are_not_leaks(
 
 
 async def test_a_leak_keeps_the_record_for_gc(
-    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome
+    stack_run: FakeRemoval, removed: StackRemoval, home: StateHome
 ) -> None:
     stack_run.report = msgspec.structs.replace(CLEAN, left=(OTHER,))
     with pytest.raises(LeakError, match=r"1 object is left of stack s; .* gc s"):
@@ -342,7 +351,7 @@ async def test_a_leak_keeps_the_record_for_gc(
 
 
 async def test_unreadable_cluster_leaves_stack_unverified(
-    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, notes: list[str]
+    stack_run: FakeRemoval, removed: StackRemoval, home: StateHome, notes: list[str]
 ) -> None:
     stack_run.report = Unreachable("no response")
     with pytest.raises(Unreachable):
@@ -354,7 +363,7 @@ async def test_unreadable_cluster_leaves_stack_unverified(
 
 @pytest.mark.parametrize("is_mended", [True, False])
 async def test_state_after_failed_destroy_is_repaired(
-    is_mended: bool, stack_run: FakeTeardown, removed: StackRemoval, home: StateHome
+    is_mended: bool, stack_run: FakeRemoval, removed: StackRemoval, home: StateHome
 ) -> None:
     stack_run.is_destroyed, stack_run.is_mended = False, is_mended
     await removed.destroy(RECORD, Interrupts())
