@@ -68,6 +68,8 @@ class Session:
         """`timeout_s` is the longest time from the first part's start to the end of the loads."""
         self._expansion, self._placement = expansion, placement
         self._options, self._timeout_s = options, timeout_s
+        self._has_several = expansion.is_joint or placement.limit > 1
+        """Whether several parts run at the same time."""
         self._deadline_mono_s: float | None = None
         self._screens: Mapping[str, Screen] = {}
         """Those of parts that run at the same time, by `_name_of`."""
@@ -112,11 +114,6 @@ class Session:
         for run in runs:
             call_webhook(run.outcome, config.artifacts, member=run.name)
         return code
-
-    @property
-    def _has_several(self) -> bool:
-        """Whether several parts run at the same time."""
-        return self._expansion.is_joint or self._placement.limit > 1
 
     async def _run(self) -> dict[str, RunOutcome]:
         """Run the parts that are left, and return the outcome of each member."""
