@@ -49,7 +49,7 @@ from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import records
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
-from aiperf_svc.runner.stack.teardown import GONE_S, StackRemoval, WaitReports, unverified
+from aiperf_svc.runner.stack.teardown import GONE_S, StackRemoval, unverified, wait_reports
 
 NOT_MADE = "which has the stack's label and was not created by a run of it"
 ENDED_S, POLL_S = 300.0, 1.0
@@ -268,7 +268,7 @@ async def _end_runner(
         cluster, stack, places, pid=int(holder), me=request.me, say=output.say
     ):
         return False
-    async with WaitReports(cluster, record, output.say).running():
+    async with wait_reports(cluster, record, output.say):
         give_up_mono_s, is_there = time.monotonic() + ENDED_S, True
         while is_there and time.monotonic() < give_up_mono_s:
             await asyncio.sleep(POLL_S)
@@ -336,7 +336,7 @@ class _Removal:
                 except AiperfError as error:
                     # What could not be deleted is among what is left.
                     output.say(str(error))
-            async with WaitReports(self._cluster, record, output.say).running():
+            async with wait_reports(self._cluster, record, output.say):
                 report = await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
             if report.unverified and not report.left:
                 raise await unverified(record, report, self._cluster)
@@ -410,7 +410,7 @@ class _Removal:
         Returns False if that failed and the user forces the removal. Raises EnvironmentProblem."""
         step = "`pulumi refresh` compares the state with the cluster"
         give_up_mono_s = time.monotonic() + ENDED_S
-        async with WaitReports(self._cluster, record, output.say, step=step).running():
+        async with wait_reports(self._cluster, record, output.say, step=step):
             while True:
                 ended = await cli.refresh()
                 locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()

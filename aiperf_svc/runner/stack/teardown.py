@@ -49,44 +49,43 @@ REPORT_S = 5.0
 """Longest time without a line about what a removal waits for."""
 
 
-class WaitReports:
-    """Reports what a removal waits for, and why, when there was no other output for some time, and
-    releases pods that a queue holds."""
+@contextlib.asynccontextmanager
+async def wait_reports(
+    cluster: Cluster, record: RunRecord, say: Say, *, step: str = ""
+) -> AsyncIterator[Say]:
+    """Report what a removal waits for, and why, when there was no other output for some time, and
+    release pods that a queue holds. `step` is what is waited for; empty: the end of the stack's
+    objects. Yields what prints a line of the removal itself."""
+    begun_mono_s = said_mono_s = time.monotonic()
 
-    def __init__(self, cluster: Cluster, record: RunRecord, say: Say, *, step: str = "") -> None:
-        """`step` is what is waited for; empty: the end of the stack's objects."""
-        self._cluster, self._record, self._say, self._step = cluster, record, say, step
-        self._begun_mono_s = self._said_mono_s = time.monotonic()
+    def tell(line: str) -> None:
+        nonlocal said_mono_s
+        said_mono_s = time.monotonic()
+        say(line)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Say]:
-        """Report until the end of the block. Yields what prints a line of the removal itself."""
-        async with Tasks() as tasks:
-            tasks.start(self._report(), "report what the removal waits for")
-            yield self._tell
-
-    def _tell(self, line: str) -> None:
-        self._said_mono_s = time.monotonic()
-        self._say(line)
-
-    async def _report(self) -> None:
+    async def report() -> None:
         while True:
-            left_s = self._said_mono_s + REPORT_S - time.monotonic()
+            left_s = said_mono_s + REPORT_S - time.monotonic()
             if left_s > 0:
                 await asyncio.sleep(left_s)
                 continue
-            words = self._step or await self._left_in_words()
-            waited_s = time.monotonic() - self._begun_mono_s
-            self._tell(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
+            words = step or await _left_in_words(cluster, record)
+            waited_s = time.monotonic() - begun_mono_s
+            tell(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
 
-    async def _left_in_words(self) -> str:
-        try:
-            report = await find_left(self._cluster, self._record)
-            await release_from_queue(self._cluster, report.left)
-            return await describe_wait(self._cluster, report, stack=self._record.stack)
-        except AiperfError:
-            # `watched_contact` reports a cluster that does not respond.
-            return ""
+    async with Tasks() as tasks:
+        tasks.start(report(), "report what the removal waits for")
+        yield tell
+
+
+async def _left_in_words(cluster: Cluster, record: RunRecord) -> str:
+    try:
+        report = await find_left(cluster, record)
+        await release_from_queue(cluster, report.left)
+        return await describe_wait(cluster, report, stack=record.stack)
+    except AiperfError:
+        # `watched_contact` reports a cluster that does not respond.
+        return ""
 
 
 async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) -> Unverified:
@@ -159,7 +158,7 @@ class StackRemoval:
             self._say("destroying the stack")
             begun = asyncio.create_task(self._begin(record), name="begin the removal")
             try:
-                async with WaitReports(self._cluster, record, self._say).running() as say:
+                async with wait_reports(self._cluster, record, self._say) as say:
                     ended = await self._destroyed(record, say)
             finally:
                 await begun
@@ -213,8 +212,7 @@ class StackRemoval:
         """Update Pulumi's state after the objects are gone, so that the next `up` works. Returns
         whether that succeeded; errors are printed."""
         step = "Pulumi updates the state"
-        reports = WaitReports(self._cluster, record, self._say, step=step)
-        async with reports.running() as say:
+        async with wait_reports(self._cluster, record, self._say, step=step) as say:
             ended = await self._cli.refresh(clear_pending=True)
             if not ended.code:
                 ended = await self._destroyed(record, say)
@@ -227,7 +225,7 @@ class StackRemoval:
 
         Raises EnvironmentProblem if the cluster cannot be read.
         """
-        async with WaitReports(self._cluster, record, self._say).running() as say:
+        async with wait_reports(self._cluster, record, self._say) as say:
             report = await wait_until_gone(self._cluster, record, timeout_s=FOLLOW_S)
             if not report.left:
                 return report

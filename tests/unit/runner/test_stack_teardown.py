@@ -21,7 +21,7 @@ from aiperf_svc.domain.json_objects import Json
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import teardown
-from aiperf_svc.runner.stack.teardown import StackRemoval, WaitReports, are_gone
+from aiperf_svc.runner.stack.teardown import StackRemoval, are_gone, wait_reports
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_stack_run import CLEAN, NOT_ALL, OTHER, RECORD
 
@@ -175,7 +175,7 @@ async def test_slow_removal_names_the_blocking_objects(
 
     monkeypatch.setattr(teardown, "describe_wait", describe_wait)
     monkeypatch.setattr(teardown, "REPORT_S", 0.001)
-    async with WaitReports(cast("Cluster", None), RECORD, say).running():
+    async with wait_reports(cast("Cluster", None), RECORD, say):
         await enough.wait()
     assert notes == ["still removing after 0 s: ConfigMap n/held"] * 3
 
