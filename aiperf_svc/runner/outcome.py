@@ -138,7 +138,13 @@ class RunEnd(_Facts):
         status, error = self.status, self.error
         if error is not None and not isinstance(error, AiperfError):
             error = EnvironmentProblem(error_text(error))
-        state, reason, failure = self._judge(error)
+        state: str = RunState.CANCELLED if self.was_interrupted else RunState.FAILED
+        reason, failure = "" if self.results else STOPPED, ExitCode.BENCHMARK_FAILED
+        if error is not None:
+            reason, failure = str(error), error.exit_code
+        elif status is not None and RunState(status.state).is_final:
+            state, reason = status.state, status.reason
+            failure = ExitCode(status.exit_code or failure)
         facts = {each.name: getattr(self, each.name) for each in fields(_Facts)}
         if isinstance(error, LeakError) and not self.left:
             facts["left"] = (str(error),)
@@ -146,13 +152,3 @@ class RunEnd(_Facts):
             facts["artifact_error"] = self.artifact_error or status.artifact_error
             facts["uploaded_to"] = self.uploaded_to or status.uploaded_to
         return RunOutcome(state=state, reason=reason, failure=failure, **facts)
-
-    def _judge(self, error: AiperfError | None) -> tuple[str, str, ExitCode]:
-        """Return the state, its reason, and the exit code of a failure."""
-        status, failed = self.status, ExitCode.BENCHMARK_FAILED
-        if status is not None and RunState(status.state).is_final and error is None:
-            return status.state, status.reason, ExitCode(status.exit_code or failed)
-        state = RunState.CANCELLED if self.was_interrupted else RunState.FAILED
-        if error is not None:
-            return state, str(error), error.exit_code
-        return state, "" if self.results else STOPPED, failed
