@@ -59,6 +59,8 @@ class Launch:
         """`me` is this process, as the Lease of the stack names it."""
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._context = cluster, cli, context
+        self.run_id = request.plan.identity.run_id
+        """Id of the run, or of the experiment whose parts share the stack."""
         self._interrupts, screen = context.interrupts, context.screen
         self._lifecycle = StackLifecycle(options.keep, options.keep_on_failure)
         self._screen, self._say, self._me = screen, screen.say, me
@@ -108,9 +110,9 @@ class Launch:
         created."""
         self._place, self._context = self._place_of(work), context
         self._part_failure, self._artifact_error = None, ""
-        lifecycle, run_id = self._lifecycle, self.run_id
+        lifecycle = self._lifecycle
         if (refused := self._checked.refused.get(self._place)) is not None:
-            return RunEnd(run_id=run_id, error=refused)
+            return RunEnd(run_id=self.run_id, error=refused)
         lifecycle.begin_part()
         await self._run_until(Stage.DESTROY, Stage.FINISHED)
         if self._record is None:
@@ -118,7 +120,7 @@ class Launch:
             raise self.failure
         measuring = self._measuring
         return RunEnd(
-            run_id=run_id,
+            run_id=self.run_id,
             status=measuring.status if measuring else None,
             error=self._part_failure,
             results=measuring.results if measuring else None,
@@ -153,11 +155,6 @@ class Launch:
             self._say("The results could not be fetched. The stack holds the only copy of them.")
         plan, space = self._request.plan, record.namespace
         self._say(summary.kept(plan, namespace=space, expires=record.expires))
-
-    @property
-    def run_id(self) -> str:
-        """Id of the run, or of the experiment whose parts share the stack."""
-        return self._request.plan.identity.run_id
 
     @property
     def more(self) -> dict[str, Any]:
