@@ -196,7 +196,7 @@ class FakeStackRun:
 
     # --- as Measuring ---
 
-    has_results, has_losses, is_out_of_time, results = True, False, False, RESULTS
+    has_losses, is_out_of_time, results = False, False, RESULTS
     failure: AiperfError | None = None
     measured: StackPlan
     """The plan of the run."""

@@ -380,7 +380,7 @@ class Launch:
             self._lifecycle.fail_run()
         if measuring.has_losses:
             self._lifecycle.is_suspect = True
-        if results is None and not measuring.has_results:
+        if results is None and (status is None or not status.results_ready):
             return StageResult.INTERRUPTED if self._interrupts.count else StageResult.FAILED
         return StageResult.DONE
 

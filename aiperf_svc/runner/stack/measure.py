@@ -91,11 +91,6 @@ class Measuring:
         self._has_lost_rank = False
 
     @property
-    def has_results(self) -> bool:
-        """True if there are results to fetch."""
-        return self.status is not None and self.status.results_ready
-
-    @property
     def has_losses(self) -> bool:
         """True if a part of the stack died: the run reports a lost service or rank, or requests
         without a good response from a target of the stack's own."""
