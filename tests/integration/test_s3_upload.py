@@ -15,6 +15,7 @@ import yaml
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest, read_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.adapters.storage.bucket_runs import list_runs
 from aiperf_svc.adapters.storage.tool_artifacts import write_run
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.artifacts import S3
@@ -25,6 +26,7 @@ from tests.support import fake_steps
 from tests.support.bucket import BUCKET, ENVIRON, KEY_ID, Store
 from tests.support.forked_commands import finished
 from tests.support.in_one_loop import stack
+from tests.support.running_command import FINISHED
 from tests.support.threaded_server import in_thread
 
 
@@ -125,6 +127,20 @@ def test_the_bucket_has_a_whole_experiment(
     assert main(["upload", str(written)]) == 0
     assert capsys.readouterr().out.startswith(f"{found['uploaded_to']}/: ")
     assert store.names() == sent
+
+
+def test_each_target_has_a_folder_in_the_bucket(tmp_path: Path, store: Store) -> None:
+    with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
+        targets = [{"name": name, "endpoint": {"url": mock.url}} for name in ("eu", "us")]
+        content = config(mock.url, store.s3()) | {"targets": targets}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
+        command = ["run", "config.yaml", "--local", "--json", "--ui", "none"]
+        done = finished([*command, "--artifact-dir", str(tmp_path / "artifacts")], cwd=tmp_path)
+    assert done.returncode in FINISHED, done.stderr
+    assert {name.split("/")[1] for name in store.names()} == {"eu", "us"}
+    for name in ("eu", "us"):
+        (run,) = list_runs(store.s3(f"runs/{name}"))
+        assert run.is_whole
 
 
 async def test_failed_upload_is_reported_and_repeatable(

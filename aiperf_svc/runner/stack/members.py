@@ -70,7 +70,7 @@ def expand_requests(requests: Requests) -> Expansion:
         Member(
             name=name,
             where=_where(request, is_target=has_targets),
-            config=_in_ranks(request),
+            config=_with_rank_image(request),
             trials=request.members,
         )
         for name, request in requests.items()
@@ -82,7 +82,7 @@ def expand_requests(requests: Requests) -> Expansion:
     return expansion
 
 
-def _in_ranks(request: StackRequest) -> Config:
+def _with_rank_image(request: StackRequest) -> Config:
     """Return the config as pods have it and results name it: with the image of the environment."""
     tool, image = request.config.tool, request.environ.get(WORKLOAD_IMAGE)
     return request.config if tool is None or not image else tool.with_image(image)
